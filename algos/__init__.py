@@ -1,0 +1,1 @@
+"""One algorithm, one file; a file's name is its registration."""

@@ -1,0 +1,80 @@
+"""BC: behaviour cloning, and with `top_fraction` 10 % BC (as in Chen et al. 2021, arXiv 2106.01345, section 5.1, "%BC").
+
+Supervised regression of the dataset's actions on its observations: no reward, no value. Cloning only the episodes with the highest
+returns is the baseline that any offline RL algorithm should beat, and often does not.
+
+    actor   L_pi = E[(pi(s) - a)^2]
+
+Deviation: %BC takes the best fraction of the transitions, by episode; here as in CORL it is the best fraction of the episodes.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.nn import DeterministicPolicy, Normalizer
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    top_fraction: float = 1.0  # clone only this fraction of the episodes, those with the highest returns; 0.1 is 10 % BC
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers
+    lr: float = 3e-4  # Adam's learning rate
+    batch_size: int = 256  # transitions an update
+    normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.top_fraction <= 1:
+            raise ValueError(f"algo.top_fraction={self.top_fraction} must be above 0 and at most 1; 0.1 is 10 % BC")
+
+
+class BC(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.lr, fused=True)
+
+    def actor_loss(self, batch: Batch) -> Tensor:
+        """Mean squared error over batch and action dimensions."""
+        return (self.actor.mode(batch.obs) - batch.action).square().mean()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step."""
+        loss = self.actor_loss(batch)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"actor_loss": loss.detach()}
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.mode(self.normalizer(obs))
+
+
+def train(run: Run, config: Config) -> BC:
+    data = run.dataset()
+    data.top_episodes(config.top_fraction)
+    agent = BC(data.spec, config)
+    if config.normalize_obs:
+        agent.normalizer.fit(data.obs)
+        data.map_obs(agent.normalizer)
+    run.track(agent)
+    for _ in run.steps():
+        run.log(agent.update(data.sample(config.batch_size)))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,145 @@
+"""IQL: Implicit Q-Learning (Kostrikov, Nair, Levine 2021, arXiv 2110.06169).
+
+Offline RL that never asks the critic about an action outside the data. A state value regresses an upper expectile of the critics'
+values over the dataset's actions, which approximates the best of them; the critics back up through that value; the policy is the
+dataset's actions, cloned with weights that grow exponentially with their advantage.
+
+    value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2       (Eq. 5)
+    critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                        (Eq. 6)
+    actor    L_pi = E[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]                          (Eq. 7)
+
+Deviations: two critics whose minimum stands for Q', weights clipped at 100, and a cosine decay of the actor's learning rate are in
+the authors' code (github ikostrikov/implicit_q_learning), not in the equations. The three losses take one gradient step together
+from the values before it, as CORL's order of updates amounts to; the authors' code lets actor and critic see the value just updated.
+"""
+
+import copy
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.nn import MLP, DeterministicPolicy, EnsembleMLP, GaussianPolicy, Normalizer, polyak_update
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    expectile: float = 0.7  # tau of Eq. 5; the paper takes 0.9 on AntMaze
+    beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
+    max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
+    policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error in place of -log pi (CORL, locomotion)
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
+    critic_lr: float = 3e-4  # Adam's learning rate, critics and value
+    batch_size: int = 256  # transitions an update
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
+    normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return), for locomotion (the authors, CORL)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.expectile < 1:
+            raise ValueError(f"algo.expectile={self.expectile} must lie between 0 and 1; the paper takes 0.7")
+        if self.policy not in ("gaussian", "deterministic"):
+            raise ValueError(f"algo.policy={self.policy} does not exist; there are gaussian and deterministic")
+
+
+class IQL(Agent):
+    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        policy = GaussianPolicy if config.policy == "gaussian" else DeterministicPolicy
+        self.actor = policy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.value = MLP(spec.obs_dim, 1, config.hidden)
+        self.critic = EnsembleMLP(2, spec.obs_dim + spec.action_dim, 1, config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        critics = [*self.value.parameters(), *self.critic.parameters()]
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": list(self.actor.parameters()), "lr": config.actor_lr},
+                {"params": critics, "lr": config.critic_lr},
+            ],
+            fused=True,
+        )
+        cosine = lambda step: 0.5 * (1 + math.cos(math.pi * min(step / decay_steps, 1)))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [cosine, lambda _: 1.0])
+
+    def value_loss(self, advantage: Tensor) -> Tensor:
+        """Eq. 5, of the advantage `[B]` min Q'(s, a) - V(s)."""
+        weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
+        return (weight * advantage.square()).mean()
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Eq. 6, the mean over both critics, and their mean value."""
+        with torch.no_grad():
+            next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
+            target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
+        return (q - target).square().mean(), q.mean()
+
+    def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
+        """Eq. 7."""
+        weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
+        if isinstance(self.actor, GaussianPolicy):
+            error = -self.actor.log_prob(batch.obs, batch.action)
+        else:
+            error = (self.actor.mode(batch.obs) - batch.action).square().sum(-1)
+        return (weight * error).mean()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of value, critics and actor together, then of the target critics."""
+        with torch.no_grad():
+            target_q = self.target_critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1).amin(0)  # [B]
+        advantage = target_q - self.value(batch.obs).squeeze(-1)
+        value_loss = self.value_loss(advantage)
+        critic_loss, q = self.critic_loss(batch)
+        actor_loss = self.actor_loss(batch, advantage.detach())
+
+        self.optimizer.zero_grad()
+        (value_loss + critic_loss + actor_loss).backward()
+        self.optimizer.step()
+        self.schedule.step()
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "value_loss": value_loss.detach(),
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "advantage": advantage.detach().mean(),
+            "q": q.detach(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        obs = self.normalizer(obs)
+        if explore and isinstance(self.actor, GaussianPolicy):
+            return self.actor.sample(obs)
+        return self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> IQL:
+    data = run.dataset()
+    agent = IQL(data.spec, config, decay_steps=run.config.steps)
+    if config.normalize_reward:
+        data.scale_reward(1000 / data.return_range())
+    if config.normalize_obs:
+        agent.normalizer.fit(data.obs)
+        data.map_obs(agent.normalizer)
+    run.track(agent)
+    for _ in run.steps():
+        run.log(agent.update(data.sample(config.batch_size)))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,128 @@
+"""SAC: Soft Actor-Critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
+
+An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target and
+their minimum counters overestimation; the actor follows the critics' gradient through a reparameterized, tanh-squashed Gaussian;
+the temperature that weighs the entropy is itself learned so that the entropy stays near a target.
+
+    critic        J_Q   = E[(Q(s, a) - (r + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s'))))^2] / 2    (Eq. 5)
+    actor         J_pi  = E[alpha log pi(a|s) - min Q(s, a)]                                                          (Eq. 9)
+    temperature   J     = E[-alpha (log pi(a|s) + target entropy)]                                                    (Eq. 18)
+
+Deviations: the temperature's loss moves log alpha with alpha's factor dropped, as the authors' later code, Stable-Baselines3 and
+CleanRL do. The paper's J_Q is halved for each of two critics and summed; so is it here.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch, ReplayBuffer
+from zoo.envs import Spec
+from zoo.nn import EnsembleMLP, TanhGaussian, polyak_update
+from zoo.run import Run
+
+SETTING = "online"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 3e-4  # Adam's learning rate, actor
+    critic_lr: float = 3e-4  # Adam's learning rate, critics
+    alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
+    batch_size: int = 256  # transitions an update
+    buffer_size: int = 1_000_000  # transitions kept
+    learning_starts: int = 5_000  # environment steps of uniform actions before the first update
+    target_entropy: float | None = None  # nats; null is -dim(A)
+
+
+class SAC(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.critic = EnsembleMLP(2, spec.obs_dim + spec.action_dim, 1, config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, fused=True)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True)
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Eq. 5, and the critics' mean value."""
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(batch.next_obs)
+            next_q = self.target_critic(torch.cat([batch.next_obs, next_action], -1)).squeeze(-1).amin(0)  # [B]
+            next_value = next_q - self.log_alpha.exp() * next_log_prob
+            target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
+        return 0.5 * (q - target).square().mean(-1).sum(), q.mean()
+
+    def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Eq. 9, and log pi(a|s) `[B]`."""
+        action, log_prob = self.actor.sample(batch.obs)
+        q = self.critic(torch.cat([batch.obs, action], -1)).squeeze(-1).amin(0)  # [B]
+        return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
+
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """Eq. 18."""
+        return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
+        critic_loss, q = self.critic_loss(batch)
+        self.critic_optimizer.zero_grad()
+        critic_loss.backward()
+        self.critic_optimizer.step()
+
+        actor_loss, log_prob = self.actor_loss(batch)
+        self.actor_optimizer.zero_grad()
+        actor_loss.backward(inputs=list(self.actor.parameters()))  # spares the critics' weights their gradients
+        self.actor_optimizer.step()
+
+        alpha_loss = self.alpha_loss(log_prob)
+        self.alpha_optimizer.zero_grad()
+        alpha_loss.backward()
+        self.alpha_optimizer.step()
+
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "alpha_loss": alpha_loss.detach(),
+            "alpha": self.log_alpha.detach().exp(),
+            "entropy": -log_prob.mean(),
+            "q": q.detach(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> SAC:
+    envs = run.envs()
+    agent = run.track(SAC(envs.spec, config))
+    buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
+    for step in run.steps():
+        learning = step >= config.learning_starts
+        action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
+        buffer.add(envs.step(action))
+        if learning:
+            for _ in range(envs.num_envs):  # one update an environment step
+                metrics = agent.update(buffer.sample(config.batch_size))
+            run.log(metrics)
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,1 @@
+"""Suites, statistics and speed measurements."""

@@ -1,0 +1,1 @@
+"""Hydra's config tree: `env/` names the environments and their reference scores."""

@@ -1,0 +1,66 @@
+"""What is known of an environment before it is made (`EnvConfig`), and the shapes and bounds an agent is built for (`Spec`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+@dataclass
+class EnvConfig:
+    """An entry of `configs/env`, or any Gymnasium id."""
+
+    id: str = "???"  # Gymnasium id
+    name: str = ""  # short name, of its datasets and run folders; from the id where empty
+    backend: str = "gymnasium"  # gymnasium, or envpool (needs the envpool extra)
+    random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
+    expert_score: float | None = None  # mean return of the reference expert; normalized score 100
+    score_source: str | None = None  # where the two reference scores come from
+
+    def __post_init__(self) -> None:
+        if self.id != "???":
+            self.name = self.name or self.id.rsplit("-v", 1)[0].replace("/", "-").lower()
+
+    def normalize(self, returns: Any) -> Any:
+        """Normalized score `100 (R - random) / (expert - random)` of Fu et al. 2020 (arXiv 2004.07219), or None without references."""
+        if self.random_score is None or self.expert_score is None:
+            return None
+        return 100 * (returns - self.random_score) / (self.expert_score - self.random_score)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape of one observation and either the bounds of a continuous action `[A]` or the number of discrete ones."""
+
+    obs_shape: tuple[int, ...]
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    num_actions: int | None = None  # None: continuous
+
+    @classmethod
+    def of(cls, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> "Spec":
+        """The spec of one environment's spaces. Raises ValueError on spaces other than Box -> Box or Box -> Discrete."""
+        if not isinstance(observation_space, gymnasium.spaces.Box):
+            raise ValueError(f"observations must be a Box, not {observation_space}")
+        shape = tuple(observation_space.shape)
+        if isinstance(action_space, gymnasium.spaces.Discrete):
+            return cls(shape, num_actions=int(action_space.n))
+        if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
+            if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+                raise ValueError(f"continuous actions must be bounded, not {action_space}")
+            return cls(shape, tuple(map(float, action_space.low)), tuple(map(float, action_space.high)))
+        raise ValueError(f"actions must be a flat Box or Discrete, not {action_space}")
+
+    @property
+    def action_space(self) -> str:
+        """`continuous` or `discrete`."""
+        return "continuous" if self.num_actions is None else "discrete"
+
+    @property
+    def obs_dim(self) -> int:
+        return int(np.prod(self.obs_shape))
+
+    @property
+    def action_dim(self) -> int:
+        return len(self.action_low)

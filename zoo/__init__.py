@@ -1,0 +1,17 @@
+"""A zoo of deep-RL and offline-RL algorithms: one algorithm, one file."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["load", "train"]
+
+if TYPE_CHECKING:
+    from zoo.api import load, train
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # imported on first use: they bring in torch, which takes seconds
+        import zoo.api
+
+        return getattr(zoo.api, name)
+    raise AttributeError(f"module 'zoo' has no attribute '{name}'")

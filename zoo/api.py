@@ -1,0 +1,66 @@
+"""`zoo.train` and `zoo.load`: the command line's main jobs from Python."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from zoo import checkpoint
+from zoo.agent import Policy
+from zoo.compose import as_overrides, compose
+from zoo.config import RunConfig
+from zoo.envs import Spec
+from zoo.errors import UsageError
+from zoo.registry import Algorithm
+from zoo.run import Run, execute
+
+
+def train(algo: str, **settings: Any) -> Run:
+    """Trains one agent: `zoo.train("iql", env="hopper", steps=50_000, algo={"beta": 1.0})`.
+
+    Args:
+        algo: an algorithm's name.
+        settings: the keys of `zoo run --help`; the algorithm's own as a dict under `algo_config`.
+
+    Returns:
+        The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` gives the policy.
+
+    Raises:
+        UsageError: unknown or unfitting settings.
+        RunError: the run failed.
+    """
+    algo_config = settings.pop("algo_config", {})
+    config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
+    return execute(config, algorithm, resolved)
+
+
+def load(run_dir: str | Path, file: Path | None = None) -> Policy:
+    """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
+
+    Args:
+        run_dir: the run's folder.
+        file: the algorithm file, if the run was made by one that is not the zoo's. None is ever run because a folder names it.
+
+    Raises:
+        UsageError: not a run's folder.
+        RunError: the checkpoint is missing or damaged.
+    """
+    config, algorithm, record = reopen(Path(run_dir), file)
+    agent = algorithm.agent_class(Spec(**{key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}), config.algo)
+    state = checkpoint.load(Path(run_dir) / "checkpoint.pt")
+    agent.load_state_dict(state["tracked"][0])
+    return Policy(agent)
+
+
+def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text())
+        settings = dict(record["config"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
+    algo = dict(settings.pop("algo"))
+    env = dict(settings.pop("env"))
+    name = algo.pop("name")
+    arguments = as_overrides({"algo": name, "env": env.pop("id"), **settings})
+    config, algorithm, _ = compose([*arguments, *as_overrides(algo, "algo."), *as_overrides(env, "env.")], file)
+    return config, algorithm, record

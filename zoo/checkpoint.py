@@ -1,0 +1,67 @@
+"""Files that are whole or absent: written beside their place, synced and renamed. Read without pickle."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from zoo.errors import RunError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when it has been written whole, and leaves `path` as it was otherwise.
+
+    Raises:
+        RunError: the disk is full or the file cannot be written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}. The file as it was before is untouched.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Writes tensors, numbers, strings and containers of them; raises RunError where that fails."""
+    with replacing(path) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch's writer hides the OSError of the file below it
+            raise OSError(0, _cause(error)) from error
+
+
+def _cause(error: BaseException) -> str:
+    while error.__context__ is not None:
+        error = error.__context__
+    return getattr(error, "strerror", None) or str(error).splitlines()[0]
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `save` wrote, with its tensors on `device`. Raises RunError where the file is missing or damaged."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        return state
+    except FileNotFoundError as error:
+        raise RunError(f"{path} does not exist: the run stopped before its first checkpoint. Start it anew.") from error
+    except Exception as error:  # torch raises many kinds on damaged files
+        raise RunError(f"{path} is not a readable checkpoint: {str(error).splitlines()[0]}") from error
+
+
+def save_json(path: Path, value: Any) -> None:
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())

@@ -1,0 +1,211 @@
+"""The command line. Nothing heavy is imported before it is known what is asked, so that `--help` and `list` answer at once."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from zoo.errors import RunError, UsageError, nearest
+
+USAGE = """\
+zoo: deep-RL and offline-RL algorithms, one file each
+
+  zoo run algo=iql env=hopper         train, evaluate, log, checkpoint; zoo run --help shows every key
+  zoo run -m algo=iql env=hopper seed=0,1,2
+                                      several runs, one after the other
+  zoo run resume=DIR                  continue a run that was interrupted
+  zoo eval DIR                        play episodes with a trained policy
+  zoo list                            algorithms, environments, datasets, and what works with what
+  zoo data list|show|make|import|verify
+                                      offline datasets
+  zoo doctor                          what is installed, what the machine offers, what is missing
+
+  zoo COMMAND --help says more about each."""
+
+
+def run_command(arguments: list[str], file: Path | None = None) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(run_help([argument for argument in arguments if argument not in ("-h", "--help")], file))
+        return 0
+    multirun = {"-m", "--multirun"} & set(arguments)
+    arguments = [argument for argument in arguments if argument not in ("-m", "--multirun")]
+    from zoo.compose import compose, expand
+    from zoo.errors import RunError
+    from zoo.run import execute
+
+    if not multirun:
+        if any(argument.startswith("resume=") for argument in arguments):
+            return resume_command(arguments, file)
+        report(execute(*compose(arguments, file)))
+        return 0
+    composed = [compose(job, file) for job in expand(arguments)]  # all of them first: a typing error must not end the third run
+    worst = 0
+    for number, job in enumerate(composed, 1):
+        print(f"run {number} of {len(composed)}", flush=True)
+        try:
+            report(execute(*job))
+        except RunError as error:  # the others may still work
+            print(f"zoo: {error}", file=sys.stderr)
+            worst = 1
+    return worst
+
+
+def resume_command(arguments: list[str], file: Path | None) -> int:
+    from zoo.api import reopen
+    from zoo.run import execute
+
+    if len(arguments) > 1:
+        others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
+        raise UsageError(f"resume continues a run with the settings it began with; {others} cannot be given. Leave it out, or start a new run.")
+    run_dir = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
+    config, algorithm, record = reopen(run_dir, file)
+    config.resume = str(run_dir)
+    report(execute(config, algorithm, record["config"]))
+    return 0
+
+
+def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (importing it here would bring in torch)
+    """Tells what a finished run reached and where everything lies."""
+    from zoo.run import summary
+
+    step, episodes = run.evaluations[-1]
+    row = summary(episodes, run.config)
+    score = f", normalized score {row['score']:.1f}" if row["score"] != "" else ""
+    print(f"\n{run.algorithm.name} on {run.config.env.name}: return {row['return_mean']:.1f} +- {row['return_std']:.1f} over {len(episodes.returns)} episodes{score}, after {step:,} steps")
+    print(f"written to {run.dir}/")
+    for name, content in {
+        "evaluations.csv": "every evaluation, episode by episode", "metrics.csv": "losses and speed", "config.yaml": "the settings",
+        "run.json": "versions, hardware, dataset, times", "checkpoint.pt": f"the agent: zoo eval {run.dir}",
+    }.items():  # fmt: skip
+        print(f"  {name:<16} {content}")
+
+
+def run_help(arguments: list[str], file: Path | None) -> str:
+    """Every key with its default and one line of meaning, read from the dataclasses that define them."""
+    from zoo.registry import Algorithm, algorithm, folder, settings
+
+    lines = ["usage: zoo run algo=NAME env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
+    lines += _table(settings(Path(__file__).with_name("config.py"), "RunConfig"), "", {"algo": "required", "env": "required"})
+    lines += ["", "of the environment:"]
+    lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "of the entry"})
+    chosen = Algorithm(file) if file else None
+    for argument in arguments:
+        if argument.startswith("algo="):
+            chosen = algorithm(argument.removeprefix("algo="))
+    if chosen:
+        lines += ["", f"{chosen.title}", *_table(settings(chosen.path, "Config"), "algo.", {})]
+    else:
+        lines += ["", "An algorithm's own keys: zoo run algo=NAME --help"]
+    return "\n".join(lines)
+
+
+def _table(rows: list, prefix: str, defaults: dict[str, str]) -> list[str]:
+    return [f"  {prefix + row.name:<22} {defaults.get(row.name, row.default.strip(chr(34))):<14} {row.comment}" for row in rows]
+
+
+def eval_command(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="zoo eval", description="Plays episodes with a trained policy: one in each environment, from fixed seeds.")
+    parser.add_argument("run_dir", type=Path, help="a run's folder")
+    parser.add_argument("--episodes", type=int, default=10, help="how many (default 10)")
+    parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)")
+    parser.add_argument("--explore", action="store_true", help="sample from a stochastic policy")
+    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
+    args = parser.parse_args(arguments)
+    if args.episodes < 1:
+        raise UsageError(f"--episodes {args.episodes} must be at least 1.")
+    from zoo.api import load, reopen
+    from zoo.envs import make
+    from zoo.evaluation import evaluate
+    from zoo.run import summary
+
+    config, _, _ = reopen(args.run_dir, args.file)
+    policy = load(args.run_dir, args.file)
+    envs = make(config.env, args.episodes)
+    episodes = evaluate(policy.agent, envs, config.seed if args.seed is None else args.seed, args.explore)
+    for index, (episode_return, length) in enumerate(zip(*episodes, strict=True)):
+        print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
+    row = summary(episodes, config)
+    score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+    print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{score}")
+    return 0
+
+
+def list_command(arguments: list[str]) -> int:
+    argparse.ArgumentParser(prog="zoo list", description="Algorithms, environments and datasets.").parse_args(arguments)
+    from zoo.catalog import datasets_at_hand
+    from zoo.registry import algorithms, describe_environments
+
+    print("algorithms (algo=)")
+    for name, algorithm in algorithms().items():
+        print(f"  {name:<18} {algorithm.setting:<8} {'/'.join(algorithm.action_spaces):<11} {algorithm.title}")
+    print("\nenvironments (env=), and any other Gymnasium id")
+    for name, gymnasium_id, comment in describe_environments():
+        print(f"  {name:<18} {gymnasium_id:<20} {comment}")
+    print("\ndatasets (dataset=), for offline algorithms; zoo data --help says how to make or import more")
+    for name in datasets_at_hand():
+        print(f"  {name}")
+    return 0
+
+
+def data_command(arguments: list[str]) -> int:
+    from zoo.data_cli import main as data_main
+
+    return data_main(arguments)
+
+
+def doctor_command(arguments: list[str]) -> int:
+    argparse.ArgumentParser(prog="zoo doctor", description="What is installed, what the machine offers, what is missing.").parse_args(arguments)
+    from zoo.doctor import main as doctor_main
+
+    return doctor_main()
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run_command,
+    "eval": eval_command,
+    "list": list_command,
+    "data": data_command,
+    "doctor": doctor_command,
+}
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Runs a command; turns its errors into one line and an exit code: 2 for the user's mistake, 1 for a failure."""
+    try:
+        return command()
+    except UsageError as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has gone
+        return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from zoo import __version__
+
+        print(__version__)
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"zoo: {name} is not a command. {nearest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    return guarded(lambda: COMMANDS[name](rest))
+
+
+def run_file(path: str) -> None:
+    """What an algorithm file does when it is run itself: `zoo run` with this file as the algorithm."""
+    sys.exit(guarded(lambda: run_command(sys.argv[1:], Path(path).resolve())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Overrides such as `algo=iql env=hopper algo.beta=1` -> a checked `RunConfig`, or one line that says what is wrong with them."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from zoo.config import RunConfig
+from zoo.envs import EnvConfig
+from zoo.errors import UsageError, nearest
+from zoo.registry import Algorithm, algorithm, environments, folder
+
+
+def expand(arguments: Sequence[str]) -> list[list[str]]:
+    """Every combination of a multirun's values: `seed=0,1 env=a` -> `[[seed=0, env=a], [seed=1, env=a]]`."""
+    choices = []
+    for override in _parse(arguments):
+        if override.is_sweep_override():
+            choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([str(override.input_line)])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """The settings of one run, as typed objects and as plain containers, and its algorithm.
+
+    Args:
+        arguments: overrides, `key=value`.
+        file: an algorithm file to run in place of one of the zoo's.
+
+    Raises:
+        UsageError: an unknown key or value, a value of the wrong type, a value out of range.
+    """
+    overrides = _parse(arguments)
+    for override in overrides:
+        if override.is_sweep_override():
+            raise UsageError(f"{override.input_line} asks for several runs. Add -m: zoo run -m {' '.join(arguments)}")
+        if override.is_delete() or override.is_add():
+            raise UsageError(f"{override.input_line}: write {str(override.input_line).lstrip('+~')}; keys cannot be added or removed.")
+    given = {override.get_key_element(): override for override in overrides}
+    _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
+    chosen = Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
+    env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
+    config_class = chosen.module.Config
+    _check_keys(given, {field.name for field in dataclasses.fields(config_class)}, "algo.")
+    _check_keys(given, {field.name for field in dataclasses.fields(EnvConfig)}, "env.")
+
+    store = ConfigStore.instance()
+    store.store(name="schema", node=RunConfig)
+    store.store(name="run", node={"defaults": ["schema", {"algo": chosen.name}, {"env": "???"}, "_self_"]})
+    store.store(group="algo", name=chosen.name, node=config_class)
+    if env not in environments():
+        _check_gymnasium_id(env)
+        store.store(group="env", name=env, node={"id": env})
+    try:
+        with initialize_config_dir(str(folder("configs").resolve()), version_base="1.3"):
+            composed = hydra_compose("run", overrides=[str(o.input_line) for key, o in given.items() if key != "algo"])
+        config = OmegaConf.to_object(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(_explain(error, given)) from error
+    except ValueError as error:  # a dataclass's own check of its values
+        raise UsageError(f"{error}.") from error
+    assert isinstance(config, RunConfig)
+    settings = dataclasses.asdict(config)
+    settings["algo"] = {"name": chosen.name, **settings["algo"]}
+    return config, chosen, settings
+
+
+def _parse(arguments: Sequence[str]) -> list[Override]:
+    for argument in arguments:
+        if "=" not in argument:
+            raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
+    parser = OverridesParser.create()
+    overrides = []
+    for argument in arguments:
+        try:
+            overrides += parser.parse_overrides([argument])
+        except HydraException as error:
+            raise UsageError(f"cannot read {argument}: put the value in quotes if it holds spaces or brackets.") from error
+    return overrides
+
+
+def _choice(given: dict[str, Override], key: str, examples: str) -> str:
+    if key not in given:
+        raise UsageError(f"{key} is missing. Give {examples}.")
+    return str(given[key].get_value_element_as_str()).strip("'\"")
+
+
+def _check_keys(given: dict[str, Override], known: set[str], prefix: str) -> None:
+    for key in given:
+        if prefix and key.startswith(prefix) and key.removeprefix(prefix) not in known:
+            raise UsageError(f"{key} does not exist. {nearest(key, [prefix + name for name in known])}")
+        if not prefix and key.partition(".")[0] not in known:
+            raise UsageError(f"{key} does not exist. {nearest(key, known)}")
+
+
+def _check_gymnasium_id(env: str) -> None:
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error as error:
+        raise UsageError(f"env={env} does not exist. {nearest(env, [*environments(), *gymnasium.registry])}") from error
+
+
+def _explain(error: Exception, given: dict[str, Override]) -> str:
+    """Hydra's and OmegaConf's errors, cut down to the key, the value and what is wrong with it."""
+    text = str(error.__cause__ or error)
+    found = re.search(r"full_key: (\S+)", text) or re.search(r"'([\w.]+)'", text)
+    reason = text.splitlines()[0].rstrip(".")
+    if found and found[1] in given:
+        wanted = re.search(r"(?:converted to|be converted to) (\w+)", reason)
+        type_name = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(wanted[1] if wanted else "")
+        return f"{given[found[1]].input_line} is of the wrong type: {found[1]} takes {type_name}." if type_name else f"{given[found[1]].input_line}: {reason}."
+    return f"{reason}."
+
+
+def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`."""
+    overrides = []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            overrides += as_overrides(value, f"{prefix}{key}.")
+        else:
+            overrides.append(f"{prefix}{key}={_literal(value)}")
+    return overrides
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value)):
+        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return str(value)

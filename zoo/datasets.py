@@ -1,0 +1,375 @@
+"""Offline datasets: a name or a file in, tensors out.
+
+A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout HDF5 file.
+Reading yields flat `Arrays`, whatever the source; a `Dataset` holds them as tensors on the run's device.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.buffers import Batch, gather
+from zoo.envs import EnvConfig, Spec
+from zoo.errors import RunError, UsageError, nearest
+from zoo.samplers import Uniform
+
+EMBEDDED = Path(__file__).parent / "embedded"
+HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
+ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
+D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+
+
+class Arrays(NamedTuple):
+    """Consecutive episodes, flat: float32 but for the flags. An episode ends where `terminated` or `truncated` is set."""
+
+    obs: np.ndarray  # [N, ...]
+    action: np.ndarray  # [N, A] float32, or [N] int64
+    reward: np.ndarray  # [N]
+    next_obs: np.ndarray  # [N, ...] the true successor, at a truncation the true last observation
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        """Where each episode begins, `[E]`."""
+        ends = np.flatnonzero(self.terminated | self.truncated)
+        return np.concatenate([[0], ends[:-1] + 1])
+
+    @property
+    def episode_lengths(self) -> np.ndarray:
+        """Steps of each episode, `[E]`."""
+        return np.diff(np.append(self.episode_starts, len(self.reward)))
+
+    @property
+    def episode_returns(self) -> np.ndarray:
+        """Undiscounted return of each episode, `[E]` float64."""
+        return np.add.reduceat(self.reward.astype(np.float64), self.episode_starts)
+
+    def head(self, transitions: float) -> "Arrays":
+        """Whole episodes from the start until they hold at least that many transitions."""
+        ends = np.cumsum(self.episode_lengths)
+        end = ends[min(int(np.searchsorted(ends, transitions)), len(ends) - 1)]
+        return Arrays(*(field[:end] for field in self))
+
+    def fingerprint(self) -> str:
+        """A hash of the content: the same data has the same one wherever it was read from."""
+        digest = hashlib.blake2b(digest_size=8)
+        for field in self:
+            digest.update(np.ascontiguousarray(field).data)
+        return digest.hexdigest()
+
+
+def concatenate(parts: list[Arrays]) -> Arrays:
+    return parts[0] if len(parts) == 1 else Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one dataset was found."""
+
+    name: str  # as it was asked for
+    kind: str  # embedded, minari or hdf5
+    path: Path
+
+
+# --- Names -----------------------------------------------------------------------------------------------------------
+
+
+def store() -> Path:
+    """The local Minari store: MINARI_DATASETS_PATH, or ~/.minari/datasets."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def candidates(env: EnvConfig, name: str) -> list[str]:
+    """The Minari ids that a name can mean: itself if it is one, else the zoo's own and then the hub's."""
+    if re.fullmatch(r"(?:[\w.-]+/)*[\w.-]+-v\d+", name):
+        return [name]
+    return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
+
+
+def resolve(env: EnvConfig, name: str) -> Source:
+    """Finds one dataset, downloading it from the Minari hub where it is only there.
+
+    Raises:
+        UsageError: no dataset of that name; says which there are and how to get one.
+        RunError: it is on the hub only and the hub cannot be reached.
+    """
+    embedded = EMBEDDED / env.name / name
+    if embedded.is_dir():
+        return Source(name, "embedded", embedded / "data")
+    ids = candidates(env, name)
+    for minari_id in ids:
+        if (store() / minari_id / "data").is_dir():
+            return Source(minari_id, "minari", store() / minari_id / "data")
+    path = Path(name).expanduser()
+    if path.suffix in (".hdf5", ".h5"):
+        if path.is_file():
+            return Source(name, "hdf5", path.resolve())
+        raise UsageError(f"dataset={name} is not a file.")
+    if ids == [name] or name in HUB_NAMES:
+        return _download(env, name, ids[0] if ids == [name] else f"mujoco/{env.name}/{name}-v0")
+    raise UsageError(f"dataset={name} does not exist for {env.name}. {_ways(env, name)}")
+
+
+def _ways(env: EnvConfig, name: str) -> str:
+    known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
+    kind = name if name in D4RL_KINDS else "medium"
+    return (
+        f"{nearest(name, known) if known else 'There is none here yet.'} "
+        f"Make it: zoo data make {env.name} {kind} (about 45 minutes on one core); "
+        f"import it: zoo data import FILE.hdf5 {env.name}/{name}; "
+        f"download it: minari download mujoco/{env.name}/medium-v0."
+    )
+
+
+def _download(env: EnvConfig, name: str, minari_id: str) -> Source:
+    import minari
+
+    try:
+        minari.download_dataset(minari_id)
+    except Exception as error:  # the hub's client raises whatever its transport does
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(
+            f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). {_ways(env, name)}"
+        ) from error
+    return Source(minari_id, "minari", store() / minari_id / "data")
+
+
+def available() -> Iterator[str]:
+    """The datasets at hand, as `<env>/<name>`: embedded ones, then the zoo's own in the local store, then full Minari ids there."""
+    for path in sorted(EMBEDDED.glob("*/*/data")):
+        yield f"{path.parent.parent.name}/{path.parent.name}"
+    for path in sorted(store().rglob("metadata.json")):
+        if path.parent.name == "data":
+            minari_id = path.parent.parent.relative_to(store()).as_posix()
+            own = re.fullmatch(rf"{ZOO_NAMESPACE}/(.+)-v0", minari_id)
+            yield own[1] if own else minari_id
+
+
+# --- Reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(source: Source, max_episode_steps: int | None) -> Arrays:
+    """The content of a source, checked: whole, of consistent lengths, without NaN.
+
+    Raises:
+        RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
+    """
+    try:
+        arrays = read_d4rl(source.path, max_episode_steps) if source.kind == "hdf5" else read_minari(source.path)
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
+        raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error
+    _check_finite(arrays, source.name)
+    return arrays
+
+
+def read_minari(path: Path) -> Arrays:
+    """A Minari dataset's folder `data`, whichever format it is stored in."""
+    import json
+
+    metadata = json.loads((path / "metadata.json").read_text())
+    if metadata.get("data_format", "hdf5") == "hdf5":
+        episodes = _hdf5_episodes(path / "main_data.hdf5", int(metadata["total_episodes"]))
+    else:
+        import minari
+
+        episodes = (
+            (episode.observations, episode.actions, episode.rewards, episode.terminations)
+            for episode in minari.MinariDataset(path).iterate_episodes()
+        )
+    total = int(metadata["total_steps"])
+    arrays: Arrays | None = None
+    start = 0
+    for observations, actions, rewards, terminations in episodes:
+        if not isinstance(observations, np.ndarray) or not isinstance(actions, np.ndarray):
+            raise ValueError("its observations or actions are not plain arrays")
+        if arrays is None:
+            discrete = np.issubdtype(actions.dtype, np.integer)
+            arrays = Arrays(
+                np.empty((total, *observations.shape[1:]), np.float32),
+                np.empty((total, *actions.shape[1:]), np.int64 if discrete else np.float32),
+                np.empty(total, np.float32),
+                np.empty((total, *observations.shape[1:]), np.float32),
+                np.zeros(total, bool),
+                np.zeros(total, bool),
+            )
+        end = start + len(rewards)
+        if end > total or len(observations) != len(rewards) + 1 or len(actions) != len(rewards):
+            raise ValueError("its episodes are not as long as its metadata says")
+        arrays.obs[start:end] = observations[:-1]
+        arrays.next_obs[start:end] = observations[1:]
+        arrays.action[start:end] = actions
+        arrays.reward[start:end] = rewards
+        arrays.terminated[start:end] = terminations
+        arrays.truncated[end - 1] = not arrays.terminated[end - 1]
+        start = end
+    if arrays is None or start != total:
+        raise ValueError(f"it holds {start} transitions, not the {total} its metadata says")
+    return arrays
+
+
+def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
+    with h5py.File(path, "r") as file:
+        for i in range(count):
+            episode = file[f"episode_{i}"]
+            yield tuple(episode[key][()] for key in ("observations", "actions", "rewards", "terminations"))
+
+
+def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
+    """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
+
+    Old files lack `next_observations` or `timeouts`. Without the former, the successor is the next row, and the last step of an
+    episode that did not terminate is left out, since its successor is nowhere (as D4RL's `qlearning_dataset` does). Without the
+    latter, an episode ends where its successor is not the next row, or after `max_episode_steps`.
+    """
+    with h5py.File(path, "r") as file:
+        missing = {"observations", "actions", "rewards", "terminals"} - set(file)
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals")
+        obs = file["observations"][()].astype(np.float32, copy=False)
+        action = file["actions"][()]
+        reward = file["rewards"][()].astype(np.float32, copy=False).reshape(-1)
+        terminated = file["terminals"][()].astype(bool).reshape(-1)
+        next_obs = file["next_observations"][()].astype(np.float32, copy=False) if "next_observations" in file else None
+        truncated = file["timeouts"][()].astype(bool).reshape(-1) if "timeouts" in file else None
+    size = len(reward)
+    for name, array in {"observations": obs, "actions": action, "terminals": terminated, "timeouts": truncated, "next_observations": next_obs}.items():
+        if array is not None and len(array) != size:
+            raise ValueError(f"it has {len(array)} {name} but {size} rewards")
+    if size == 0:
+        raise ValueError("it is empty")
+    action = action.astype(np.int64 if np.issubdtype(action.dtype, np.integer) else np.float32, copy=False)
+    if truncated is None:
+        truncated = _infer_timeouts(obs, next_obs, terminated, max_episode_steps)
+    truncated = truncated & ~terminated
+    truncated[-1] = not terminated[-1]
+    if next_obs is not None:
+        return Arrays(obs, action, reward, next_obs, terminated, truncated)
+    next_obs = np.concatenate([obs[1:], obs[-1:]])  # a terminal step's successor is never used
+    keep = ~truncated
+    truncated = np.append(truncated[1:], False) & ~terminated  # the step before the one left out now ends the episode
+    return Arrays(*(field[keep] for field in (obs, action, reward, next_obs, terminated, truncated)))
+
+
+def _infer_timeouts(obs: np.ndarray, next_obs: np.ndarray | None, terminated: np.ndarray, max_episode_steps: int | None) -> np.ndarray:
+    if next_obs is not None:
+        jumps = (next_obs[:-1] != obs[1:]).reshape(len(obs) - 1, -1).any(-1)
+        return np.append(jumps, True)
+    if max_episode_steps is None:
+        raise ValueError("it has neither timeouts nor next_observations, and the env has no step limit to cut its episodes by")
+    ended = np.zeros(len(obs), bool)
+    start = 0
+    for end in [*np.flatnonzero(terminated), len(obs) - 1]:
+        ended[start + max_episode_steps - 1 : end : max_episode_steps] = True
+        start = end + 1
+    return ended
+
+
+def _check_finite(arrays: Arrays, name: str) -> None:
+    for field in ("obs", "action", "reward", "next_obs"):
+        values = getattr(arrays, field)
+        if np.issubdtype(values.dtype, np.floating):
+            bad = ~np.isfinite(values).reshape(len(values), -1).all(-1)
+            if bad.any():
+                step = int(np.argmax(bad))
+                episode = int(np.searchsorted(arrays.episode_starts, step, side="right")) - 1
+                raise RunError(
+                    f"dataset {name}: NaN or infinite {field} in {int(bad.sum())} transitions, the first in episode {episode}, "
+                    f"step {step - int(arrays.episode_starts[episode])} of it."
+                )
+
+
+# --- Tensors -----------------------------------------------------------------------------------------------------------
+
+
+class Dataset:
+    """Transitions of consecutive episodes as tensors on one device, and the sampler that draws batches of them.
+
+    Attributes:
+        obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
+        episode_starts, episode_returns: `[E]` tensors; the returns are undiscounted and of the rewards as stored in the source.
+        spec: shapes and bounds of the environment the data is for.
+    """
+
+    def __init__(self, arrays: Arrays, spec: Spec, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
+            torch.from_numpy(field).to(device) for field in arrays
+        )
+        self.episode_starts = torch.from_numpy(arrays.episode_starts).to(device)
+        self.episode_returns = torch.from_numpy(arrays.episode_returns).to(device)
+        self.sampler = Uniform(len(self), device)
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions, drawn with replacement by the sampler."""
+        return gather(self, self.sampler(batch_size))
+
+    def map_obs(self, function: Any) -> None:
+        """Applies a function of observations `[N, ...]` to all of them once, rather than to every batch."""
+        self.obs, self.next_obs = function(self.obs), function(self.next_obs)
+
+    def scale_reward(self, factor: float) -> None:
+        """Multiplies every reward."""
+        self.reward = self.reward * factor
+
+    def return_range(self) -> float:
+        """Largest minus smallest episode return."""
+        return float(self.episode_returns.max() - self.episode_returns.min())
+
+    def top_episodes(self, fraction: float) -> None:
+        """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
+        count = max(1, int(fraction * len(self.episode_returns)))
+        best = torch.zeros(len(self.episode_returns), dtype=torch.bool, device=self.device)
+        best[self.episode_returns.argsort(descending=True, stable=True)[:count]] = True
+        lengths = torch.diff(self.episode_starts, append=torch.tensor([len(self)], device=self.device))
+        keep = best.repeat_interleave(lengths)
+        for field in Arrays._fields:
+            setattr(self, field, getattr(self, field)[keep])
+        self.episode_starts = lengths[best].cumsum(0) - lengths[best]
+        self.episode_returns = self.episode_returns[best]
+        self.sampler = Uniform(len(self), self.device)
+
+
+def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arrays, list[Source]]:
+    """A dataset or a mixture by name, and what it was made of.
+
+    In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share of its
+    transitions (the construction of Hong et al. 2023, arXiv 2306.13085).
+    """
+    parts, sources = [], []
+    for text in name.split("+"):
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%)?(.+)", text)
+        if match is None or not 0 < float(match[1] or 100) <= 100:
+            raise UsageError(f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'.")
+        source = resolve(env, match[2])
+        arrays = read(source, max_episode_steps)
+        parts.append(arrays.head(float(match[1]) / 100 * len(arrays.reward)) if match[1] else arrays)
+        sources.append(source)
+    shapes = {(part.obs.shape[1:], part.action.shape[1:]) for part in parts}
+    if len(shapes) > 1:
+        raise UsageError(f"dataset={name}: its parts have different observation or action shapes: {sorted(shapes)}.")
+    return concatenate(parts), sources
+
+
+def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
+    """Raises UsageError unless the data has the environment's shapes."""
+    expected = (spec.obs_shape, (spec.action_dim,) if spec.num_actions is None else ())
+    found = (arrays.obs.shape[1:], arrays.action.shape[1:])
+    if found != expected:
+        raise UsageError(
+            f"dataset={name} has observations {found[0]} and actions {found[1]}; {env.name} ({env.id}) has {expected[0]} and {expected[1]}. "
+            f"Take a dataset of this env (zoo data list), or the env of this dataset."
+        )

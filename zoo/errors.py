@@ -1,0 +1,20 @@
+"""The two ways a command ends badly, each one clear line on the terminal: a mistake of the user's, or a failure."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """The request cannot be met as typed: exit code 2. The message says what was asked, why not, and what to type instead."""
+
+
+class RunError(Exception):
+    """The work failed on the way (a full disk, a diverging loss, no network): exit code 1."""
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """A sentence naming the options closest to `name`, or all of them where none is close."""
+    options = sorted(options)
+    lowered = {option.lower(): option for option in options}
+    close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    return f"Nearest: {', '.join(close)}." if close else f"There are: {', '.join(options)}."

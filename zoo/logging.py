@@ -1,0 +1,126 @@
+"""Where a run's numbers go: CSV files always, TensorBoard and W&B on request, and the terminal while it runs."""
+
+import csv
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from zoo.errors import RunError, UsageError
+
+LOGGERS = ("tensorboard", "wandb")
+
+
+def parse_loggers(text: str) -> list[str]:
+    """`tensorboard+wandb` -> both; `none` -> neither. Raises UsageError on any other name."""
+    names = [] if text == "none" else text.split("+")
+    for name in names:
+        if name not in LOGGERS:
+            raise UsageError(f"logger={text} does not exist. There are: tensorboard, wandb, tensorboard+wandb, none.")
+    return names
+
+
+class CsvLog:
+    """A CSV file grown by whole rows. Reopened after a crash, it drops the rows beyond the step that the run resumes from."""
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        self.path = path
+        self.columns: list[str] | None = None
+        if path.exists():
+            with path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if None not in row.values() and int(row["step"]) <= resume_step]
+            path.unlink()
+            for row in rows:
+                self.write(row)
+
+    def write(self, row: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", newline="") as file:
+                if self.columns is None:
+                    self.columns = list(row)
+                    csv.writer(file).writerow(self.columns)
+                csv.DictWriter(file, self.columns, restval="", extrasaction="ignore").writerow(row)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}.") from error
+
+
+class Logger:
+    """The metrics and evaluations of one run, in every place that was asked for."""
+
+    def __init__(self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str) -> None:
+        self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
+        self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
+        self.tensorboard = self.wandb = None
+        if "tensorboard" in names:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if resume_step else None)
+        if "wandb" in names:
+            try:
+                import wandb
+            except ImportError as error:
+                raise UsageError("logger=wandb needs a package that is not installed: pip install 'rl-zoo[wandb]'") from error
+            os.environ.setdefault("WANDB_SILENT", "true")
+            self.wandb = wandb.init(
+                project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config
+            )
+
+    def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
+        timing = {"seconds": round(seconds, 2), "steps_per_second": round(steps_per_second, 1)}
+        self.metrics_csv.write({"step": step, **timing, **values})
+        self._scalars(step, {f"train/{name}": value for name, value in (values | timing).items()})
+
+    def evaluation(self, step: int, row: dict[str, Any]) -> None:
+        self.evaluations_csv.write({"step": step, **row})
+        self._scalars(step, {f"eval/{name}": value for name, value in row.items() if isinstance(value, float)})
+
+    def _scalars(self, step: int, scalars: dict[str, float]) -> None:
+        if self.tensorboard is not None:
+            for name, value in scalars.items():
+                self.tensorboard.add_scalar(name, value, step)
+        if self.wandb is not None:
+            self.wandb.log(scalars, step=step)
+
+    def close(self) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+
+class ProgressBar:
+    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines that `print` is given."""
+
+    REFRESH_SECONDS = 0.25
+
+    def __init__(self, total: int, done: int, unit: str) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.progress = Progress(
+            TextColumn("{task.fields[score]}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=self.console,
+            disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.progress.add_task("", total=total, completed=done, score="", rate="")
+        self.next_refresh = 0.0
+
+    def __enter__(self) -> "ProgressBar":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.progress.stop()
+
+    def update(self, done: int) -> None:
+        now = time.monotonic()
+        if now >= self.next_refresh:
+            self.next_refresh = now + self.REFRESH_SECONDS
+            speed = self.progress.tasks[0].speed
+            self.progress.update(self.task, completed=done, rate=f"{speed:,.0f}/s" if speed else "")
+
+    def print(self, line: str, score: str | None = None) -> None:
+        self.console.print(line, markup=False)
+        if score is not None:
+            self.progress.update(self.task, score=score)

@@ -1,0 +1,172 @@
+"""Networks the algorithms share: MLPs, ensembles evaluated as one batched network, and policies over bounded actions.
+
+Every network takes observations `[B, obs_dim]` and speaks the environment's own action units: a policy maps its output onto
+`[low, high]` itself, so that buffers, datasets and critics never see rescaled actions.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+LOG_2 = math.log(2)
+
+
+class MLP(nn.Sequential):
+    """`[B, inputs] -> [B, outputs]` through ReLU layers of the given widths, PyTorch's default initialization."""
+
+    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers += [nn.Linear(inputs, width), nn.ReLU()]
+            inputs = width
+        super().__init__(*layers, nn.Linear(inputs, outputs))
+
+
+class EnsembleLinear(nn.Module):
+    """`members` linear layers in one batched product: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
+
+    Each member is initialized as `nn.Linear` is.
+    """
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight)
+
+
+class EnsembleMLP(nn.Sequential):
+    """`members` independent MLPs as one batched network: `[B, inputs] -> [members, B, outputs]`."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers += [EnsembleLinear(members, inputs, width), nn.ReLU()]
+            inputs = width
+        super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
+
+
+class Normalizer(nn.Module):
+    """`(x - mean) / std` with statistics kept as buffers, so that a loaded agent acts on raw observations. Starts as the identity."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.zeros(*shape))
+        self.register_buffer("std", torch.ones(*shape))
+
+    def fit(self, x: Tensor) -> None:
+        """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as CORL does."""
+        self.mean.copy_(x.mean(0))
+        self.std.copy_(x.std(0, correction=0) + 1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class BoundedPolicy(nn.Module):
+    """A network's output squashed by tanh onto the action bounds: the part that every continuous policy shares."""
+
+    def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
+        super().__init__()
+        self.center: Tensor
+        self.scale: Tensor
+        low_, high_ = torch.tensor(low), torch.tensor(high)
+        self.register_buffer("center", (high_ + low_) / 2)
+        self.register_buffer("scale", (high_ - low_) / 2)
+
+    def squash(self, x: Tensor) -> Tensor:
+        """`[B, A]` real numbers -> actions within the bounds."""
+        return self.center + self.scale * torch.tanh(x)
+
+
+class TanhGaussian(BoundedPolicy):
+    """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
+
+    Mean and log standard deviation are the two halves of one network's output; the latter is clamped to `log_std_bounds`.
+    """
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    ) -> None:  # fmt: skip
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, 2 * len(low), hidden)
+        self.log_std_bounds = log_std_bounds
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before the squashing, each `[B, A]`."""
+        mean, log_std = self.net(obs).chunk(2, dim=-1)
+        return mean, log_std.clamp(*self.log_std_bounds)
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """A reparameterized action `[B, A]` and its log density `[B]` (eq. 21)."""
+        mean, log_std = self(obs)
+        noise = torch.randn_like(mean)
+        x = mean + log_std.exp() * noise
+        log_prob = -0.5 * noise.square() - log_std - HALF_LOG_2PI
+        # log(1 - tanh(x)^2) written so that it does not underflow for large |x|
+        log_det = 2 * (LOG_2 - x - F.softplus(-2 * x)) + self.scale.log()
+        return self.squash(x), (log_prob - log_det).sum(-1)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The squashed mean `[B, A]`: the deterministic action."""
+        return self.squash(self(obs)[0])
+
+
+class GaussianPolicy(BoundedPolicy):
+    """A Gaussian around a tanh mean with one learned log standard deviation an action, in units of the action's half range.
+
+    The policy of IQL's authors (github ikostrikov/implicit_q_learning): only the mean is squashed, samples are clipped.
+    """
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        log_std_bounds: tuple[float, float] = (-5.0, 2.0),
+    ) -> None:  # fmt: skip
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, len(low), hidden)
+        self.log_std = nn.Parameter(torch.zeros(len(low)))
+        self.log_std_bounds = log_std_bounds
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The mean `[B, A]`: the deterministic action."""
+        return self.squash(self.net(obs))
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log density `[B]` of actions `[B, A]`."""
+        log_std = self.log_std.clamp(*self.log_std_bounds)
+        deviation = (action - self.mode(obs)) / self.scale * torch.exp(-log_std)
+        return (-0.5 * deviation.square() - log_std - self.scale.log() - HALF_LOG_2PI).sum(-1)
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """An action `[B, A]`, clipped to the bounds."""
+        mean = self.mode(obs)
+        noise = torch.randn_like(mean) * self.log_std.clamp(*self.log_std_bounds).exp() * self.scale
+        return torch.clamp(mean + noise, self.center - self.scale, self.center + self.scale)
+
+
+class DeterministicPolicy(BoundedPolicy):
+    """One action an observation: an MLP under tanh."""
+
+    def __init__(self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, len(low), hidden)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The action `[B, A]`."""
+        return self.squash(self.net(obs))
+
+
+@torch.no_grad()
+def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Moves every parameter of `target` a fraction `tau` of the way to `source`'s."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)

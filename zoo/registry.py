@@ -1,0 +1,138 @@
+"""Which algorithms and environments there are, read from their files without importing any of them."""
+
+import ast
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from zoo.errors import UsageError, nearest
+
+
+
+def folder(name: str) -> Path:
+    """Where the package `zoo.<name>` lies: in a checkout beside `zoo/`, in an installation inside it."""
+    spec = importlib.util.find_spec(f"zoo.{name}")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(f"the package zoo.{name} is not installed")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a config dataclass, as its source line states it."""
+
+    name: str
+    type: str
+    default: str
+    comment: str
+
+
+def settings(path: Path, class_name: str) -> list[Setting]:
+    """The fields of a dataclass with the comments behind them: the help texts, kept where the fields are."""
+    source = path.read_text()
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return [_setting(field, source, lines) for field in node.body if isinstance(field, ast.AnnAssign)]
+    raise UsageError(f"{path} has no class {class_name}.")
+
+
+def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
+    assert field.value is not None and field.end_lineno is not None
+    default = ast.get_source_segment(source, field.value) or ""
+    if "default_factory=lambda: " in default:
+        default = default.partition("default_factory=lambda: ")[2].removesuffix(")")
+    comment = lines[field.end_lineno - 1][field.end_col_offset :].partition("#")[2].strip()
+    return Setting(ast.unparse(field.target), ast.unparse(field.annotation), default.replace("None", "null"), comment)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @functools.cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text())
+
+    def _constant(self, name: str) -> Any:
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                return ast.literal_eval(node.value)
+        raise UsageError(f"{self.path} does not define {name}.")
+
+    @property
+    def title(self) -> str:
+        """The first line of the file's docstring."""
+        return (ast.get_docstring(self._tree) or self.name).splitlines()[0]
+
+    @property
+    def setting(self) -> str:
+        """`online` or `offline`."""
+        return str(self._constant("SETTING"))
+
+    @property
+    def action_spaces(self) -> tuple[str, ...]:
+        """`continuous`, `discrete` or both."""
+        return tuple(self._constant("ACTION_SPACES"))
+
+    @functools.cached_property
+    def module(self) -> ModuleType:
+        """The imported file: as `zoo.algos.<name>` if it is the zoo's own, else from its path under its own name."""
+        if self.path.parent == folder("algos"):
+            return importlib.import_module(f"zoo.algos.{self.name}")
+        spec = importlib.util.spec_from_file_location(self.name, self.path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    @property
+    def agent_class(self) -> Any:
+        """The one agent that the file defines."""
+        from zoo.agent import Agent
+
+        (agent,) = (
+            value
+            for value in vars(self.module).values()
+            if inspect.isclass(value) and issubclass(value, Agent) and value.__module__ == self.module.__name__
+        )
+        return agent
+
+
+def algorithms() -> dict[str, Algorithm]:
+    """Every file of `algos/`, by name."""
+    return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem != "__init__"}
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of that name. Raises UsageError with the nearest ones."""
+    known = algorithms()
+    if name not in known:
+        raise UsageError(f"algo={name} does not exist. {nearest(name, known)}")
+    return known[name]
+
+
+def environments() -> dict[str, Path]:
+    """Every entry of `configs/env`, by name."""
+    return {path.stem: path for path in sorted((folder("configs") / "env").glob("*.yaml"))}
+
+
+def describe_environments() -> Iterator[tuple[str, str, str]]:
+    """Name, Gymnasium id and the comment that heads each entry."""
+    for name, path in environments().items():
+        comment, gymnasium_id, *_ = path.read_text().splitlines()
+        yield name, gymnasium_id.removeprefix("id: "), comment.removeprefix("# ")
