@@ -35,7 +35,9 @@ class Config:
     expectile: float = 0.7  # tau of Eq. 5; the paper takes 0.9 on AntMaze
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
-    policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error in place of -log pi (CORL, locomotion)
+    policy: str = (
+        "gaussian"  # gaussian (the authors'), or deterministic: squared error in place of -log pi (CORL, locomotion)
+    )
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -43,7 +45,9 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
-    normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return), for locomotion (the authors, CORL)
+    normalize_reward: bool = (
+        True  # rewards times 1000 / (largest - smallest episode return), for locomotion (the authors, CORL)
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.expectile < 1:

@@ -23,9 +23,7 @@ class Agent(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         return {
-            name: value.state_dict()
-            for name, value in vars(self).items()
-            if isinstance(value, Optimizer | LRScheduler)
+            name: value.state_dict() for name, value in vars(self).items() if isinstance(value, Optimizer | LRScheduler)
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

@@ -45,7 +45,10 @@ def load(run_dir: str | Path, file: Path | None = None) -> Policy:
         RunError: the checkpoint is missing or damaged.
     """
     config, algorithm, record = reopen(Path(run_dir), file)
-    agent = algorithm.agent_class(Spec(**{key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}), config.algo)
+    agent = algorithm.agent_class(
+        Spec(**{key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}),
+        config.algo,
+    )
     state = checkpoint.load(Path(run_dir) / "checkpoint.pt")
     agent.load_state_dict(state["tracked"][0])
     return Policy(agent)

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +30,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(directory)
         os.close(directory)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}. The file as it was before is untouched.") from error
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}. The file as it was before is untouched."
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

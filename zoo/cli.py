@@ -38,7 +38,9 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
             return resume_command(arguments, file)
         report(execute(*compose(arguments, file)))
         return 0
-    composed = [compose(job, file) for job in expand(arguments)]  # all of them first: a typing error must not end the third run
+    composed = [
+        compose(job, file) for job in expand(arguments)
+    ]  # all of them first: a typing error must not end the third run
     worst = 0
     for number, job in enumerate(composed, 1):
         print(f"run {number} of {len(composed)}", flush=True)
@@ -56,7 +58,9 @@ def resume_command(arguments: list[str], file: Path | None) -> int:
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
-        raise UsageError(f"resume continues a run with the settings it began with; {others} cannot be given. Leave it out, or start a new run.")
+        raise UsageError(
+            f"resume continues a run with the settings it began with; {others} cannot be given. Leave it out, or start a new run."
+        )
     run_dir = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
     config, algorithm, record = reopen(run_dir, file)
     config.resume = str(run_dir)
@@ -71,7 +75,9 @@ def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (im
     step, episodes = run.evaluations[-1]
     row = summary(episodes, run.config)
     score = f", normalized score {row['score']:.1f}" if row["score"] != "" else ""
-    print(f"\n{run.algorithm.name} on {run.config.env.name}: return {row['return_mean']:.1f} +- {row['return_std']:.1f} over {len(episodes.returns)} episodes{score}, after {step:,} steps")
+    print(
+        f"\n{run.algorithm.name} on {run.config.env.name}: return {row['return_mean']:.1f} +- {row['return_std']:.1f} over {len(episodes.returns)} episodes{score}, after {step:,} steps"
+    )
     print(f"written to {run.dir}/")
     for name, content in {
         "evaluations.csv": "every evaluation, episode by episode", "metrics.csv": "losses and speed", "config.yaml": "the settings",
@@ -85,7 +91,9 @@ def run_help(arguments: list[str], file: Path | None) -> str:
     from zoo.registry import Algorithm, algorithm, folder, settings
 
     lines = ["usage: zoo run algo=NAME env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
-    lines += _table(settings(Path(__file__).with_name("config.py"), "RunConfig"), "", {"algo": "required", "env": "required"})
+    lines += _table(
+        settings(Path(__file__).with_name("config.py"), "RunConfig"), "", {"algo": "required", "env": "required"}
+    )
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "of the entry"})
     chosen = Algorithm(file) if file else None
@@ -100,14 +108,21 @@ def run_help(arguments: list[str], file: Path | None) -> str:
 
 
 def _table(rows: list, prefix: str, defaults: dict[str, str]) -> list[str]:
-    return [f"  {prefix + row.name:<22} {defaults.get(row.name, row.default.strip(chr(34))):<14} {row.comment}" for row in rows]
+    return [
+        f"  {prefix + row.name:<22} {defaults.get(row.name, row.default.strip(chr(34))):<14} {row.comment}"
+        for row in rows
+    ]
 
 
 def eval_command(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="zoo eval", description="Plays episodes with a trained policy: one in each environment, from fixed seeds.")
+    parser = argparse.ArgumentParser(
+        prog="zoo eval", description="Plays episodes with a trained policy: one in each environment, from fixed seeds."
+    )
     parser.add_argument("run_dir", type=Path, help="a run's folder")
     parser.add_argument("--episodes", type=int, default=10, help="how many (default 10)")
-    parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)")
+    parser.add_argument(
+        "--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)"
+    )
     parser.add_argument("--explore", action="store_true", help="sample from a stochastic policy")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     args = parser.parse_args(arguments)
@@ -132,7 +147,7 @@ def eval_command(arguments: list[str]) -> int:
 
 def list_command(arguments: list[str]) -> int:
     argparse.ArgumentParser(prog="zoo list", description="Algorithms, environments and datasets.").parse_args(arguments)
-    from zoo.catalog import datasets_at_hand
+    from zoo.catalog import available
     from zoo.registry import algorithms, describe_environments
 
     print("algorithms (algo=)")
@@ -142,7 +157,7 @@ def list_command(arguments: list[str]) -> int:
     for name, gymnasium_id, comment in describe_environments():
         print(f"  {name:<18} {gymnasium_id:<20} {comment}")
     print("\ndatasets (dataset=), for offline algorithms; zoo data --help says how to make or import more")
-    for name in datasets_at_hand():
+    for name in available():
         print(f"  {name}")
     return 0
 
@@ -154,7 +169,9 @@ def data_command(arguments: list[str]) -> int:
 
 
 def doctor_command(arguments: list[str]) -> int:
-    argparse.ArgumentParser(prog="zoo doctor", description="What is installed, what the machine offers, what is missing.").parse_args(arguments)
+    argparse.ArgumentParser(
+        prog="zoo doctor", description="What is installed, what the machine offers, what is missing."
+    ).parse_args(arguments)
     from zoo.doctor import main as doctor_main
 
     return doctor_main()

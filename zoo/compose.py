@@ -49,10 +49,14 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         if override.is_sweep_override():
             raise UsageError(f"{override.input_line} asks for several runs. Add -m: zoo run -m {' '.join(arguments)}")
         if override.is_delete() or override.is_add():
-            raise UsageError(f"{override.input_line}: write {str(override.input_line).lstrip('+~')}; keys cannot be added or removed.")
+            raise UsageError(
+                f"{override.input_line}: write {str(override.input_line).lstrip('+~')}; keys cannot be added or removed."
+            )
     given = {override.get_key_element(): override for override in overrides}
     _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
-    chosen = Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
+    chosen = (
+        Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
+    )
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
     config_class = chosen.module.Config
     _check_keys(given, {field.name for field in dataclasses.fields(config_class)}, "algo.")
@@ -89,7 +93,9 @@ def _parse(arguments: Sequence[str]) -> list[Override]:
         try:
             overrides += parser.parse_overrides([argument])
         except HydraException as error:
-            raise UsageError(f"cannot read {argument}: put the value in quotes if it holds spaces or brackets.") from error
+            raise UsageError(
+                f"cannot read {argument}: put the value in quotes if it holds spaces or brackets."
+            ) from error
     return overrides
 
 
@@ -121,8 +127,14 @@ def _explain(error: Exception, given: dict[str, Override]) -> str:
     reason = text.splitlines()[0].rstrip(".")
     if found and found[1] in given:
         wanted = re.search(r"(?:converted to|be converted to) (\w+)", reason)
-        type_name = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(wanted[1] if wanted else "")
-        return f"{given[found[1]].input_line} is of the wrong type: {found[1]} takes {type_name}." if type_name else f"{given[found[1]].input_line}: {reason}."
+        type_name = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(
+            wanted[1] if wanted else ""
+        )
+        return (
+            f"{given[found[1]].input_line} is of the wrong type: {found[1]} takes {type_name}."
+            if type_name
+            else f"{given[found[1]].input_line}: {reason}."
+        )
     return f"{reason}."
 
 

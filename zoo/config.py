@@ -10,7 +10,9 @@ from zoo.envs import EnvConfig
 class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
-    dataset: str = "demo"  # offline only: a dataset's name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
+    dataset: str = (
+        "demo"  # offline only: a dataset's name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
+    )
     steps: int = 1_000_000  # gradient updates offline, environment steps online
     seed: int = 0  # decides parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one

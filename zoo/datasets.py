@@ -1,16 +1,11 @@
-"""Offline datasets: a name or a file in, tensors out.
-
-A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout HDF5 file.
-Reading yields flat `Arrays`, whatever the source; a `Dataset` holds them as tensors on the run's device.
-"""
+"""Offline datasets: what `catalog` found is read into flat `Arrays`, whatever its format, and held as tensors by a `Dataset`."""
 
 import hashlib
-import os
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -18,14 +13,10 @@ import torch
 from torch import Tensor
 
 from zoo.buffers import Batch, gather
+from zoo.catalog import Source, resolve
 from zoo.envs import EnvConfig, Spec
-from zoo.errors import RunError, UsageError, nearest
+from zoo.errors import RunError, UsageError
 from zoo.samplers import Uniform
-
-EMBEDDED = Path(__file__).parent / "embedded"
-HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
-ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
-D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 
 
 class Arrays(NamedTuple):
@@ -72,92 +63,6 @@ def concatenate(parts: list[Arrays]) -> Arrays:
     return parts[0] if len(parts) == 1 else Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where one dataset was found."""
-
-    name: str  # as it was asked for
-    kind: str  # embedded, minari or hdf5
-    path: Path
-
-
-# --- Names -----------------------------------------------------------------------------------------------------------
-
-
-def store() -> Path:
-    """The local Minari store: MINARI_DATASETS_PATH, or ~/.minari/datasets."""
-    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
-
-
-def candidates(env: EnvConfig, name: str) -> list[str]:
-    """The Minari ids that a name can mean: itself if it is one, else the zoo's own and then the hub's."""
-    if re.fullmatch(r"(?:[\w.-]+/)*[\w.-]+-v\d+", name):
-        return [name]
-    return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
-
-
-def resolve(env: EnvConfig, name: str) -> Source:
-    """Finds one dataset, downloading it from the Minari hub where it is only there.
-
-    Raises:
-        UsageError: no dataset of that name; says which there are and how to get one.
-        RunError: it is on the hub only and the hub cannot be reached.
-    """
-    embedded = EMBEDDED / env.name / name
-    if embedded.is_dir():
-        return Source(name, "embedded", embedded / "data")
-    ids = candidates(env, name)
-    for minari_id in ids:
-        if (store() / minari_id / "data").is_dir():
-            return Source(minari_id, "minari", store() / minari_id / "data")
-    path = Path(name).expanduser()
-    if path.suffix in (".hdf5", ".h5"):
-        if path.is_file():
-            return Source(name, "hdf5", path.resolve())
-        raise UsageError(f"dataset={name} is not a file.")
-    if ids == [name] or name in HUB_NAMES:
-        return _download(env, name, ids[0] if ids == [name] else f"mujoco/{env.name}/{name}-v0")
-    raise UsageError(f"dataset={name} does not exist for {env.name}. {_ways(env, name)}")
-
-
-def _ways(env: EnvConfig, name: str) -> str:
-    known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
-    kind = name if name in D4RL_KINDS else "medium"
-    return (
-        f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make it: zoo data make {env.name} {kind} (about 45 minutes on one core); "
-        f"import it: zoo data import FILE.hdf5 {env.name}/{name}; "
-        f"download it: minari download mujoco/{env.name}/medium-v0."
-    )
-
-
-def _download(env: EnvConfig, name: str, minari_id: str) -> Source:
-    import minari
-
-    try:
-        minari.download_dataset(minari_id)
-    except Exception as error:  # the hub's client raises whatever its transport does
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(
-            f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). {_ways(env, name)}"
-        ) from error
-    return Source(minari_id, "minari", store() / minari_id / "data")
-
-
-def available() -> Iterator[str]:
-    """The datasets at hand, as `<env>/<name>`: embedded ones, then the zoo's own in the local store, then full Minari ids there."""
-    for path in sorted(EMBEDDED.glob("*/*/data")):
-        yield f"{path.parent.parent.name}/{path.parent.name}"
-    for path in sorted(store().rglob("metadata.json")):
-        if path.parent.name == "data":
-            minari_id = path.parent.parent.relative_to(store()).as_posix()
-            own = re.fullmatch(rf"{ZOO_NAMESPACE}/(.+)-v0", minari_id)
-            yield own[1] if own else minari_id
-
-
-# --- Reading -----------------------------------------------------------------------------------------------------------
-
-
 def read(source: Source, max_episode_steps: int | None) -> Arrays:
     """The content of a source, checked: whole, of consistent lengths, without NaN.
 
@@ -175,8 +80,6 @@ def read(source: Source, max_episode_steps: int | None) -> Arrays:
 
 def read_minari(path: Path) -> Arrays:
     """A Minari dataset's folder `data`, whichever format it is stored in."""
-    import json
-
     metadata = json.loads((path / "metadata.json").read_text())
     if metadata.get("data_format", "hdf5") == "hdf5":
         episodes = _hdf5_episodes(path / "main_data.hdf5", int(metadata["total_episodes"]))
@@ -235,7 +138,9 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     with h5py.File(path, "r") as file:
         missing = {"observations", "actions", "rewards", "terminals"} - set(file)
         if missing:
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals")
+            raise ValueError(
+                f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
+            )
         obs = file["observations"][()].astype(np.float32, copy=False)
         action = file["actions"][()]
         reward = file["rewards"][()].astype(np.float32, copy=False).reshape(-1)
@@ -243,7 +148,13 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
         next_obs = file["next_observations"][()].astype(np.float32, copy=False) if "next_observations" in file else None
         truncated = file["timeouts"][()].astype(bool).reshape(-1) if "timeouts" in file else None
     size = len(reward)
-    for name, array in {"observations": obs, "actions": action, "terminals": terminated, "timeouts": truncated, "next_observations": next_obs}.items():
+    for name, array in {
+        "observations": obs,
+        "actions": action,
+        "terminals": terminated,
+        "timeouts": truncated,
+        "next_observations": next_obs,
+    }.items():
         if array is not None and len(array) != size:
             raise ValueError(f"it has {len(array)} {name} but {size} rewards")
     if size == 0:
@@ -261,12 +172,16 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     return Arrays(*(field[keep] for field in (obs, action, reward, next_obs, terminated, truncated)))
 
 
-def _infer_timeouts(obs: np.ndarray, next_obs: np.ndarray | None, terminated: np.ndarray, max_episode_steps: int | None) -> np.ndarray:
+def _infer_timeouts(
+    obs: np.ndarray, next_obs: np.ndarray | None, terminated: np.ndarray, max_episode_steps: int | None
+) -> np.ndarray:
     if next_obs is not None:
         jumps = (next_obs[:-1] != obs[1:]).reshape(len(obs) - 1, -1).any(-1)
         return np.append(jumps, True)
     if max_episode_steps is None:
-        raise ValueError("it has neither timeouts nor next_observations, and the env has no step limit to cut its episodes by")
+        raise ValueError(
+            "it has neither timeouts nor next_observations, and the env has no step limit to cut its episodes by"
+        )
     ended = np.zeros(len(obs), bool)
     start = 0
     for end in [*np.flatnonzero(terminated), len(obs) - 1]:
@@ -287,9 +202,6 @@ def _check_finite(arrays: Arrays, name: str) -> None:
                     f"dataset {name}: NaN or infinite {field} in {int(bad.sum())} transitions, the first in episode {episode}, "
                     f"step {step - int(arrays.episode_starts[episode])} of it."
                 )
-
-
-# --- Tensors -----------------------------------------------------------------------------------------------------------
 
 
 class Dataset:
@@ -317,7 +229,7 @@ class Dataset:
         """`batch_size` transitions, drawn with replacement by the sampler."""
         return gather(self, self.sampler(batch_size))
 
-    def map_obs(self, function: Any) -> None:
+    def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
         """Applies a function of observations `[N, ...]` to all of them once, rather than to every batch."""
         self.obs, self.next_obs = function(self.obs), function(self.next_obs)
 
@@ -353,7 +265,9 @@ def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arra
     for text in name.split("+"):
         match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%)?(.+)", text)
         if match is None or not 0 < float(match[1] or 100) <= 100:
-            raise UsageError(f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'.")
+            raise UsageError(
+                f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'."
+            )
         source = resolve(env, match[2])
         arrays = read(source, max_episode_steps)
         parts.append(arrays.head(float(match[1]) / 100 * len(arrays.reward)) if match[1] else arrays)

@@ -31,7 +31,9 @@ class CsvLog:
         self.columns: list[str] | None = None
         if path.exists():
             with path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if None not in row.values() and int(row["step"]) <= resume_step]
+                rows = [
+                    row for row in csv.DictReader(file) if None not in row.values() and int(row["step"]) <= resume_step
+                ]
             path.unlink()
             for row in rows:
                 self.write(row)
@@ -50,7 +52,9 @@ class CsvLog:
 class Logger:
     """The metrics and evaluations of one run, in every place that was asked for."""
 
-    def __init__(self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str) -> None:
+    def __init__(
+        self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str
+    ) -> None:
         self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
         self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
         self.tensorboard = self.wandb = None
@@ -62,7 +66,9 @@ class Logger:
             try:
                 import wandb
             except ImportError as error:
-                raise UsageError("logger=wandb needs a package that is not installed: pip install 'rl-zoo[wandb]'") from error
+                raise UsageError(
+                    "logger=wandb needs a package that is not installed: pip install 'rl-zoo[wandb]'"
+                ) from error
             os.environ.setdefault("WANDB_SILENT", "true")
             self.wandb = wandb.init(
                 project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config

@@ -157,7 +157,9 @@ class GaussianPolicy(BoundedPolicy):
 class DeterministicPolicy(BoundedPolicy):
     """One action an observation: an MLP under tanh."""
 
-    def __init__(self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256)) -> None:
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256)
+    ) -> None:
         super().__init__(low, high)
         self.net = MLP(obs_dim, len(low), hidden)
 

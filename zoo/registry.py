@@ -15,7 +15,6 @@ from typing import Any
 from zoo.errors import UsageError, nearest
 
 
-
 def folder(name: str) -> Path:
     """Where the package `zoo.<name>` lies: in a checkout beside `zoo/`, in an installation inside it."""
     spec = importlib.util.find_spec(f"zoo.{name}")

@@ -20,7 +20,9 @@ class Rollout:
         num_envs: N.
     """
 
-    def __init__(self, envs: VectorEnv, seed: int, device: torch.device, on_episode: Callable[[float, int], None]) -> None:
+    def __init__(
+        self, envs: VectorEnv, seed: int, device: torch.device, on_episode: Callable[[float, int], None]
+    ) -> None:
         self.envs, self.device, self.on_episode = envs, device, on_episode
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)

@@ -63,7 +63,14 @@ class Run:
         evaluations: the episodes of each evaluation of this process, with its step.
     """
 
-    def __init__(self, config: RunConfig, algorithm: Algorithm, run_dir: Path, record: dict[str, Any], state: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        algorithm: Algorithm,
+        run_dir: Path,
+        record: dict[str, Any],
+        state: dict[str, Any] | None,
+    ) -> None:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device = resolve_device(config.device)
         torch.set_num_threads(config.threads)
@@ -89,7 +96,12 @@ class Run:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         # a resumed run cannot put the simulators back where they were: it starts new episodes, from other seeds than the first
         seed = self.config.seed + self.done
-        self._rollout = Rollout(make(self.config.env, self.config.num_envs), seed, self.device, lambda *episode: self._episodes.append(episode))
+        self._rollout = Rollout(
+            make(self.config.env, self.config.num_envs),
+            seed,
+            self.device,
+            lambda *episode: self._episodes.append(episode),
+        )
         return self._rollout
 
     def dataset(self) -> Dataset:
@@ -105,7 +117,9 @@ class Run:
             "fingerprint": arrays.fingerprint(),
         }
         if self._state and self.record["dataset"]["fingerprint"] != described["fingerprint"]:
-            raise UsageError(f"dataset={name} is not the data this run began with: its content has changed. Start a new run.")
+            raise UsageError(
+                f"dataset={name} is not the data this run began with: its content has changed. Start a new run."
+            )
         self.record["dataset"] = described
         self.save_record()
         return Dataset(arrays, self.spec, self.device)
@@ -135,13 +149,20 @@ class Run:
         if self._state:
             restore_rng(self._state["rng"], self.device)
         mark, mark_step = time.perf_counter(), self.done
-        with self._signals(), ProgressBar(config.steps, self.done, "env steps" if self._rollout else "updates") as self._bar:
+        with (
+            self._signals(),
+            ProgressBar(config.steps, self.done, "env steps" if self._rollout else "updates") as self._bar,
+        ):
             while self.done < config.steps:
                 yield self.done
                 before, self.done = self.done, self.done + stride
                 last = self.done >= config.steps
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
-                saving = last or self._interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
+                saving = (
+                    last
+                    or self._interrupted
+                    or self.done // config.checkpoint_every > before // config.checkpoint_every
+                )
                 if saving or evaluating or self.done // config.log_every > before // config.log_every:
                     seconds = time.perf_counter() - mark
                     self._seconds += seconds
@@ -234,7 +255,8 @@ class Run:
             able = [name for name, other in algorithms().items() if self.spec.action_space in other.action_spaces]
             raise UsageError(
                 f"{self.algorithm.name} needs {' or '.join(self.algorithm.action_spaces)} actions; {self.config.env.name} has "
-                f"{self._eval_envs.single_action_space}. " + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
+                f"{self._eval_envs.single_action_space}. "
+                + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
             )
 
 
@@ -263,7 +285,7 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
         RunError: a failure on the way. What was written up to the last checkpoint stays.
         Interrupted: SIGINT or SIGTERM; resume continues.
     """
-    run_dir, state = (_reopen(Path(config.resume), config) if config.resume else (_create(config, algorithm), None))
+    run_dir, state = _reopen(Path(config.resume), config) if config.resume else (_create(config, algorithm), None)
     with _lock(run_dir):
         fresh = state is None
         record = (
@@ -313,7 +335,9 @@ def _create(config: RunConfig, algorithm: Algorithm) -> Path:
                 pass
             status = json.loads((run_dir / "run.json").read_text())["status"]
             if status == "finished":
-                raise UsageError(f"run_dir={run_dir} already holds a finished run. Take another folder, or see it: zoo eval {run_dir}")
+                raise UsageError(
+                    f"run_dir={run_dir} already holds a finished run. Take another folder, or see it: zoo eval {run_dir}"
+                )
             raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
         if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
             raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
@@ -342,7 +366,9 @@ def _lock(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir.") from None
+            raise UsageError(
+                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
+            ) from None
         yield
 
 
@@ -353,12 +379,19 @@ def _now() -> str:
 def _provenance(algorithm: Algorithm) -> dict[str, Any]:
     """What a reader needs to know to repeat the run elsewhere."""
     packages = ("torch", "gymnasium", "mujoco", "numpy", "minari")
-    git = subprocess.run(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    git = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     return {
         "algorithm": {"name": algorithm.name, "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest()},
         "commit": git.stdout.strip() or None,
-        "versions": {"zoo": zoo.__version__, "python": platform.python_version()} | {name: metadata.version(name) for name in packages},
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None},
+        "versions": {"zoo": zoo.__version__, "python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
     }
 
 
