@@ -1,8 +1,8 @@
 """`make`: a Gymnasium `VectorEnv` from either backend, under one autoreset rule.
 
 The rule is Gymnasium's `SAME_STEP`: the step that ends an episode returns the first observation of the next one, and
-`info["final_obs"][i]` (where `info["_final_obs"][i]`) holds the last observation of the episode that ended. So every step of
-every environment is one transition, none is a reset, and no final observation is lost.
+`info["final_obs"][i]` (where `info["_final_obs"][i]`) holds the last observation of the episode that ended. So every
+step of every environment is one transition, none is a reset, and no final observation is lost.
 """
 
 import warnings
@@ -35,6 +35,6 @@ def _make_one(env_id: str) -> gymnasium.Env:
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was asked for by name
             return gymnasium.make(env_id)
     except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(f"env={env_id} does not exist. {error}") from error
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"env={env_id} needs a package that is not installed: {error}") from error
+        raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
+    except (gymnasium.error.Error, ImportError) as error:  # a malformed or withdrawn id, a package that is missing
+        raise ValueError(f"env={env_id} cannot be made. {error}") from error

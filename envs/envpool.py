@@ -1,0 +1,102 @@
+"""EnvPool's environments, which step in C++, as a Gymnasium `VectorEnv` under the rule of `zoo.envs.make`.
+
+EnvPool differs from that rule in three ways, each undone here:
+
+- it resets an environment in the step after the one that ended its episode, and ignores that step's action: here the
+  ended ones are reset at once, so that step never comes;
+- its seeds are fixed when a pool is made: here a seeded reset makes a new pool;
+- where an episode terminates in the very step that reaches its time limit, it reports the truncation only, and an agent
+  would bootstrap from a terminal state: here its clock is off and the limit, EnvPool's own, is kept outside.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+_INT32_MAX = 2**31 - 1
+
+
+class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """`num_envs` copies of EnvPool's `env_id`, stepped together in C++.
+
+    Observations keep EnvPool's dtype, rewards are float32. Of what Gymnasium puts into a step's `info` there
+    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`).
+
+    Raises:
+        ValueError: EnvPool is not installed, or does not have the environment.
+    """
+
+    def __init__(self, env_id: str, num_envs: int) -> None:
+        try:
+            import envpool
+        except ImportError as error:
+            raise ValueError("env.backend=envpool needs EnvPool. Type: pip install 'rl-zoo[envpool]'") from error
+        if env_id not in envpool.list_all_envs():
+            raise ValueError(f"env={env_id} does not exist in EnvPool. Type: env.backend=gymnasium")
+        self._envpool, self._id = envpool, env_id
+        self._pool: Any = None  # made by the first reset
+        spec = envpool.make_spec(env_id)
+        self._time_limit: int = spec.config.max_episode_steps
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        with _bounds_rounded_in_silence():
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = _as_in_gymnasium(spec.gymnasium_action_space)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """First observations `[N, ...]`.
+
+        Environment i is seeded `seed + i` or `seed[i]`; without a seed its randomness goes on.
+        """
+        if seed is None and self._pool is None:
+            seed = self.np_random.integers(_INT32_MAX, size=self.num_envs).tolist()
+        if seed is not None:
+            seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+            self._pool = self._envpool.make_gymnasium(
+                self._id,
+                num_envs=self.num_envs,
+                num_threads=1,  # as Gymnasium's: a run takes one core, and many runs fill a machine
+                seed=[s % (_INT32_MAX + 1) for s in seeds],  # all that EnvPool takes
+                max_episode_steps=_INT32_MAX,  # its clock is off, see above
+            )
+        with _bounds_rounded_in_silence():
+            return self._pool.reset()[0], {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every environment. As in Gymnasium, an episode may terminate and be truncated in one step."""
+        obs, reward, terminated, truncated, at = self._pool.step(actions)
+        truncated = truncated | (at["elapsed_step"] >= self._time_limit)
+        ended = terminated | truncated
+        if not ended.any():
+            return obs, reward, terminated, truncated, {}
+        ids = np.flatnonzero(ended)
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for i in ids:
+            final_obs[i] = obs[i].copy()
+        obs[ids] = self._pool.reset(ids.astype(np.int32))[0]
+        return obs, reward, terminated, truncated, {"final_obs": final_obs, "_final_obs": ended}
+
+
+@contextmanager
+def _bounds_rounded_in_silence() -> Iterator[None]:
+    """Without Gymnasium's warning about EnvPool, which gives bounds in float64 to spaces in float32."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered.*")
+        yield
+
+
+def _as_in_gymnasium(action_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Bounds in float32, also where EnvPool has float64 (MuJoCo)."""
+    if isinstance(action_space, gymnasium.spaces.Box):
+        return gymnasium.spaces.Box(action_space.low.astype(np.float32), action_space.high.astype(np.float32))
+    return action_space

@@ -1,0 +1,47 @@
+"""An environment whose every observation can be told in advance, and a quiet place to run the others."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+
+class Counting(gymnasium.Env):
+    """Observes `[steps so far, length]` and terminates after `length` steps, 3 to 12, drawn at each reset.
+
+    The reward is the action times the number of the step.
+    """
+
+    observation_space = gymnasium.spaces.Box(0, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.length = 0, int(self.np_random.integers(3, 13))
+        return self._obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._obs(), float(action[0]) * self.count, self.count == self.length, False, {}
+
+    def _obs(self):
+        return np.array([self.count, self.length], np.float32)
+
+
+@pytest.fixture
+def counting():
+    """Its id. Longer episodes are truncated after 8 steps; one of length 8 is terminated and truncated."""
+    gymnasium.register("Counting-v0", Counting, max_episode_steps=8)
+    yield "Counting-v0"
+    del gymnasium.registry["Counting-v0"]
+
+
+@pytest.fixture(params=["gymnasium", "envpool"])
+def backend(request):
+    """Each backend in turn, where it is installed."""
+    return pytest.importorskip(request.param).__name__
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path, monkeypatch):
+    """MuJoCo writes its log into the working directory."""
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,63 @@
+"""Gymnasium's environments under the one autoreset rule, on an environment that counts its own steps."""
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.buffers import ReplayBuffer
+from zoo.envs import EnvConfig, make
+from zoo.rollout import Rollout
+
+NUM_ENVS, STEPS, TIME_LIMIT = 5, 60, 8
+
+
+@pytest.fixture
+def experience(counting):
+    """What 60 steps of 5 environments put into a buffer, `[60, 5, ...]`, and the episodes reported on the way."""
+    episodes = []
+    envs = make(EnvConfig(counting), NUM_ENVS)
+    rollout = Rollout(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
+    buffer = ReplayBuffer(STEPS * NUM_ENVS, rollout.spec, rollout.device)
+    for _ in range(STEPS):
+        buffer.add(rollout.step(rollout.random_action()))
+    assert buffer.size == STEPS * NUM_ENVS
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    rows = {name: getattr(buffer, name).unflatten(0, (STEPS, NUM_ENVS)).numpy() for name in names}
+    return rows, episodes
+
+
+def test_every_step_is_one_transition_and_none_is_a_reset(experience):
+    rows, _ = experience
+    count, length = rows["next_obs"][..., 0], rows["next_obs"][..., 1]
+    np.testing.assert_array_equal(count, rows["obs"][..., 0] + 1)
+    np.testing.assert_array_equal(length, rows["obs"][..., 1])
+    np.testing.assert_allclose(rows["reward"], rows["action"][..., 0] * count, rtol=1e-6)
+
+
+def test_terminated_and_truncated_are_told_apart_also_where_both_are_true(experience):
+    rows, _ = experience
+    count, length = rows["next_obs"][..., 0], rows["next_obs"][..., 1]
+    np.testing.assert_array_equal(rows["terminated"], count == length)
+    np.testing.assert_array_equal(rows["truncated"], count == TIME_LIMIT)
+    seen = {(bool(a), bool(b)) for a, b in zip(rows["terminated"].flat, rows["truncated"].flat, strict=True)}
+    assert seen == {(False, False), (True, False), (False, True), (True, True)}
+
+
+def test_final_observation_of_an_episode_is_never_lost(experience):
+    rows, _ = experience
+    ended = rows["terminated"] | rows["truncated"]
+    np.testing.assert_array_equal(rows["next_obs"][ended][:, 0], np.minimum(rows["obs"][ended][:, 1], TIME_LIMIT))
+    np.testing.assert_array_equal(rows["obs"][1:][ended[:-1]][:, 0], 0)  # the next row starts the next episode
+    np.testing.assert_array_equal(rows["obs"][1:][~ended[:-1]], rows["next_obs"][:-1][~ended[:-1]])
+
+
+def test_every_finished_episode_is_reported_once_with_its_return_and_length(experience):
+    rows, episodes = experience
+    expected, rewards = [], [[] for _ in range(NUM_ENVS)]
+    for step in range(STEPS):
+        for i in range(NUM_ENVS):
+            rewards[i].append(rows["reward"][step, i])
+            if rows["terminated"][step, i] or rows["truncated"][step, i]:
+                expected.append((sum(rewards[i]), len(rewards[i])))
+                rewards[i] = []
+    np.testing.assert_allclose(episodes, expected, rtol=1e-5, atol=1e-5)

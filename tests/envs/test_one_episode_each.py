@@ -1,0 +1,57 @@
+"""Evaluation: one episode an environment, from fixed seeds."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from zoo.agent import Agent
+from zoo.envs import EnvConfig, Spec, make
+from zoo.evaluation import SEED_OFFSET, evaluate
+
+
+class Sine(Agent):
+    """Acts on all that it observes, so that a wrong observation gives a wrong return."""
+
+    def __init__(self, spec):
+        super().__init__()
+        self.spec = spec
+        self.scale = torch.nn.Parameter(torch.tensor(0.7))
+
+    def act(self, obs, explore=False):
+        return torch.sin(self.scale * obs.sum(1, keepdim=True)).expand(-1, self.spec.action_dim)
+
+
+def _evaluate(env, num_envs, seed):
+    envs = make(env, num_envs)
+    return evaluate(Sine(Spec.of(envs.single_observation_space, envs.single_action_space)), envs, seed)
+
+
+def test_evaluation_plays_exactly_the_first_episode_of_every_environment(counting):
+    episodes = _evaluate(EnvConfig(counting), 12, seed=3)
+    for i in range(12):
+        env = gymnasium.make(counting)
+        obs, _ = env.reset(seed=3 + SEED_OFFSET + i)
+        score, steps, ended = 0.0, 0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(np.sin(np.float32(0.7) * obs.sum(keepdims=True)))
+            score, steps, ended = score + reward, steps + 1, terminated or truncated
+        assert episodes.lengths[i] == steps
+        assert episodes.returns[i] == pytest.approx(score, rel=1e-5, abs=1e-5)
+    assert len(set(episodes.lengths)) > 2  # short and long ones count alike
+
+
+def test_evaluation_from_the_same_seed_gives_the_same_returns(backend):
+    env = EnvConfig("Hopper-v5", backend=backend)
+    first, other = _evaluate(env, 3, seed=0), _evaluate(env, 3, seed=100)
+    np.testing.assert_array_equal(_evaluate(env, 3, seed=0).returns, first.returns)
+    assert not np.array_equal(other.returns, first.returns)
+    assert len(set(first.returns)) == 3  # three starts, not one thrice
+
+
+def test_evaluating_twice_on_the_same_environments_gives_the_same_returns(backend):
+    envs = make(EnvConfig("Hopper-v5", backend=backend), 2)
+    agent = Sine(Spec.of(envs.single_observation_space, envs.single_action_space))
+    first, second = evaluate(agent, envs, seed=5), evaluate(agent, envs, seed=5)
+    np.testing.assert_array_equal(first.returns, second.returns)
+    np.testing.assert_array_equal(first.lengths, second.lengths)
