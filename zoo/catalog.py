@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # zoo.envs brings in gymnasium, which `zoo list` has no use f
 EMBEDDED = Path(__file__).parent / "embedded"
 HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
 ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
+FILE_SUFFIXES = (".hdf5", ".h5")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 
 
@@ -42,6 +43,25 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
     return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
 
 
+def parse_mixture(name: str) -> list[tuple[float, str]]:
+    """The parts of a name and the share that is taken of each: `random+10%expert` -> `[(1.0, "random"), (0.1, "expert")]`.
+
+    Raises:
+        UsageError: a part is not a name, or its share not above 0 and up to 100 %.
+    """
+    if Path(name).suffix in FILE_SUFFIXES and Path(name).expanduser().is_file():
+        return [(1.0, name)]  # a file's name may hold a plus sign
+    parts = []
+    for text in name.split("+"):
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%)?([^%]+)", text)
+        if match is None or not 0 < float(match[1] or 100) <= 100:
+            raise UsageError(
+                f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'."
+            )
+        parts.append((float(match[1] or 100) / 100, match[2]))
+    return parts
+
+
 def resolve(env: "EnvConfig", name: str) -> Source:
     """Finds one dataset, downloading it from the Minari hub where it is only there.
 
@@ -57,7 +77,7 @@ def resolve(env: "EnvConfig", name: str) -> Source:
         if (store() / minari_id / "data").is_dir():
             return Source(minari_id, "minari", store() / minari_id / "data")
     path = Path(name).expanduser()
-    if path.suffix in (".hdf5", ".h5"):
+    if path.suffix in FILE_SUFFIXES:
         if path.is_file():
             return Source(name, "hdf5", path.resolve())
         raise UsageError(f"dataset={name} is not a file.")
@@ -90,12 +110,20 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
     return Source(minari_id, "minari", store() / minari_id / "data")
 
 
-def available() -> Iterator[str]:
-    """The datasets at hand, as `<env>/<name>`: embedded ones, then the zoo's own in the local store, then full Minari ids there."""
+def at_hand() -> Iterator[Source]:
+    """The datasets on this machine: embedded ones, then those in the local store; named as `dataset=` takes them, after the env.
+
+    The zoo's own are `<env>/<name>`; others go by their full Minari id.
+    """
     for path in sorted(EMBEDDED.glob("*/*/data")):
-        yield f"{path.parent.parent.name}/{path.parent.name}"
-    for path in sorted(store().rglob("metadata.json")):
-        if path.parent.name == "data":
-            minari_id = path.parent.parent.relative_to(store()).as_posix()
+        yield Source(f"{path.parent.parent.name}/{path.parent.name}", "embedded", path)
+    for path in sorted(store().rglob("data")):
+        minari_id = path.parent.relative_to(store()).as_posix()
+        if path.is_dir() and not minari_id.startswith("."):  # what is being written or downloaded is hidden
             own = re.fullmatch(rf"{ZOO_NAMESPACE}/(.+)-v0", minari_id)
-            yield own[1] if own else minari_id
+            yield Source(own[1] if own else minari_id, "minari", path)
+
+
+def available() -> Iterator[str]:
+    """The names of the datasets on this machine."""
+    return (source.name for source in at_hand())

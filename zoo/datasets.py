@@ -1,22 +1,32 @@
 """Offline datasets: what `catalog` found is read into flat `Arrays`, whatever its format, and held as tensors by a `Dataset`."""
 
+import contextlib
 import hashlib
+import importlib.metadata
 import json
+import os
 import re
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import gymnasium
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
 from zoo.buffers import Batch, gather
-from zoo.catalog import Source, resolve
+from zoo.catalog import Source, parse_mixture, resolve
 from zoo.envs import EnvConfig, Spec
 from zoo.errors import RunError, UsageError
 from zoo.samplers import Uniform
+
+MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
+FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
+COMPRESS_ABOVE = 256  # bytes; below, an HDF5 filter takes more room than it saves
 
 
 class Arrays(NamedTuple):
@@ -48,7 +58,8 @@ class Arrays(NamedTuple):
     def head(self, transitions: float) -> "Arrays":
         """Whole episodes from the start until they hold at least that many transitions."""
         ends = np.cumsum(self.episode_lengths)
-        end = ends[min(int(np.searchsorted(ends, transitions)), len(ends) - 1)]
+        # a share such as 7 % of 100 is 7.000000000000001 as a float and means 7
+        end = ends[min(int(np.searchsorted(ends, transitions - 1e-6)), len(ends) - 1)]
         return Arrays(*(field[:end] for field in self))
 
     def fingerprint(self) -> str:
@@ -69,20 +80,33 @@ def read(source: Source, max_episode_steps: int | None) -> Arrays:
     Raises:
         RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
     """
-    try:
+    with readable(source):
         arrays = read_d4rl(source.path, max_episode_steps) if source.kind == "hdf5" else read_minari(source.path)
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
-        raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error
     _check_finite(arrays, source.name)
     return arrays
 
 
+@contextlib.contextmanager
+def readable(source: Source) -> Iterator[None]:
+    """Turns what a damaged or foreign file makes its reader raise into one line."""
+    try:
+        yield
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
+        raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error
+
+
 def read_minari(path: Path) -> Arrays:
-    """A Minari dataset's folder `data`, whichever format it is stored in."""
+    """A Minari dataset's folder `data`, from the flat copy that the zoo wrote beside it or else from its episodes."""
+    flat = _read_flat(path)
+    return read_episodes(path) if flat is None else flat
+
+
+def read_episodes(path: Path) -> Arrays:
+    """A Minari dataset's folder `data`, episode by episode, whichever format it is stored in."""
     metadata = json.loads((path / "metadata.json").read_text())
     if metadata.get("data_format", "hdf5") == "hdf5":
-        episodes = _hdf5_episodes(path / "main_data.hdf5", int(metadata["total_episodes"]))
+        episodes = _hdf5_episodes(path / MAIN_DATA, int(metadata["total_episodes"]))
     else:
         import minari
 
@@ -107,7 +131,7 @@ def read_minari(path: Path) -> Arrays:
                 np.zeros(total, bool),
             )
         end = start + len(rewards)
-        if end > total or len(observations) != len(rewards) + 1 or len(actions) != len(rewards):
+        if not start < end <= total or len(observations) != len(rewards) + 1 or len(actions) != len(rewards):
             raise ValueError("its episodes are not as long as its metadata says")
         arrays.obs[start:end] = observations[:-1]
         arrays.next_obs[start:end] = observations[1:]
@@ -126,6 +150,111 @@ def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
         for i in range(count):
             episode = file[f"episode_{i}"]
             yield tuple(episode[key][()] for key in ("observations", "actions", "rewards", "terminations"))
+
+
+def _read_flat(path: Path) -> Arrays | None:
+    """The flat copy, if there is one and it is of these very episodes."""
+    try:
+        with np.load(path / FLAT, allow_pickle=False) as flat:
+            if str(flat["main_data"]) != _digest(path / MAIN_DATA):
+                return None
+            return Arrays(*(flat[field] for field in Arrays._fields))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def write_minari(
+    arrays: Arrays, folder: Path, minari_id: str, env_id: str, metadata: dict[str, Any], *, force: bool, flat: bool
+) -> None:
+    """Writes episodes as a Minari dataset: beside its place first, then renamed there when it is whole.
+
+    Args:
+        arrays: within an episode each `next_obs` must be the next `obs`, since Minari stores T + 1 observations.
+        folder: the dataset's folder; its `data` is what `read_minari` takes.
+        metadata: what is recorded beside Minari's own keys, such as `description`.
+        force: replace the dataset that is there.
+        flat: add the copy of flat arrays from which `read_minari` loads many short episodes fast.
+
+    Raises:
+        UsageError: the folder exists and `force` is not set.
+        RunError: the disk is full or the place cannot be written to. What was there before is untouched.
+    """
+    check_free(folder, force)
+    beside = next(parent for parent in folder.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=beside) as partial:
+            whole = Path(partial) / "dataset"
+            _write_data(arrays, whole / "data", minari_id, env_id, metadata, flat)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if folder.exists():
+                folder.rename(Path(partial) / "replaced")
+            whole.rename(folder)
+    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as either
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        found = re.search(r"error message = '(.+?)'", reason)
+        raise RunError(f"cannot write {folder}: {found[1] if found else reason}. Nothing there has changed.") from error
+
+
+def check_free(folder: Path, force: bool) -> None:
+    """Raises UsageError where a dataset would be overwritten unasked."""
+    if folder.exists() and not force:
+        raise UsageError(f"{folder} exists. Take another name, or replace it with --force.")
+
+
+def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadata: dict[str, Any], flat: bool) -> None:
+    from minari.dataset.minari_storage import MinariStorage
+
+    env = gymnasium.spec(env_id).make()
+    action_space = env.action_space
+    env.close()
+    data.mkdir(parents=True)
+    storage = MinariStorage.new(
+        data,
+        observation_space=gymnasium.spaces.Box(-np.inf, np.inf, arrays.obs.shape[1:], np.float32),
+        action_space=action_space,
+        env_spec=gymnasium.spec(env_id),
+        jpeg_encoding=False,
+    )
+    _write_episodes(arrays, data / MAIN_DATA)
+    if flat:
+        with (data / FLAT).open("wb") as file:
+            np.savez(file, main_data=_digest(data / MAIN_DATA), **arrays._asdict())
+    storage.update_metadata(
+        {
+            "dataset_id": minari_id,
+            "minari_version": importlib.metadata.version("minari"),
+            "total_episodes": len(arrays.episode_starts),
+            "total_steps": len(arrays.reward),
+            "author": {"rl-zoo"},
+            "fingerprint": arrays.fingerprint(),
+            **metadata,
+        }
+    )
+    storage.update_metadata({"dataset_size": float(storage.get_size())})
+    for path in data.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _write_episodes(arrays: Arrays, path: Path) -> None:
+    """The layout of Minari's HDF5 storage, whose own writer makes files several times as large when episodes are short."""
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        for i, (start, length) in enumerate(zip(arrays.episode_starts, arrays.episode_lengths, strict=True)):
+            obs, action, reward, next_obs, terminated, truncated = (field[start : start + length] for field in arrays)
+            if not np.array_equal(next_obs[:-1], obs[1:], equal_nan=True):
+                raise ValueError(f"episode {i} is not one: a next_obs in it is not the next obs")
+            group = file.create_group(f"episode_{i}")
+            group.attrs["id"], group.attrs["total_steps"] = i, length
+            fields = {"observations": np.concatenate([obs, next_obs[-1:]]), "actions": action, "rewards": reward}
+            fields |= {"terminations": terminated, "truncations": truncated}
+            for name, field in fields.items():
+                large = {"chunks": field.shape, "compression": "gzip", "shuffle": True}
+                group.create_dataset(name, data=field, **(large if field.nbytes > COMPRESS_ABOVE else {}))
 
 
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
@@ -176,8 +305,7 @@ def _infer_timeouts(
     obs: np.ndarray, next_obs: np.ndarray | None, terminated: np.ndarray, max_episode_steps: int | None
 ) -> np.ndarray:
     if next_obs is not None:
-        jumps = (next_obs[:-1] != obs[1:]).reshape(len(obs) - 1, -1).any(-1)
-        return np.append(jumps, True)
+        return _breaks(obs, next_obs)
     if max_episode_steps is None:
         raise ValueError(
             "it has neither timeouts nor next_observations, and the env has no step limit to cut its episodes by"
@@ -188,6 +316,21 @@ def _infer_timeouts(
         ended[start + max_episode_steps - 1 : end : max_episode_steps] = True
         start = end + 1
     return ended
+
+
+def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
+    """Ends an episode, as truncated, wherever its successor is not the next row; and how many ends that adds.
+
+    A file may lack such an end, and a replay buffer does where its run was resumed or stopped.
+    """
+    truncated = arrays.truncated | (_breaks(arrays.obs, arrays.next_obs) & ~arrays.terminated)
+    return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
+
+
+def _breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
+    """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
+    unequal = (next_obs[:-1] != obs[1:]) & ~(np.isnan(next_obs[:-1]) & np.isnan(obs[1:]))
+    return np.append(unequal.reshape(len(obs) - 1, -1).any(-1), True)
 
 
 def _check_finite(arrays: Arrays, name: str) -> None:
@@ -262,15 +405,10 @@ def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arra
     transitions (the construction of Hong et al. 2023, arXiv 2306.13085).
     """
     parts, sources = [], []
-    for text in name.split("+"):
-        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%)?(.+)", text)
-        if match is None or not 0 < float(match[1] or 100) <= 100:
-            raise UsageError(
-                f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'."
-            )
-        source = resolve(env, match[2])
+    for share, part_name in parse_mixture(name):
+        source = resolve(env, part_name)
         arrays = read(source, max_episode_steps)
-        parts.append(arrays.head(float(match[1]) / 100 * len(arrays.reward)) if match[1] else arrays)
+        parts.append(arrays.head(share * len(arrays.reward)) if share < 1 else arrays)
         sources.append(source)
     shapes = {(part.obs.shape[1:], part.action.shape[1:]) for part in parts}
     if len(shapes) > 1:

@@ -1,0 +1,268 @@
+"""D4RL's five kinds of dataset from one SAC run: train it, or continue or reuse it, and collect whole episodes with its agents."""
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo import checkpoint
+from zoo.api import reopen
+from zoo.catalog import D4RL_KINDS, parse_mixture
+from zoo.compose import compose
+from zoo.config import RunConfig
+from zoo.datasets import Arrays, cut_at_breaks
+from zoo.envs import EnvConfig, Spec, make
+from zoo.errors import RunError, UsageError, nearest
+from zoo.registry import Algorithm
+from zoo.rollout import Rollout
+from zoo.run import execute
+
+NUM_ENVS = 10  # environments that episodes are collected in
+SEED_OFFSET = {
+    "random": 20_000,
+    "medium": 30_000,
+    "expert": 40_000,
+}  # apart from training's (0) and evaluation's (10,000)
+REFERENCE_SIZE = 10_000  # transitions that the random return is measured on where the environment states none
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one policy gave, and how good it was."""
+
+    arrays: Arrays
+    step: int  # of training, in environment steps
+    evaluation: float | None  # mean return of the deterministic policy then; None of no policy
+
+    def record(self, kind: str) -> dict[str, Any]:
+        """What a dataset's metadata says of it."""
+        return {
+            "kind": kind,
+            "transitions": len(self.arrays.reward),
+            "episodes": len(self.arrays.episode_starts),
+            "return_mean": float(self.arrays.episode_returns.mean()),
+            "training_step": self.step,
+            "evaluation_return": self.evaluation,
+        }
+
+    def head(self, transitions: float) -> "Part":
+        return Part(self.arrays.head(transitions), self.step, self.evaluation)
+
+
+# --- Training ----------------------------------------------------------------------------------------------------------
+
+
+def train_sac(env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
+    """Leaves a finished SAC run in `run_dir` that kept its agents and its whole replay buffer, whatever was there of it before.
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or the settings do not fit.
+        RunError: training failed.
+    """
+    arguments = [
+        "algo=sac", f"env={env}", f"steps={steps}", f"seed={seed}", f"eval_every={max(1_000, steps // 100)}",
+        f"algo.buffer_size={steps}", *overrides, "keep_agents=true", f"run_dir='{run_dir}'",
+    ]  # fmt: skip
+    config, algorithm, settings = compose(arguments)
+    if config.num_envs != 1:
+        raise UsageError(
+            f"num_envs={config.num_envs}: medium-replay needs the transitions of one environment in order."
+        )
+    if (run_dir / "run.json").exists():
+        _check_same(run_dir, settings)
+        if _record(run_dir)["status"] == "finished":
+            return
+        config.resume = str(run_dir)
+        try:
+            execute(config, algorithm, _record(run_dir)["config"])
+            return
+        except RunError:
+            if (run_dir / "checkpoint.pt").exists():
+                raise
+        shutil.rmtree(run_dir)  # it was killed before its first checkpoint: there is nothing to continue
+        config.resume = None
+    execute(config, algorithm, settings)
+
+
+def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
+    """Raises UsageError where the folder holds a run that the same command would not have made."""
+    _, _, record = reopen(run_dir)
+    free = ("run_dir", "resume", "device", "logger", "log_every", "checkpoint_every")
+    asked, there = (_flatten({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
+    for key, value in asked.items():
+        if there.get(key) != value:
+            raise UsageError(
+                f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. Take it as it is with --run {run_dir}, or move it away."
+            )
+
+
+def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
+    return record
+
+
+# --- Collecting --------------------------------------------------------------------------------------------------------
+
+
+def collect(env: EnvConfig, policy: Callable[[Rollout], Tensor], size: int, seed: int) -> Arrays:
+    """Whole episodes, at least `size` transitions of them.
+
+    Each of `NUM_ENVS` environments gives the episodes that it begins before its share is full: to stop all of them at one
+    time would lose the long ones.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    rollout = Rollout(make(env, NUM_ENVS), seed, torch.device("cpu"), lambda *episode: None)
+    share = math.ceil(size / NUM_ENVS)
+    whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to its last whole episode
+    steps: list[tuple[np.ndarray, ...]] = []
+    while (whole < share).any():
+        steps.append(tuple(field.numpy().copy() for field in rollout.step(policy(rollout))))
+        ended = steps[-1][4] | steps[-1][5]
+        whole[ended & (whole < share)] = len(steps)
+    rollout.envs.close()
+    fields = (np.stack(field) for field in zip(*steps, strict=True))  # each [T, NUM_ENVS, ...]
+    arrays = Arrays(*(np.concatenate([field[:end, i] for i, end in enumerate(whole)]) for field in fields))
+    return arrays._replace(truncated=arrays.truncated & ~arrays.terminated).head(size)
+
+
+class Collector:
+    """The parts that datasets of one environment are made of, each collected once.
+
+    Args:
+        run_dir: a finished SAC run that kept its agents; None where only random data is wanted.
+        size: transitions of each part, at least; of medium-replay at most about that many.
+    """
+
+    def __init__(self, env: EnvConfig, run_dir: Path | None, size: int, seed: int) -> None:
+        self.env, self.run_dir, self.size, self.seed = env, run_dir, size, seed
+        self._parts: dict[str, Part] = {}
+        if run_dir is not None:
+            self.config, self.algorithm, self.record = open_run(run_dir, env)
+            self.evaluations = _evaluations(run_dir)
+
+    def part(self, kind: str) -> Part:
+        """One of D4RL's kinds other than medium-expert."""
+        if kind not in self._parts:
+            if kind == "random":
+                arrays = collect(self.env, Rollout.random_action, self.size, self.seed + SEED_OFFSET[kind])
+                self._parts[kind] = Part(arrays, 0, None)
+            elif kind == "medium-replay":
+                self._parts[kind] = self._replay(self.medium_step())
+            else:
+                self._parts[kind] = self._of_agent(kind, self.medium_step() if kind == "medium" else self.final_step())
+        return self._parts[kind]
+
+    def mixture(self, text: str) -> list[tuple[str, Part]]:
+        """The parts of a kind or of a mixture such as `medium-replay+30%medium`, each cut to its share."""
+        parts = []
+        for share, kind in parse_mixture(text):
+            if kind == "medium-expert":
+                halves = [(half, self.part(half).head(self.size / 2)) for half in ("medium", "expert")]
+            else:
+                halves = [(kind, self.part(kind))]
+            parts += [(k, part.head(share * len(part.arrays.reward)) if share < 1 else part) for k, part in halves]
+        return parts
+
+    def final_step(self) -> int:
+        """The training step of the expert: the last."""
+        return max(self.evaluations)
+
+    def medium_step(self) -> int:
+        """The first training step whose agent reached a third of the way from the random to the expert's return."""
+        expert, random = self.evaluations[self.final_step()], self._random_return()
+        if expert <= random:
+            raise RunError(
+                f"{self.run_dir}: its final agent returns {expert:.1f}, no better than random actions ({random:.1f}). "
+                f"Train longer: --steps above {self.config.steps}."
+            )
+        return next(s for s, value in sorted(self.evaluations.items()) if value >= random + (expert - random) / 3)
+
+    def _random_return(self) -> float:
+        if self.env.random_score is not None:
+            return self.env.random_score
+        arrays = collect(self.env, Rollout.random_action, REFERENCE_SIZE, self.seed + SEED_OFFSET["random"])
+        return float(arrays.episode_returns.mean())
+
+    def _of_agent(self, kind: str, step: int) -> Part:
+        assert self.run_dir is not None
+        spec = {key: tuple(value) if isinstance(value, list) else value for key, value in self.record["spec"].items()}
+        agent = self.algorithm.agent_class(Spec(**spec), self.config.algo)
+        agent.load_state_dict(checkpoint.load(self.run_dir / "agents" / f"{step}.pt"))
+        arrays = collect(
+            self.env, lambda rollout: agent.act(rollout.obs, explore=True), self.size, self.seed + SEED_OFFSET[kind]
+        )
+        return Part(arrays, step, self.evaluations[step])
+
+    def _replay(self, step: int) -> Part:
+        """Everything in the replay buffer up to a step; where that is more than `size`, whole episodes evenly from all of it."""
+        assert self.run_dir is not None
+        state = checkpoint.load(self.run_dir / "checkpoint.pt")
+        buffer = state["tracked"][1]
+        if state["step"] > buffer["size"]:
+            raise UsageError(
+                f"{self.run_dir}: its replay buffer kept only the last {buffer['size']:,} of {state['step']:,} transitions, "
+                f"so medium-replay is lost. Train with algo.buffer_size={state['step']}."
+            )
+        arrays = Arrays(*(buffer[field][:step].numpy() for field in Arrays._fields))
+        arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
+        return Part(thin(arrays, self.size), step, self.evaluations[step])
+
+
+def thin(arrays: Arrays, transitions: int) -> Arrays:
+    """Whole episodes, evenly spaced in time, that hold about the given number of transitions, or all where there are no more."""
+    total = len(arrays.reward)
+    if total <= transitions:
+        return arrays
+    starts = arrays.episode_starts
+    # an episode is taken when the number of transitions due by its start has grown past the number taken
+    taken, keep = 0, np.zeros(total, dtype=bool)
+    for start, length in zip(starts, arrays.episode_lengths, strict=True):
+        if taken <= start * transitions / total:
+            keep[start : start + length] = True
+            taken += length
+    return Arrays(*(field[keep] for field in arrays))
+
+
+def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """A run that datasets can be made of. Raises UsageError where it is another kind of run."""
+    config, algorithm, record = reopen(run_dir)
+    if algorithm.name != "sac" or config.env.id != env.id:
+        raise UsageError(f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of sac on {env.id}.")
+    if record["status"] != "finished":
+        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run resume={run_dir}")
+    if not config.keep_agents or config.num_envs != 1:
+        raise UsageError(
+            f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
+        )
+    return config, algorithm, record
+
+
+def _evaluations(run_dir: Path) -> dict[int, float]:
+    """The mean return of every evaluation by its step."""
+    with (run_dir / "evaluations.csv").open(newline="") as file:
+        return {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
+
+
+def check_kinds(text: str) -> bool:
+    """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
+    kinds = [kind for _, kind in parse_mixture(text)]
+    for kind in kinds:
+        if kind not in D4RL_KINDS:
+            raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, D4RL_KINDS)}")
+    return any(kind != "random" for kind in kinds)
