@@ -9,13 +9,13 @@ from zoo.agent import Policy
 from zoo.compose import as_overrides, compose
 from zoo.config import RunConfig
 from zoo.envs import Spec
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 from zoo.registry import Algorithm
 from zoo.run import Run, execute
 
 
 def train(algo: str, **settings: Any) -> Run:
-    """Trains one agent: `zoo.train("iql", env="hopper", steps=50_000, algo={"beta": 1.0})`.
+    """Trains one agent: `zoo.train("iql", env="hopper", steps=50_000, algo_config={"beta": 1.0})`.
 
     Args:
         algo: an algorithm's name.
@@ -49,8 +49,12 @@ def load(run_dir: str | Path, file: Path | None = None) -> Policy:
         Spec(**{key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}),
         config.algo,
     )
-    state = checkpoint.load(Path(run_dir) / "checkpoint.pt")
-    agent.load_state_dict(state["tracked"][0])
+    path = Path(run_dir) / "checkpoint.pt"
+    state = checkpoint.load(path)
+    try:
+        agent.load_state_dict(state["tracked"][0])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
     return Policy(agent)
 
 

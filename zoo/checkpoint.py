@@ -31,7 +31,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.close(directory)
     except OSError as error:
         raise RunError(
-            f"cannot write {path}: {error.strerror or error}. The file as it was before is untouched."
+            f"cannot write {path}: {error.strerror or error}. What stood there before is untouched."
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -59,7 +59,9 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         return state
     except FileNotFoundError as error:
-        raise RunError(f"{path} does not exist: the run stopped before its first checkpoint. Start it anew.") from error
+        raise RunError(
+            f"{path} does not exist: the run stopped before its first checkpoint. Delete the folder and start anew."
+        ) from error
     except Exception as error:  # torch raises many kinds on damaged files
         raise RunError(f"{path} is not a readable checkpoint: {str(error).splitlines()[0]}") from error
 

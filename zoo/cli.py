@@ -1,11 +1,12 @@
 """The command line. Nothing heavy is imported before it is known what is asked, so that `--help` and `list` answer at once."""
 
 import argparse
+import csv
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from zoo.errors import RunError, UsageError, nearest
+from zoo.errors import Interrupted, RunError, UsageError, nearest
 
 USAGE = """\
 zoo: deep-RL and offline-RL algorithms, one file each
@@ -30,7 +31,6 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
     multirun = {"-m", "--multirun"} & set(arguments)
     arguments = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     from zoo.compose import compose, expand
-    from zoo.errors import RunError
     from zoo.run import execute
 
     if not multirun:
@@ -38,16 +38,20 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
             return resume_command(arguments, file)
         report(execute(*compose(arguments, file)))
         return 0
-    composed = [
-        compose(job, file) for job in expand(arguments)
-    ]  # all of them first: a typing error must not end the third run
+    # all of them first: a typing error must not end the third run
+    composed = [compose(job, file) for job in expand(arguments)]
+    run_dirs = [config.run_dir for config, _, _ in composed if config.run_dir is not None]
+    if len(set(run_dirs)) < len(run_dirs):
+        raise UsageError(
+            f"run_dir={run_dirs[0]} is one folder for several runs. Leave run_dir out: each run then makes its own."
+        )
     worst = 0
     for number, job in enumerate(composed, 1):
         print(f"run {number} of {len(composed)}", flush=True)
         try:
             report(execute(*job))
         except RunError as error:  # the others may still work
-            print(f"zoo: {error}", file=sys.stderr)
+            complain(error)
             worst = 1
     return worst
 
@@ -70,13 +74,13 @@ def resume_command(arguments: list[str], file: Path | None) -> int:
 
 def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (importing it here would bring in torch)
     """Tells what a finished run reached and where everything lies."""
-    from zoo.run import summary
-
-    step, episodes = run.evaluations[-1]
-    row = summary(episodes, run.config)
-    score = f", normalized score {row['score']:.1f}" if row["score"] != "" else ""
+    with (run.dir / "evaluations.csv").open(newline="") as file:
+        # not run.evaluations: a run that was killed after its last step evaluates nothing when it is resumed
+        *_, row = csv.DictReader(file)
+    score = f", normalized score {float(row['score']):.1f}" if row["score"] else ""
     print(
-        f"\n{run.algorithm.name} on {run.config.env.name}: return {row['return_mean']:.1f} +- {row['return_std']:.1f} over {len(episodes.returns)} episodes{score}, after {step:,} steps"
+        f"\n{run.algorithm.name} on {run.config.env.name}: return {float(row['return_mean']):.1f} "
+        f"+- {float(row['return_std']):.1f} over {len(row['returns'].split())} episodes{score}, after {int(row['step']):,} steps"
     )
     print(f"written to {run.dir}/")
     for name, content in {
@@ -135,7 +139,10 @@ def eval_command(arguments: list[str]) -> int:
 
     config, _, _ = reopen(args.run_dir, args.file)
     policy = load(args.run_dir, args.file)
-    envs = make(config.env, args.episodes)
+    try:
+        envs = make(config.env, args.episodes)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     episodes = evaluate(policy.agent, envs, config.seed if args.seed is None else args.seed, args.explore)
     for index, (episode_return, length) in enumerate(zip(*episodes, strict=True)):
         print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
@@ -191,15 +198,22 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         return command()
     except UsageError as error:
-        print(f"zoo: {error}", file=sys.stderr)
+        complain(error)
         return 2
     except RunError as error:
-        print(f"zoo: {error}", file=sys.stderr)
+        complain(error)
         return 1
+    except Interrupted as error:
+        complain(error)
+        return 130
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of a pipe has gone
         return 0
+
+
+def complain(error: Exception) -> None:
+    print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

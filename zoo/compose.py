@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
             )
     given = {override.get_key_element(): override for override in overrides}
     _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
+    if "resume" in given and given["resume"].value() is not None:
+        raise UsageError(
+            "resume continues a run with the settings it began with and is given alone: zoo run resume=DIR"
+        )
     chosen = (
         Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     )
@@ -61,6 +66,8 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     config_class = chosen.module.Config
     _check_keys(given, {field.name for field in dataclasses.fields(config_class)}, "algo.")
     _check_keys(given, {field.name for field in dataclasses.fields(EnvConfig)}, "env.")
+    _check_switches(given, RunConfig, "")
+    _check_switches(given, config_class, "algo.")
 
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
@@ -113,6 +120,16 @@ def _check_keys(given: dict[str, Override], known: set[str], prefix: str) -> Non
             raise UsageError(f"{key} does not exist. {nearest(key, known)}")
 
 
+def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:
+    """OmegaConf would read any number as true or false."""
+    for name, kind in typing.get_type_hints(config_class).items():
+        override = given.get(prefix + name)
+        if kind is bool and override is not None and type(override.value()) in (int, float):
+            raise UsageError(
+                f"{override.input_line} is of the wrong type: {override.get_key_element()} takes true or false."
+            )
+
+
 def _check_gymnasium_id(env: str) -> None:
     try:
         gymnasium.spec(env)
@@ -123,11 +140,11 @@ def _check_gymnasium_id(env: str) -> None:
 def _explain(error: Exception, given: dict[str, Override]) -> str:
     """Hydra's and OmegaConf's errors, cut down to the key, the value and what is wrong with it."""
     text = str(error.__cause__ or error)
-    found = re.search(r"full_key: (\S+)", text) or re.search(r"'([\w.]+)'", text)
+    found = re.search(r"full_key: ([\w.]+)", text) or re.search(r"'([\w.]+)'", text)
     reason = text.splitlines()[0].rstrip(".")
     if found and found[1] in given:
-        wanted = re.search(r"(?:converted to|be converted to) (\w+)", reason)
-        type_name = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(
+        wanted = re.search(r"(?:converted to|a valid) (\w+)", reason)
+        type_name = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}.get(
             wanted[1] if wanted else ""
         )
         return (

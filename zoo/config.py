@@ -27,3 +27,10 @@ class RunConfig:
     logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
     run_dir: str | None = None  # where everything is written; null makes runs/<env>/<algo>-<dataset>-seed<seed>-<time>
     resume: str | None = None  # a run's directory to continue from its last checkpoint
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed} must lie between 0 and {2**32 - 1}")

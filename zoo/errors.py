@@ -1,4 +1,4 @@
-"""The two ways a command ends badly, each one clear line on the terminal: a mistake of the user's, or a failure."""
+"""The ways a command ends early, each one clear line: a mistake of the user's, a failure, an interruption."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,6 +10,10 @@ class UsageError(Exception):
 
 class RunError(Exception):
     """The work failed on the way (a full disk, a diverging loss, no network): exit code 1."""
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came and the run has written a checkpoint: exit code 130. The message says how to continue."""
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

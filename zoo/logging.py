@@ -1,6 +1,8 @@
 """Where a run's numbers go: CSV files always, TensorBoard and W&B on request, and the terminal while it runs."""
 
+import contextlib
 import csv
+import io
 import os
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
 
 LOGGERS = ("tensorboard", "wandb")
@@ -28,25 +31,36 @@ class CsvLog:
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
-        self.columns: list[str] | None = None
+        self.columns: list[str] = []
         if path.exists():
             with path.open(newline="") as file:
                 rows = [
                     row for row in csv.DictReader(file) if None not in row.values() and int(row["step"]) <= resume_step
                 ]
-            path.unlink()
-            for row in rows:
-                self.write(row)
+            self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:
+        """Appends a row; a value without a column, such as a loss before the first update, gets a new one."""
+        new = [name for name in row if name not in self.columns]
+        if new:
+            with self.path.open(newline="") if self.path.exists() else contextlib.nullcontext([]) as file:
+                rows = list(csv.DictReader(file))
+            return self._rewrite(self.columns + new, [*rows, row])
         try:
             with self.path.open("a", newline="") as file:
-                if self.columns is None:
-                    self.columns = list(row)
-                    csv.writer(file).writerow(self.columns)
-                csv.DictWriter(file, self.columns, restval="", extrasaction="ignore").writerow(row)
+                csv.DictWriter(file, self.columns, restval="").writerow(row)
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror}.") from error
+
+    def _rewrite(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        """Replaces the file whole, so that a kill in between loses no rows."""
+        self.columns = columns
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        with replacing(self.path) as file:
+            file.write(text.getvalue().encode())
 
 
 class Logger:
@@ -70,9 +84,14 @@ class Logger:
                     "logger=wandb needs a package that is not installed: pip install 'rl-zoo[wandb]'"
                 ) from error
             os.environ.setdefault("WANDB_SILENT", "true")
-            self.wandb = wandb.init(
-                project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config
-            )
+            try:
+                self.wandb = wandb.init(
+                    project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config
+                )
+            except Exception as error:  # not logged in, no network: wandb raises whatever its transport does
+                raise RunError(
+                    f"logger=wandb cannot start: {error} Log in: wandb login; or keep it here: WANDB_MODE=offline."
+                ) from error
 
     def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
         timing = {"seconds": round(seconds, 2), "steps_per_second": round(steps_per_second, 1)}
@@ -85,14 +104,18 @@ class Logger:
 
     def _scalars(self, step: int, scalars: dict[str, float]) -> None:
         if self.tensorboard is not None:
-            for name, value in scalars.items():
-                self.tensorboard.add_scalar(name, value, step)
+            try:
+                for name, value in scalars.items():
+                    self.tensorboard.add_scalar(name, value, step)
+            except OSError as error:
+                raise RunError(f"cannot write TensorBoard's events: {error.strerror}.") from error
         if self.wandb is not None:
             self.wandb.log(scalars, step=step)
 
     def close(self) -> None:
         if self.tensorboard is not None:
-            self.tensorboard.close()
+            with contextlib.suppress(OSError):  # a full disk; what could not be written is in the CSV files
+                self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
 

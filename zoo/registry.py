@@ -44,11 +44,12 @@ def settings(path: Path, class_name: str) -> list[Setting]:
 
 
 def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
-    assert field.value is not None and field.end_lineno is not None
+    assert field.value is not None
+    assert field.value.end_lineno is not None  # not the field's own end: a bracket may close after the comment
     default = ast.get_source_segment(source, field.value) or ""
     if "default_factory=lambda: " in default:
         default = default.partition("default_factory=lambda: ")[2].removesuffix(")")
-    comment = lines[field.end_lineno - 1][field.end_col_offset :].partition("#")[2].strip()
+    comment = lines[field.value.end_lineno - 1][field.value.end_col_offset :].partition("#")[2].strip()
     return Setting(ast.unparse(field.target), ast.unparse(field.annotation), default.replace("None", "null"), comment)
 
 
@@ -71,6 +72,11 @@ class Algorithm:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
                 return ast.literal_eval(node.value)
         raise UsageError(f"{self.path} does not define {name}.")
+
+    @property
+    def command(self) -> str:
+        """What runs it from the command line."""
+        return "zoo run" if self.path.parent == folder("algos") else f"python {self.path}"
 
     @property
     def title(self) -> str:

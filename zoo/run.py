@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
@@ -31,7 +32,7 @@ from zoo.agent import Agent, Metrics
 from zoo.config import RunConfig
 from zoo.datasets import Dataset
 from zoo.envs import Spec, make
-from zoo.errors import RunError, UsageError
+from zoo.errors import Interrupted, RunError, UsageError
 from zoo.evaluation import Episodes, evaluate
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
@@ -44,10 +45,6 @@ class Stateful(Protocol):
 
 
 Tracked = TypeVar("Tracked", bound=Stateful)
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; the run has written a checkpoint."""
 
 
 class Run:
@@ -85,8 +82,11 @@ class Run:
         self._episodes: list[tuple[float, int]] = []
         self._interrupted = False
         self.evaluations: list[tuple[int, Episodes]] = []
-        self._eval_envs = make(config.env, config.eval_episodes)
-        self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
+        try:
+            self._eval_envs = make(config.env, config.eval_episodes)
+            self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         self._check_action_space()
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
@@ -131,7 +131,13 @@ class Run:
             if self.config.compile:
                 tracked.update = torch.compile(tracked.update)  # type: ignore[method-assign]
         if self._state:
-            tracked.load_state_dict(self._state["tracked"][len(self._tracked)])
+            try:
+                tracked.load_state_dict(self._state["tracked"][len(self._tracked)])
+            except (IndexError, KeyError, RuntimeError, ValueError) as error:
+                raise RunError(
+                    f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, which has changed since. "
+                    "Start a new run."
+                ) from error
         self._tracked.append(tracked)
         return tracked
 
@@ -174,7 +180,10 @@ class Run:
                     mark, mark_step = time.perf_counter(), self.done
                 self._bar.update(self.done)
                 if self._interrupted and not last:
-                    raise Interrupted
+                    raise Interrupted(
+                        f"interrupted after step {self.done:,}; its checkpoint is written. Continue: "
+                        f"{self.algorithm.command} resume={self.dir}"
+                    )
 
     # --- Between passes ------------------------------------------------------------------------------------------------
 
@@ -285,11 +294,12 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
         RunError: a failure on the way. What was written up to the last checkpoint stays.
         Interrupted: SIGINT or SIGTERM; resume continues.
     """
-    run_dir, state = _reopen(Path(config.resume), config) if config.resume else (_create(config, algorithm), None)
+    run_dir, made, state = _reopen(Path(config.resume)) if config.resume else (*_create(config, algorithm), None)
     with _lock(run_dir):
         fresh = state is None
         record = (
-            {"status": "running", "id": run_dir.name, "config": settings, **_provenance(algorithm), "started": _now()}
+            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
+            | {**_provenance(algorithm), "started": _now()}
             if fresh
             else json.loads((run_dir / "run.json").read_text()) | {"status": "running", "resumed": _now()}
         )
@@ -309,25 +319,22 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
             if isinstance(error, UsageError | RunError):
                 record["error"] = str(error)
             if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
-                shutil.rmtree(run_dir)  # nothing was learned yet: leave nothing half-made behind
+                _remove(run_dir, made)  # nothing was learned yet: leave nothing half-made behind
             raise
         finally:
             if run is not None:
                 run.close()
-            if run_dir.exists():
+            if (run_dir / LOCK).exists():  # else it was removed
                 record["ended"] = _now()
                 checkpoint.save_json(run_dir / "run.json", record)
 
 
-def _create(config: RunConfig, algorithm: Algorithm) -> Path:
+def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
+    """The run's new folder, and all that had to be made for it, innermost first."""
     if config.run_dir is None:
         data = "" if algorithm.setting == "online" else "-" + re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem)
         name = f"{algorithm.name}{data}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = Path("runs") / config.env.name / name
-        for attempt in itertools.count(2):
-            if not run_dir.exists():
-                break
-            run_dir = run_dir.with_name(f"{name}-{attempt}")
     else:
         run_dir = Path(config.run_dir).expanduser()
         if (run_dir / "run.json").exists():
@@ -338,22 +345,41 @@ def _create(config: RunConfig, algorithm: Algorithm) -> Path:
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. Take another folder, or see it: zoo eval {run_dir}"
                 )
+            if not (run_dir / "checkpoint.pt").exists():
+                raise UsageError(
+                    f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
+                    f"or delete it: rm -r {run_dir}"
+                )
             raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
         if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
             raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
-    return run_dir
+    for attempt in itertools.count(2):
+        made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+        try:
+            run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
+            break
+        except FileExistsError:  # another run of the same name began in the same second
+            run_dir = run_dir.with_name(f"{name}-{attempt}")
+        except OSError as error:
+            raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
+    return run_dir, made
 
 
-def _reopen(run_dir: Path, config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def _remove(run_dir: Path, made: list[Path]) -> None:
+    shutil.rmtree(run_dir)
+    if run_dir not in made:
+        run_dir.mkdir()  # it was there, empty, before the run
+    for path in made[1:]:
+        with contextlib.suppress(OSError):  # another run has its folder there by now
+            path.rmdir()
+
+
+def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     with _lock(run_dir):
         pass
     if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
-    return run_dir, checkpoint.load(run_dir / "checkpoint.pt", "cpu")
+    return run_dir, [], checkpoint.load(run_dir / "checkpoint.pt", "cpu")
 
 
 LOCK = ".lock"
