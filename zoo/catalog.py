@@ -1,10 +1,17 @@
 """Which offline datasets there are and where: names in, places out, nothing read.
 
-A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout HDF5 file.
+A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout
+HDF5 file.
 """
 
+import contextlib
 import os
 import re
+import ssl
+import tempfile
+import urllib.error
+import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +25,7 @@ if TYPE_CHECKING:  # zoo.envs brings in gymnasium, which `zoo list` has no use f
 EMBEDDED = Path(__file__).parent / "embedded"
 HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
 ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
+HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 
@@ -44,7 +52,7 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
 
 
 def parse_mixture(name: str) -> list[tuple[float, str]]:
-    """The parts of a name and the share that is taken of each: `random+10%expert` -> `[(1.0, "random"), (0.1, "expert")]`.
+    """The parts of a name and the share taken of each: `random+10%expert` -> `[(1.0, "random"), (0.1, "expert")]`.
 
     Raises:
         UsageError: a part is not a name, or its share not above 0 and up to 100 %.
@@ -89,31 +97,70 @@ def resolve(env: "EnvConfig", name: str) -> Source:
 def _ways(env: "EnvConfig", name: str) -> str:
     known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
     kind = name if name in D4RL_KINDS else "medium"
+    new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
     return (
         f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make it: zoo data make {env.name} {kind} (about 45 minutes on one core); "
-        f"import it: zoo data import FILE.hdf5 {env.name}/{name}; "
-        f"download it: minari download mujoco/{env.name}/medium-v0."
+        f"Make one: zoo data make {env.name} {kind}; import one: zoo data import FILE.hdf5 {env.name}/{new}; "
+        f"or download one: minari download mujoco/{env.name}/medium-v0."
     )
 
 
 def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
-    import minari
-
+    place = store()
     try:
-        minari.download_dataset(minari_id)
+        _check_reachable()
+        import minari
+
+        place.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=".partial-", dir=place) as partial,
+            _environment("MINARI_DATASETS_PATH", partial),  # where Minari downloads to: renamed when it is all there
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            minari.download_dataset(minari_id)
+            (place / minari_id).parent.mkdir(parents=True, exist_ok=True)
+            (Path(partial) / minari_id).rename(place / minari_id)
     except Exception as error:  # the hub's client raises whatever its transport does
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (str(getattr(error, "reason", error)).splitlines() or [type(error).__name__])[0]
         raise RunError(
-            f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). {_ways(env, name)}"
+            f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). "
+            f"{_ways(env, name)} A folder downloaded elsewhere can be copied to {place / minari_id}."
         ) from error
-    return Source(minari_id, "minari", store() / minari_id / "data")
+    return Source(minari_id, "minari", place / minari_id / "data")
+
+
+def _check_reachable() -> None:
+    """Raises OSError where Hugging Face does not answer: its client would try for half a minute."""
+    if not os.environ.get("MINARI_REMOTE", "hf://").startswith("hf://"):
+        return
+    request = urllib.request.Request(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=HUB_TIMEOUT).close()
+    except urllib.error.HTTPError:
+        pass  # it answered
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):  # the client may know certificates that Python does not
+            raise
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def at_hand() -> Iterator[Source]:
-    """The datasets on this machine: embedded ones, then those in the local store; named as `dataset=` takes them, after the env.
+    """The datasets on this machine: embedded ones, then those in the local store.
 
-    The zoo's own are `<env>/<name>`; others go by their full Minari id.
+    The zoo's own are named `<env>/<name>`; others go by their full Minari id.
     """
     for path in sorted(EMBEDDED.glob("*/*/data")):
         yield Source(f"{path.parent.parent.name}/{path.parent.name}", "embedded", path)

@@ -1,4 +1,7 @@
-"""D4RL's five kinds of dataset from one SAC run: train it, or continue or reuse it, and collect whole episodes with its agents."""
+"""D4RL's five kinds of dataset from one SAC run.
+
+The run is trained, continued or reused; whole episodes are collected with the agents that it kept.
+"""
 
 import csv
 import json
@@ -57,11 +60,11 @@ class Part:
         return Part(self.arrays.head(transitions), self.step, self.evaluation)
 
 
-# --- Training ----------------------------------------------------------------------------------------------------------
+# --- Training ---------------------------------------------------------------------------------------------------------
 
 
 def train_sac(env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
-    """Leaves a finished SAC run in `run_dir` that kept its agents and its whole replay buffer, whatever was there of it before.
+    """Leaves a finished SAC run in `run_dir` that kept its agents and its whole replay buffer: new, or the one there.
 
     Raises:
         UsageError: the folder holds a run with other settings, or the settings do not fit.
@@ -100,7 +103,8 @@ def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
     for key, value in asked.items():
         if there.get(key) != value:
             raise UsageError(
-                f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. Take it as it is with --run {run_dir}, or move it away."
+                f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. "
+                f"Take it as it is with --run {run_dir}, or move it away."
             )
 
 
@@ -116,14 +120,14 @@ def _record(run_dir: Path) -> dict[str, Any]:
     return record
 
 
-# --- Collecting --------------------------------------------------------------------------------------------------------
+# --- Collecting -------------------------------------------------------------------------------------------------------
 
 
 def collect(env: EnvConfig, policy: Callable[[Rollout], Tensor], size: int, seed: int) -> Arrays:
     """Whole episodes, at least `size` transitions of them.
 
-    Each of `NUM_ENVS` environments gives the episodes that it begins before its share is full: to stop all of them at one
-    time would lose the long ones.
+    Each of `NUM_ENVS` environments gives the episodes that it begins before its share is full: to stop all of them at
+    one time would lose the long ones.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -195,7 +199,7 @@ class Collector:
 
     def _random_return(self) -> float:
         if self.env.random_score is not None:
-            return self.env.random_score
+            return float(self.env.random_score)
         arrays = collect(self.env, Rollout.random_action, REFERENCE_SIZE, self.seed + SEED_OFFSET["random"])
         return float(arrays.episode_returns.mean())
 
@@ -210,14 +214,14 @@ class Collector:
         return Part(arrays, step, self.evaluations[step])
 
     def _replay(self, step: int) -> Part:
-        """Everything in the replay buffer up to a step; where that is more than `size`, whole episodes evenly from all of it."""
+        """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
         buffer = state["tracked"][1]
         if state["step"] > buffer["size"]:
             raise UsageError(
-                f"{self.run_dir}: its replay buffer kept only the last {buffer['size']:,} of {state['step']:,} transitions, "
-                f"so medium-replay is lost. Train with algo.buffer_size={state['step']}."
+                f"{self.run_dir}: its replay buffer kept only the last {buffer['size']:,} of {state['step']:,} transitions. "
+                f"For medium-replay train with algo.buffer_size={state['step']}."
             )
         arrays = Arrays(*(buffer[field][:step].numpy() for field in Arrays._fields))
         arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
@@ -225,7 +229,7 @@ class Collector:
 
 
 def thin(arrays: Arrays, transitions: int) -> Arrays:
-    """Whole episodes, evenly spaced in time, that hold about the given number of transitions, or all where there are no more."""
+    """Whole episodes, evenly spaced in time, of about that many transitions; all where there are no more."""
     total = len(arrays.reward)
     if total <= transitions:
         return arrays

@@ -2,15 +2,16 @@
 
 import argparse
 import json
+import math
 import re
 import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zoo.catalog import D4RL_KINDS, FILE_SUFFIXES, ZOO_NAMESPACE, Source, at_hand, parse_mixture, resolve, store
-from zoo.errors import RunError, UsageError, nearest
+from zoo.errors import Interrupted, RunError, UsageError, nearest
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
     from zoo.datasets import Arrays
@@ -31,6 +32,13 @@ usage: zoo data COMMAND
 STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See: {self.prog} --help")
+
+
 def main(arguments: list[str]) -> int:
     """Runs one of the commands; returns its exit code.
 
@@ -47,11 +55,11 @@ def main(arguments: list[str]) -> int:
     return COMMANDS[name](rest)
 
 
-# --- list --------------------------------------------------------------------------------------------------------------
+# --- list -------------------------------------------------------------------------------------------------------------
 
 
 def list_command(arguments: list[str]) -> int:
-    argparse.ArgumentParser(prog="zoo data list", description="The datasets at hand.").parse_args(arguments)
+    Parser(prog="zoo data list", description="The datasets at hand.").parse_args(arguments)
     rows = []
     for source in at_hand():
         size = sum(path.stat().st_size for path in source.path.rglob("*") if path.is_file())
@@ -79,7 +87,7 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-# --- What a name means -------------------------------------------------------------------------------------------------
+# --- What a name means ------------------------------------------------------------------------------------------------
 
 
 def environment(name: str) -> "EnvConfig":
@@ -117,11 +125,11 @@ def _step_limit(env: "EnvConfig") -> int | None:
     return gymnasium.spec(env.id).max_episode_steps
 
 
-# --- show --------------------------------------------------------------------------------------------------------------
+# --- show -------------------------------------------------------------------------------------------------------------
 
 
 def show_command(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo data show", description="Size, returns and lengths of a dataset, and a PNG of their distribution."
     )
     parser.add_argument("name", help="ENV/DATASET, a mixture such as hopper/random+10%%expert, a Minari id, or a file")
@@ -192,13 +200,14 @@ def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
         FigureCanvasAgg(figure).print_png(file)
 
 
-# --- import ------------------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 def import_command(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo data import",
-        description="Takes a D4RL-layout HDF5 file into the local Minari store. Old files without next_observations or timeouts are fine.",
+        description="Takes a D4RL-layout HDF5 file into the local Minari store; "
+        "old files without next_observations or timeouts too.",
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("name", metavar="ENV/NAME", help="what it will be called: dataset=NAME with env=ENV")
@@ -253,15 +262,15 @@ def _origin(arguments: list[str]) -> dict[str, Any]:
     return {"command": command, "version": zoo.__version__, "commit": git.stdout.strip() or None}
 
 
-# --- make --------------------------------------------------------------------------------------------------------------
+# --- make -------------------------------------------------------------------------------------------------------------
 
 
 def make_command(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo data make",
-        description="Trains the zoo's SAC and writes D4RL's kinds of dataset by their definitions. random: uniform actions. "
-        "expert: the final agent. medium: the first agent that a third of the expert's normalized score was measured of. "
-        "medium-replay: the replay buffer up to that moment. medium-expert: half and half. "
+        description="Trains the zoo's SAC and writes D4RL's kinds of dataset by their definitions. "
+        "random: uniform actions. expert: the final agent. medium: the first agent evaluated at a third of the "
+        "expert's normalized score. medium-replay: the replay buffer up to that moment. medium-expert: half and half. "
         "A command that was stopped goes on where it was when it is repeated.",
     )
     parser.add_argument("env")
@@ -286,20 +295,20 @@ def make_command(arguments: list[str]) -> int:
 
     from zoo.collect import Collector, check_kinds, train_sac
     from zoo.datasets import concatenate, write_minari
-    from zoo.run import Interrupted
 
     run_dir = args.run
     if run_dir is None and any(check_kinds(kind) for kind in kinds):
         run_dir = Path("runs") / env.name / f"sac-data-seed{args.seed}"
         print(
-            f"training sac for {args.steps:,} steps in {run_dir}: about {args.steps / STEPS_PER_SECOND / 60:.0f} minutes "
-            f"at {STEPS_PER_SECOND} steps/s; stopped, the same command goes on.",
+            f"training sac for {args.steps:,} steps in {run_dir}: about "
+            f"{math.ceil(args.steps / STEPS_PER_SECOND / 60)} minutes at {STEPS_PER_SECOND} steps/s. "
+            f"If it is stopped, the same command goes on.",
             flush=True,
         )
         try:
             train_sac(args.env, args.steps, args.seed, overrides, run_dir)
         except Interrupted as error:
-            raise RunError(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
+            raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
     collector = Collector(env, run_dir, args.size, args.seed)
     rows = []
     for kind, folder in targets.items():
@@ -359,11 +368,11 @@ def _check_make(
     return env, targets
 
 
-# --- verify ------------------------------------------------------------------------------------------------------------
+# --- verify -----------------------------------------------------------------------------------------------------------
 
 
 def verify_command(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo data verify", description="Is a dataset whole, finite, and of its environment? Reads all of it."
     )
     parser.add_argument("name", help="ENV/DATASET, a mixture, a Minari id, or a file")
