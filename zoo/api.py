@@ -65,6 +65,14 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
         settings = dict(record["config"])
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
+    made_by = record["algorithm"]["file"]
+    if file is None and made_by is not None:
+        raise UsageError(
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "
+            f"zoo eval {run_dir} --file {made_by}, or python {made_by} resume={run_dir}"
+        )
+    if file is not None and not file.is_file():
+        raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
     algo = dict(settings.pop("algo"))
     env = dict(settings.pop("env"))
     name = algo.pop("name")

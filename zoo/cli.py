@@ -80,7 +80,8 @@ def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (im
     score = f", normalized score {float(row['score']):.1f}" if row["score"] else ""
     print(
         f"\n{run.algorithm.name} on {run.config.env.name}: return {float(row['return_mean']):.1f} "
-        f"+- {float(row['return_std']):.1f} over {len(row['returns'].split())} episodes{score}, after {int(row['step']):,} steps"
+        f"+- {float(row['return_std']):.1f} over {len(row['returns'].split())} episodes{score}, "
+        f"after {int(row['step']):,} steps"
     )
     print(f"written to {run.dir}/")
     for name, content in {

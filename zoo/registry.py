@@ -76,7 +76,12 @@ class Algorithm:
     @property
     def command(self) -> str:
         """What runs it from the command line."""
-        return "zoo run" if self.path.parent == folder("algos") else f"python {self.path}"
+        return "zoo run" if self.is_own else f"python {self.path}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is one of the zoo's files, not a copy that somebody works on."""
+        return self.path.parent == folder("algos")
 
     @property
     def title(self) -> str:
@@ -96,7 +101,7 @@ class Algorithm:
     @functools.cached_property
     def module(self) -> ModuleType:
         """The imported file: as `zoo.algos.<name>` if it is the zoo's own, else from its path under its own name."""
-        if self.path.parent == folder("algos"):
+        if self.is_own:
             return importlib.import_module(f"zoo.algos.{self.name}")
         spec = importlib.util.spec_from_file_location(self.name, self.path)
         assert spec is not None and spec.loader is not None

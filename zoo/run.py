@@ -409,7 +409,11 @@ def _provenance(algorithm: Algorithm) -> dict[str, Any]:
         ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     return {
-        "algorithm": {"name": algorithm.name, "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest()},
+        "algorithm": {
+            "name": algorithm.name,
+            "file": None if algorithm.is_own else str(algorithm.path),
+            "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest(),
+        },
         "commit": git.stdout.strip() or None,
         "versions": {"zoo": zoo.__version__, "python": platform.python_version()}
         | {name: metadata.version(name) for name in packages},
