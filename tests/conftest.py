@@ -1,0 +1,52 @@
+"""What several rooms' tests need: one thread, and small offline datasets as D4RL-layout files."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the tests share the machine
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+def collect(path: Path, env_id: str, transitions: int, act: Act) -> Path:
+    """Plays whole episodes until there are that many transitions and writes them as a D4RL-layout HDF5 file."""
+    env = gymnasium.make(env_id)
+    rng = np.random.default_rng(0)
+    rows = []
+    while len(rows) < transitions:
+        obs, _ = env.reset(seed=len(rows))
+        ended = False
+        while not ended:
+            action = act(obs, rng).astype(np.float32)
+            next_obs, reward, terminated, truncated, _ = env.step(action)
+            rows.append((obs, action, reward, next_obs, terminated, truncated))
+            obs, ended = next_obs, terminated or truncated
+    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    with h5py.File(path, "w") as file:
+        for name, column in zip(names, zip(*rows, strict=True), strict=True):
+            file[name] = np.array(column)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pendulum_file(tmp_path_factory) -> Path:
+    """2,000 transitions of uniformly random actions; every episode is truncated after 200 steps."""
+    path = tmp_path_factory.mktemp("data") / "pendulum.hdf5"
+    return collect(path, "Pendulum-v1", 2_000, lambda _, rng: rng.uniform(-2, 2, 1))
+
+
+@pytest.fixture(scope="session")
+def balancing_file(tmp_path_factory) -> Path:
+    """2,000 transitions of a linear policy that balances InvertedPendulum-v5 for all of its 1,000 steps, with a little noise."""
+    path = tmp_path_factory.mktemp("data") / "balancing.hdf5"
+    gains = np.array([0.5, 8.0, 1.0, 1.5])
+    return collect(
+        path, "InvertedPendulum-v5", 2_000, lambda obs, rng: np.clip([obs @ gains + rng.normal(0, 0.3)], -3, 3)
+    )

@@ -1,0 +1,165 @@
+"""Networks against NumPy loops, policies' densities against torch.distributions, SciPy and numeric integration."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
+
+from zoo.nn import MLP, DeterministicPolicy, EnsembleMLP, GaussianPolicy, Normalizer, TanhGaussian, polyak_update
+
+LOW, HIGH = (-0.5, -2.0), (3.0, -1.0)  # neither symmetric nor of unit width
+
+
+def numpy_mlp(x: np.ndarray, layers: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Affine maps `x @ weight + bias` with a ReLU between each two."""
+    for i, (weight, bias) in enumerate(layers):
+        x = x @ weight + bias
+        if i < len(layers) - 1:
+            x = np.maximum(x, 0)
+    return x
+
+
+def numpy_layers(mlp: MLP) -> list[tuple[np.ndarray, np.ndarray]]:
+    linear = [layer for layer in mlp if isinstance(layer, torch.nn.Linear)]
+    return [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in linear]
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def test_mlp_is_affine_maps_with_relus_between_them():
+    mlp = MLP(5, 2, [8, 7])
+    x = torch.randn(11, 5)
+    np.testing.assert_allclose(mlp(x).detach(), numpy_mlp(x.numpy(), numpy_layers(mlp)), rtol=1e-5, atol=1e-6)
+
+
+def test_mlp_without_hidden_layers_is_linear():
+    mlp = MLP(5, 2, [])
+    x, y = torch.randn(2, 3, 5)
+    torch.testing.assert_close(mlp(x + y) - mlp(y), mlp(x) - mlp(torch.zeros(5)))
+
+
+def test_every_member_of_an_ensemble_is_its_own_mlp():
+    ensemble = EnsembleMLP(3, 5, 2, [8, 7])
+    x = torch.randn(11, 5)
+    out = ensemble(x).detach().numpy()
+    assert out.shape == (3, 11, 2)
+    parameters = [parameter.detach().numpy() for parameter in ensemble.parameters()]
+    for member in range(3):
+        layers = [(parameters[i][member], parameters[i + 1][member, 0]) for i in range(0, len(parameters), 2)]
+        np.testing.assert_allclose(out[member], numpy_mlp(x.numpy(), layers), rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_of_one_member_moves_no_other():
+    ensemble = EnsembleMLP(3, 5, 1, [8])
+    ensemble(torch.randn(11, 5))[1].sum().backward()
+    for parameter in ensemble.parameters():
+        assert parameter.grad is not None
+        assert (parameter.grad[[0, 2]] == 0).all()
+        assert (parameter.grad[1] != 0).any()
+
+
+def test_members_begin_apart_with_the_distribution_of_torchs_linear():
+    inputs = 100
+    ensemble = EnsembleMLP(2, inputs, 50, [])
+    weight = ensemble[0].weight.detach().numpy()
+    bound = 1 / np.sqrt(inputs)  # torch.nn.Linear's documented U(-1/sqrt(in), 1/sqrt(in))
+    for member in weight:
+        assert scipy.stats.kstest(member.ravel(), scipy.stats.uniform(-bound, 2 * bound).cdf).pvalue > 0.001
+    assert abs(np.corrcoef(weight[0].ravel(), weight[1].ravel())[0, 1]) < 0.1
+
+
+def test_tanh_gaussian_log_prob_is_that_of_the_transformed_normal():
+    policy = TanhGaussian(4, LOW, HIGH, [8]).double()
+    obs = torch.randn(64, 4, dtype=torch.float64)
+    action, log_prob = policy.sample(obs)
+    mean, log_std = policy(obs)
+    low, high = torch.tensor(LOW, dtype=torch.float64), torch.tensor(HIGH, dtype=torch.float64)
+    onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2, event_dim=1)
+    oracle = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform(), onto_bounds])
+    assert ((action > low) & (action < high)).all()
+    torch.testing.assert_close(log_prob, oracle.log_prob(action), rtol=1e-6, atol=1e-6)
+
+
+def test_tanh_gaussian_density_integrates_to_one_over_the_action_interval(monkeypatch):
+    policy = TanhGaussian(1, LOW[:1], HIGH[:1], []).double()
+    noise = torch.linspace(-8, 8, 100_001, dtype=torch.float64)[:, None]  # a grid of actions, by way of the noise
+    monkeypatch.setattr(torch, "randn_like", lambda _: noise)
+    action, log_prob = policy.sample(torch.full_like(noise, 0.7))
+    assert np.trapezoid(log_prob.exp().detach(), action[:, 0].detach()) == pytest.approx(1, abs=1e-6)
+
+
+def test_tanh_gaussian_log_prob_stays_finite_where_tanh_saturates():
+    policy = TanhGaussian(1, (-1.0,), (1.0,), [])
+    with torch.no_grad():
+        policy.net[-1].bias[0] = 50.0
+    _, log_prob = policy.sample(torch.zeros(10, 1))
+    log_prob.sum().backward()
+    assert torch.isfinite(log_prob).all()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in policy.parameters())
+
+
+def test_tanh_gaussian_mode_is_the_action_without_noise(monkeypatch):
+    policy = TanhGaussian(4, LOW, HIGH, [8])
+    obs = torch.randn(5, 4)
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    torch.testing.assert_close(policy.sample(obs)[0], policy.mode(obs))
+
+
+@pytest.mark.parametrize(("log_std", "effective"), [(-0.3, -0.3), (-9.0, -5.0), (4.0, 2.0)])
+def test_gaussian_policy_log_prob_is_scipys_in_the_units_of_the_action(log_std, effective):
+    policy = GaussianPolicy(4, LOW, HIGH, [8]).double()
+    policy.log_std.data.fill_(log_std)
+    obs, action = torch.randn(6, 4).double(), torch.randn(6, 2).double()
+    half_range = (np.array(HIGH) - np.array(LOW)) / 2
+    oracle = scipy.stats.norm(policy.mode(obs).detach().numpy(), np.exp(effective) * half_range)
+    np.testing.assert_allclose(policy.log_prob(obs, action).detach(), oracle.logpdf(action.numpy()).sum(-1), rtol=1e-6)
+
+
+def test_gaussian_policy_samples_are_normal_and_clipped_to_the_bounds():
+    policy = GaussianPolicy(1, LOW[:1], HIGH[:1], [])
+    obs = torch.zeros(20_000, 1)
+    sample = policy.sample(obs).detach().numpy()[:, 0]
+    mean, std = policy.mode(obs[:1]).item(), (HIGH[0] - LOW[0]) / 2
+    assert sample.min() == LOW[0]
+    assert sample.max() == HIGH[0]
+    inside = sample[(sample > LOW[0]) & (sample < HIGH[0])]
+    truncated = scipy.stats.truncnorm((LOW[0] - mean) / std, (HIGH[0] - mean) / std, mean, std)
+    assert scipy.stats.kstest(inside, truncated.cdf).pvalue > 0.001
+
+
+def test_deterministic_policy_is_tanh_of_its_network_onto_the_bounds():
+    policy = DeterministicPolicy(4, LOW, HIGH, [8])
+    obs = torch.randn(6, 4)
+    squashed = (np.tanh(numpy_mlp(obs.numpy(), numpy_layers(policy.net))) + 1) / 2  # 0 to 1
+    expected = np.array(LOW) + squashed * (np.array(HIGH) - np.array(LOW))
+    np.testing.assert_allclose(policy.mode(obs).detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_polyak_moves_every_parameter_the_same_fraction_and_no_source():
+    target, source = EnsembleMLP(2, 3, 1, [4]), EnsembleMLP(2, 3, 1, [4])
+    before = [parameter.detach().numpy().copy() for parameter in target.parameters()]
+    towards = [parameter.detach().numpy().copy() for parameter in source.parameters()]
+    polyak_update(target, source, 0.1)
+    for old, new, goal, now in zip(before, target.parameters(), towards, source.parameters(), strict=True):
+        np.testing.assert_allclose(new.detach(), 0.9 * old + 0.1 * goal, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(now.detach(), goal)
+
+
+def test_normalizer_begins_as_the_identity():
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(Normalizer((3,))(x), x)
+
+
+def test_normalizer_takes_mean_and_population_std_and_survives_a_constant_column():
+    x = torch.randn(100, 3) * torch.tensor([5.0, 0.1, 0.0]) + torch.tensor([1.0, -2.0, 7.0])
+    normalizer = Normalizer((3,))
+    normalizer.fit(x)
+    expected = (x.numpy() - x.numpy().mean(0)) / (x.numpy().std(0) + 1e-3)
+    np.testing.assert_allclose(normalizer(x), expected, rtol=1e-4, atol=1e-4)
+    loaded = Normalizer((3,))
+    loaded.load_state_dict(normalizer.state_dict())
+    assert torch.equal(loaded(x), normalizer(x))
