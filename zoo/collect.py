@@ -220,7 +220,7 @@ class Collector:
         buffer = state["tracked"][1]
         if state["step"] > buffer["size"]:
             raise UsageError(
-                f"{self.run_dir}: its replay buffer kept only the last {buffer['size']:,} of {state['step']:,} transitions. "
+                f"{self.run_dir}: its replay buffer kept {buffer['size']:,} of {state['step']:,} transitions. "
                 f"For medium-replay train with algo.buffer_size={state['step']}."
             )
         arrays = Arrays(*(buffer[field][:step].numpy() for field in Arrays._fields))

@@ -176,7 +176,10 @@ def _provenance(source: Source) -> dict[str, Any]:
 
         with h5py.File(source.path, "r") as file:
             return dict(file.attrs)
-    metadata = json.loads((source.path / "metadata.json").read_text())
+    from zoo.datasets import readable
+
+    with readable(source):
+        metadata = json.loads((source.path / "metadata.json").read_text())
     shown = ("description", "algorithm_name", "author", "zoo", "fingerprint")
     return {key: metadata[key] for key in shown if key in metadata}
 
@@ -405,8 +408,8 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
         done.append(right)
 
     if source.kind != "hdf5":
-        metadata = json.loads((source.path / "metadata.json").read_text())
         with readable(source):
+            metadata = json.loads((source.path / "metadata.json").read_text())
             episodes = read_episodes(source.path)
         same = all(np.array_equal(a, b) for a, b in zip(episodes, arrays, strict=True))
         check(same, "its flat copy differs from its episodes", "read alike by every way")

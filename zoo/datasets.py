@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -205,10 +204,8 @@ def write_minari(
             if folder.exists():
                 folder.rename(Path(partial) / "replaced")
             whole.rename(folder)
-    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as either
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        found = re.search(r"error message = '(.+?)'", reason)
-        raise RunError(f"cannot write {folder}: {found[1] if found else reason}. Nothing there has changed.") from error
+    except OSError as error:
+        raise RunError(f"cannot write {folder}: {error.strerror or error}. Nothing there has changed.") from error
 
 
 def check_free(folder: Path, force: bool) -> None:
@@ -231,7 +228,7 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
         env_spec=gymnasium.spec(env_id),
         jpeg_encoding=False,
     )
-    _write_episodes(arrays, data / MAIN_DATA)
+    (data / MAIN_DATA).write_bytes(_episodes_image(arrays))
     if flat:
         with (data / FLAT).open("wb") as file:
             np.savez(file, main_data=_digest(data / MAIN_DATA), **arrays._asdict())
@@ -252,9 +249,12 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
             os.fsync(file.fileno())
 
 
-def _write_episodes(arrays: Arrays, path: Path) -> None:
-    """The layout of Minari's HDF5 storage. Its own writer makes files several times as large of short episodes."""
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+def _episodes_image(arrays: Arrays) -> bytes:
+    """An HDF5 file in the layout of Minari's storage, whose own writer makes larger files of short episodes.
+
+    It is made in memory, because HDF5 itself brings the process down when the disk is full.
+    """
+    with h5py.File("episodes", "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
         for i, (start, length) in enumerate(zip(arrays.episode_starts, arrays.episode_lengths, strict=True)):
             obs, action, reward, next_obs, terminated, truncated = (field[start : start + length] for field in arrays)
             if not np.array_equal(next_obs[:-1], obs[1:], equal_nan=True):
@@ -266,16 +266,19 @@ def _write_episodes(arrays: Arrays, path: Path) -> None:
             for name, field in fields.items():
                 large = {"chunks": field.shape, "compression": "gzip", "shuffle": True}
                 group.create_dataset(name, data=field, **(large if field.nbytes > COMPRESS_ABOVE else {}))
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
 
-    Old files lack `next_observations` or `timeouts`. Without the former, the successor is the next row, and the last step
-    of an episode that did not terminate is left out, since its successor is nowhere; both as D4RL's `qlearning_dataset`
-    does, which makes the successor of a terminal step the first observation of the next episode. Without the latter, an
-    episode ends where its successor is not the next row, or after `max_episode_steps`. (D4RL counts one step too many
-    after a terminal and so cuts the episode that follows one step early; this does not.)
+    Old files lack `next_observations` or `timeouts`. Without the former, the successor is the next row, and the last
+    step of an episode that did not terminate is left out, since its successor is nowhere. D4RL's `qlearning_dataset`
+    does both, so that the successor of a terminal step is the first observation of the next episode. Without the
+    latter, an episode ends where its successor is not the next row, or after `max_episode_steps`. (D4RL counts one step
+    too many after a terminal and so cuts the episode that follows one step early; this does not.)
     """
     with h5py.File(path, "r") as file:
         missing = {"observations", "actions", "rewards", "terminals"} - set(file)
@@ -345,7 +348,7 @@ def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
 def _breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
     """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
     unequal = (next_obs[:-1] != obs[1:]) & ~(np.isnan(next_obs[:-1]) & np.isnan(obs[1:]))
-    return np.append(unequal.reshape(len(obs) - 1, -1).any(-1), True)
+    return np.append(unequal.any(axis=tuple(range(1, obs.ndim))), True)
 
 
 def _check_finite(arrays: Arrays, name: str) -> None:

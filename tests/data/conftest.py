@@ -1,0 +1,77 @@
+"""A Minari store of the test's own, the `zoo` command in this process, and small episodes in the D4RL layout."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from zoo import cli
+from zoo.datasets import Arrays
+
+
+class Result(NamedTuple):
+    """What a command left: exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The local Minari store, empty; the working folder is beside it."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def zoo(store: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs `zoo ...` in this process."""
+
+    def run(*arguments: Any) -> Result:
+        capsys.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def episodes(lengths: list[int], terminated: list[bool], seed: int = 0, obs_dim: int = 3) -> Arrays:
+    """Episodes of random numbers, shaped like Pendulum-v1's; no observation occurs twice but as a successor."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for length, ends in zip(lengths, terminated, strict=True):
+        obs = rng.standard_normal((length + 1, obs_dim)).astype(np.float32)
+        action, reward = (
+            rng.uniform(-2, 2, (length, 1)).astype(np.float32),
+            rng.standard_normal(length).astype(np.float32),
+        )
+        last = np.arange(length) == length - 1
+        parts.append((obs[:-1], action, reward, obs[1:], last & ends, last & (not ends)))
+    return Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
+
+D4RL_NAMES = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+
+
+def write_d4rl(path: Path, arrays: Arrays, without: tuple[str, ...] = ()) -> Path:
+    """A D4RL-layout file, with or without its later fields."""
+    with h5py.File(path, "w") as file:
+        for name, field in zip(D4RL_NAMES, arrays, strict=True):
+            if name not in without:
+                file[name] = field
+    return path
+
+
+def same(left: Arrays, right: Arrays) -> bool:
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,172 @@
+"""Where a name is looked for, in which order, and what is said when it is nowhere."""
+
+import json
+import shutil
+import socket
+import time
+
+import pytest
+from minari.storage import remotes
+
+from zoo import catalog
+from zoo.catalog import Source, resolve
+from zoo.datasets import load, read, write_minari
+from zoo.envs import EnvConfig
+from zoo.errors import RunError, UsageError
+
+from .conftest import episodes, write_d4rl
+
+ENV = EnvConfig(id="Pendulum-v1")
+
+
+@pytest.fixture
+def places(store, tmp_path, monkeypatch):
+    """Puts a dataset of so many steps under an id of the store, or of the package."""
+    monkeypatch.setattr(catalog, "EMBEDDED", tmp_path / "embedded")
+
+    def put(place: str, steps: int, embedded: bool = False) -> None:
+        folder = (tmp_path / "embedded" if embedded else store) / place
+        minari_id = "zoo/pendulum/x-v0" if embedded else place
+        write_minari(episodes([steps], [True]), folder, minari_id, ENV.id, {}, force=False, flat=True)
+
+    return put
+
+
+def steps(source: Source) -> int:
+    return len(read(source, 200).reward)
+
+
+def test_a_name_means_the_embedded_one_then_the_zoos_own_then_the_hubs(places) -> None:
+    places("D4RL/pendulum/expert-v2", 4)
+    assert steps(resolve(ENV, "expert")) == 4
+    places("mujoco/pendulum/expert-v0", 3)
+    assert steps(resolve(ENV, "expert")) == 3
+    places("zoo/pendulum/expert-v0", 2)
+    assert steps(resolve(ENV, "expert")) == 2
+    places("pendulum/expert", 1, embedded=True)
+    assert steps(resolve(ENV, "expert")) == 1
+
+
+def test_a_full_minari_id_means_itself_alone(places) -> None:
+    places("pendulum/expert", 1, embedded=True)
+    places("mujoco/pendulum/expert-v0", 3)
+    places("zoo/pendulum/expert-v0", 2)
+    assert steps(resolve(ENV, "mujoco/pendulum/expert-v0")) == 3
+
+
+def test_a_file_is_taken_by_its_path_even_with_a_plus_in_its_name(places, tmp_path) -> None:
+    path = write_d4rl(tmp_path / "a+b.hdf5", episodes([5], [True]))
+    arrays, sources = load(ENV, str(path), 200)
+    assert (len(arrays.reward), sources[0].kind) == (5, "hdf5")
+    with pytest.raises(UsageError, match="is not a file"):
+        resolve(ENV, str(tmp_path / "no.hdf5"))
+
+
+def test_a_mixture_takes_whole_episodes_from_the_start_of_each_part(store) -> None:
+    parts = {"a": episodes([3] * 10, [True] * 10, 1), "b": episodes([4] * 10, [False] * 10, 2)}
+    for name, rows in parts.items():
+        minari_id = f"zoo/pendulum/{name}-v0"
+        write_minari(rows, store / minari_id, minari_id, ENV.id, {}, force=False, flat=True)
+    mixed, sources = load(ENV, "a+25%b", 200)
+    assert mixed.episode_lengths.tolist() == [3] * 10 + [4] * 3  # 25 % of 40 is 10: two episodes do not hold it
+    assert (mixed.obs[30:42] == parts["b"].obs[:12]).all()
+    assert [source.name for source in sources] == ["zoo/pendulum/a-v0", "zoo/pendulum/b-v0"]
+
+
+def test_an_unknown_name_is_answered_by_the_nearest_and_how_to_get_one(places) -> None:
+    places("zoo/pendulum/replay-v0", 2)
+    with pytest.raises(UsageError) as caught:
+        resolve(ENV, "repaly")
+    message = str(caught.value)
+    for part in ("Nearest: replay", "zoo data make pendulum", "zoo data import FILE.hdf5", "minari download"):
+        assert part in message
+
+
+def test_what_is_being_written_or_downloaded_is_not_listed(places, store) -> None:
+    places("zoo/pendulum/replay-v0", 2)
+    places(".partial-abc/zoo/pendulum/other-v0", 2)
+    assert list(catalog.available()) == ["pendulum/replay"]
+
+
+def test_without_network_a_hub_dataset_fails_within_seconds_and_says_what_to_do(store, monkeypatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        start = time.perf_counter()
+        with pytest.raises(RunError) as caught:
+            resolve(ENV, "expert")
+    assert time.perf_counter() - start < 10
+    for part in ("mujoco/pendulum/expert-v0", "refused", "zoo data make", "zoo data import", "copied to"):
+        assert part in str(caught.value)
+    assert not store.exists() or list(store.iterdir()) == []
+
+
+def test_a_hub_that_does_not_answer_is_given_up_within_seconds(store, monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(catalog, "HUB_TIMEOUT", 0.5)
+        start = time.perf_counter()
+        with pytest.raises(RunError, match="timed out"):
+            resolve(ENV, "expert")
+    assert time.perf_counter() - start < 5
+
+
+class Hub:
+    """A remote of Minari's, in a folder: what `minari.storage.hosting` asks of any."""
+
+    folder = None
+    breaks = False
+
+    def __init__(self, name, token=None) -> None:
+        pass
+
+    def list_datasets(self, prefix=None):
+        for path in self.folder.rglob("metadata.json"):
+            minari_id = path.parent.parent.relative_to(self.folder).as_posix()
+            if minari_id.startswith(prefix or ""):
+                yield minari_id
+
+    def get_dataset_metadata(self, dataset_id):
+        return json.loads((self.folder / dataset_id / "data" / "metadata.json").read_text())
+
+    def download_dataset(self, dataset_id, path) -> None:
+        shutil.copytree(self.folder / dataset_id, path / dataset_id)
+        if self.breaks:
+            (path / dataset_id / "data" / "main_data.hdf5").write_bytes(b"half")
+            raise ConnectionError("the line broke")
+
+    def list_namespaces(self):
+        return ["mujoco", "mujoco/pendulum"]
+
+    def download_namespace_metadata(self, namespace, path) -> None:
+        (path / namespace).mkdir(parents=True, exist_ok=True)
+        (path / namespace / "namespace_metadata.json").write_text("{}")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    minari_id = "mujoco/pendulum/expert-v0"
+    rows = episodes([6], [True])
+    write_minari(rows, tmp_path / "hub" / minari_id, minari_id, ENV.id, {}, force=False, flat=False)
+    monkeypatch.setattr(Hub, "folder", tmp_path / "hub")
+    monkeypatch.setitem(remotes._registry, "folder", lambda: Hub)
+    monkeypatch.setenv("MINARI_REMOTE", "folder://hub")
+    return Hub
+
+
+def test_a_hub_dataset_is_downloaded_once(store, hub, monkeypatch) -> None:
+    source = resolve(ENV, "expert")
+    assert source.path == store / "mujoco/pendulum/expert-v0/data"
+    assert steps(source) == 6
+    monkeypatch.setattr(hub, "download_dataset", None)
+    assert resolve(ENV, "expert") == source
+    assert [path.name for path in store.iterdir()] == ["mujoco"]
+
+
+def test_a_download_that_breaks_off_leaves_nothing_in_the_store(store, hub, monkeypatch) -> None:
+    monkeypatch.setattr(hub, "breaks", True)
+    with pytest.raises(RunError, match="the line broke"):
+        resolve(ENV, "expert")
+    assert list(store.iterdir()) == []
+    monkeypatch.setattr(hub, "breaks", False)
+    assert steps(resolve(ENV, "expert")) == 6

@@ -1,0 +1,289 @@
+"""`zoo data list|show|import|verify`: what they say, and one clear line for everything that can be wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from zoo.datasets import write_minari
+
+from .conftest import Result, episodes, tree, write_d4rl
+
+ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
+ID = "zoo/pendulum/mine-v0"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_d4rl(tmp_path / "mine.hdf5", ROWS)
+
+
+@pytest.fixture
+def mine(store: Path) -> Path:
+    """A dataset in the store: its folder `data`."""
+    write_minari(ROWS, store / ID, ID, "Pendulum-v1", {"description": "made for a test"}, force=False, flat=True)
+    return store / ID / "data"
+
+
+def assert_one_line(result: Result, code: int, *parts: str) -> None:
+    assert result.code == code
+    assert result.err.startswith("zoo: ")
+    assert result.err.count("\n") == 1
+    for part in parts:
+        assert part in result.err
+
+
+def edit(path: Path, name: str, change) -> None:
+    """Rewrites one field of an HDF5 file."""
+    with h5py.File(path, "r+") as opened:
+        value = change(opened[name][()])
+        del opened[name]
+        opened[name] = value
+
+
+def edit_json(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+# --- list, show -------------------------------------------------------------------------------------------------------
+
+
+def test_list_names_every_dataset_with_its_counts_and_size(zoo, mine) -> None:
+    row = next(line for line in zoo("data", "list").out.splitlines() if line.startswith("pendulum/mine"))
+    size = sum(path.stat().st_size for path in mine.iterdir())
+    assert row.split()[1:5] == ["208", "4", f"{size / 1e6:.1f}", "MB"]
+
+
+def test_list_goes_past_a_dataset_whose_metadata_is_damaged(zoo, mine) -> None:
+    (mine / "metadata.json").write_text("{")
+    result = zoo("data", "list")
+    assert result.code == 0
+    assert "unreadable" in result.out
+
+
+def test_list_reads_metadata_only_and_imports_nothing_heavy(mine) -> None:
+    (mine / "main_data.hdf5").write_bytes(b"")
+    heavy = "{'torch', 'h5py', 'minari'}"
+    code = f"import sys; from zoo.cli import main; main(['data', 'list']); print({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pendulum/mine" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_show_prints_the_statistics_and_draws_them(zoo, mine) -> None:
+    result = zoo("data", "show", "pendulum/mine")
+    assert result.code == 0
+    returns = [
+        float(ROWS.reward[s : s + n].sum()) for s, n in zip(ROWS.episode_starts, ROWS.episode_lengths, strict=True)
+    ]
+    for part in (
+        str(mine), "208", f"mean {np.mean(returns):.1f}  std {np.std(returns):.1f}  min {min(returns):.1f}",
+        f"median {np.median(returns):.1f}", "mean 52.0", "50.0% terminated, 50.0% truncated", "made for a test",
+        f"{100 * (np.mean(returns) + 1207.6) / (-156.995 + 1207.6):.1f} normalized",
+    ):  # fmt: skip
+        assert part in result.out
+    assert Path("pendulum-mine.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_takes_mixtures_ids_and_files(zoo, mine, file) -> None:
+    mixture = zoo("data", "show", "pendulum/mine+50%mine", "--png", "mixture.png")
+    assert "transitions  415" in mixture.out  # 208, and 4 + 3 + 200 that hold the half
+    assert "transitions  208" in zoo("data", "show", ID).out
+    assert "transitions  208" in zoo("data", "show", file, "--env", "pendulum").out
+    assert {path.name for path in Path().iterdir()} >= {"mixture.png", "pendulum-mine-v0.png", "pendulum-mine.png"}
+
+
+def test_show_without_matplotlib_says_how_to_install_it(zoo, mine, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert_one_line(zoo("data", "show", "pendulum/mine"), 1, "pip install 'rl-zoo[plot]'")
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("shwo", ["data shwo is not a command", "Nearest: show"]),
+        ("show", ["required: name", "zoo data show --help"]),
+        ("show pendulum/mien", ["dataset=mien does not exist", "Nearest: mine", "zoo data make pendulum"]),
+        ("show pendulm/mine", ["env=pendulm does not exist", "pendulum"]),
+        ("show mine", ["mine is not ENV/DATASET"]),
+        ("show pendulum/200%mine", ["a part of a mixture is", "200%mine"]),
+        ("show ../mine.hdf5", ["--env hopper"]),
+        ("show no.hdf5 --env pendulum", ["dataset=no.hdf5 is not a file"]),
+        ("show pendulum/mine --env hopper", ["does not exist for hopper"]),
+        (f"show {ID} --env hopper", ["observations (3,) and actions (1,)", "Hopper-v5", "(11,) and (3,)"]),
+        ("import no.hdf5 pendulum/other", ["no.hdf5 is not a file"]),
+        ("import ../mine.hdf5 pendulum/mine", ["exists", "--force"]),
+        ("import ../mine.hdf5 hopper/other", ["observations (3,) and actions (1,)", "Hopper-v5"]),
+        ("import ../mine.hdf5 pendulum/a+b", ["a+b cannot be a dataset's name"]),
+        ("import ../mine.hdf5 pendulum/other-v2", ["other-v2 cannot be a dataset's name"]),
+        ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
+        ("verify pendulum/mien", ["Nearest: mine"]),
+        ("make pendulum", ["required: KIND"]),
+        ("make pendulum expret", ["expret is not a kind of dataset", "Nearest: expert"]),
+        ("make cartpole random", ["SAC needs continuous actions", "cartpole"]),
+        ("make pendulum random+10%expert", ["is a mixture", "--name"]),
+        ("make pendulum random --size 0", ["--size 0 must be at least 1"]),
+        ("make pendulum random --size many", ["--size", "many"]),
+        ("make pendulum random expert --name both", ["--name is for one dataset"]),
+        ("make pendulum random --name mine", ["exists", "--force"]),
+        ("make pendulum medium --run nowhere", ["nowhere is not the folder of a run"]),
+        ("make pendulum medium algo.gama=1", ["algo.gama does not exist"]),
+        ("make pendulum medium num_envs=2", ["num_envs=2", "one environment"]),
+        ("make pendulum steps=10", ["no kind of dataset is given"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_says_what_to_type_and_changes_nothing(
+    zoo, store, mine, file, arguments, parts
+) -> None:
+    before = tree(store)
+    assert_one_line(zoo("data", *arguments.split()), 2, *parts)
+    assert tree(store) == before
+    assert list(Path().iterdir()) == []
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def scribble(path: Path) -> None:
+    path.write_bytes(os.urandom(1_000))
+
+
+def with_nan(value: np.ndarray) -> np.ndarray:
+    value[5] = np.nan  # step 1 of episode 1
+    return value
+
+
+@pytest.mark.parametrize(
+    ("damage", "parts"),
+    [
+        (halve, ["cannot be read", "truncated file"]),
+        (scribble, ["cannot be read", "file signature not found"]),
+        (lambda path: path.write_bytes(b""), ["cannot be read"]),
+        (lambda path: edit(path, "observations", with_nan), ["NaN or infinite obs", "episode 1, step 1"]),
+        (lambda path: edit(path, "actions", with_nan), ["NaN or infinite action", "episode 1, step 1"]),
+        (lambda path: edit(path, "rewards", with_nan), ["NaN or infinite reward", "episode 1, step 1"]),
+        (lambda path: edit(path, "rewards", lambda x: x / 0.0), ["NaN or infinite reward", "in 208 transitions"]),
+        (lambda path: edit(path, "actions", lambda x: x[:-1]), ["207 actions but 208 rewards"]),
+        (lambda path: edit(path, "terminals", lambda x: x[:0]), ["0 terminals but 208 rewards"]),
+        (lambda path: edit(path, "rewards", lambda x: np.array([b"a"] * 208)), ["cannot be read"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_a_damaged_file_is_refused_in_one_line_and_nothing_is_imported(zoo, store, file, damage, parts) -> None:
+    damage(file)
+    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, *parts)
+    assert_one_line(zoo("data", "show", file, "--env", "pendulum"), 1, *parts)
+    assert not store.exists()
+
+
+def test_a_file_without_rewards_or_with_a_group_in_their_place_is_refused(zoo, store, file) -> None:
+    with h5py.File(file, "r+") as opened:
+        del opened["rewards"]
+    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "it lacks rewards")
+    with h5py.File(file, "r+") as opened:
+        opened.create_group("rewards")
+    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "cannot be read")
+    assert not store.exists()
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(store, mine, tmp_path) -> None:
+    big = write_d4rl(tmp_path / "big.hdf5", episodes([200] * 50, [False] * 50))
+    before = tree(store)
+    code = (
+        "import resource, sys; from zoo.cli import main; import zoo.datasets, minari; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); sys.exit(main(sys.argv[1:]))"
+    )
+    for name, force in (("other", []), ("mine", ["--force"])):
+        arguments = ["data", "import", str(big), f"pendulum/{name}", *force]
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        result = Result(done.returncode, done.stdout, done.stderr)
+        assert_one_line(
+            result, 1, f"cannot write {store}/zoo/pendulum/{name}-v0", "File too large", "Nothing there has changed"
+        )
+        assert tree(store) == before
+        assert [path.name for path in store.iterdir()] == ["zoo"]
+
+
+def test_a_store_that_cannot_be_written_to_is_one_line(zoo, file, monkeypatch, tmp_path) -> None:
+    (tmp_path / "occupied").write_text("a file, not a folder")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "occupied"))
+    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "cannot write", "Not a directory")
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_says_what_it_checked(zoo, mine, file) -> None:
+    result = zoo("data", "verify", "pendulum/mine")
+    assert result.code == 0
+    for part in ("208 transitions in 4 episodes", "finite", "fingerprint", "bounds", "successor", "OK"):
+        assert part in result.out
+    assert zoo("data", "verify", file, "--env", "pendulum").out.endswith("OK\n")
+
+
+def rewrite(mine: Path, **fields: np.ndarray) -> None:
+    """Puts other content into the store, well-formed and recorded as if it had been made so."""
+    write_minari(ROWS._replace(**fields), mine.parent, ID, "Pendulum-v1", {}, force=True, flat=True)
+
+
+def spoil_episode(mine: Path) -> None:
+    edit(mine / "main_data.hdf5", "episode_2/rewards", lambda x: x + 1)
+
+
+def spoil_flat(mine: Path) -> None:
+    with np.load(mine / "flat.npz") as flat:
+        fields = dict(flat)
+    np.savez(mine / "flat.npz", **(fields | {"reward": fields["reward"] + 1}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "parts"),
+    [
+        (lambda mine: halve(mine / "main_data.hdf5"), ["cannot be read", "truncated file"]),
+        (lambda mine: (mine / "main_data.hdf5").unlink(), ["cannot be read", "main_data.hdf5"]),
+        (lambda mine: (mine / "metadata.json").write_text("{"), ["cannot be read"]),
+        (lambda mine: edit_json(mine / "metadata.json", data_format="arrow"), ["cannot be read"]),
+        (spoil_episode, ["its fingerprint is"]),
+        (spoil_flat, ["its flat copy differs"]),
+        (lambda mine: edit(mine / "main_data.hdf5", "episode_2/rewards", lambda x: x[:-1]), ["not as long as"]),
+        (lambda mine: edit(mine / "main_data.hdf5", "episode_2/observations", with_nan), ["NaN", "episode 2, step"]),
+        (lambda mine: edit_json(mine / "metadata.json", total_steps=209), ["208 transitions, not the 209"]),
+        (lambda mine: edit_json(mine / "metadata.json", total_episodes=5), ["cannot be read", "episode_4"]),
+        (lambda mine: rewrite(mine, action=ROWS.action * 2), ["outside the bounds of Pendulum-v1"]),
+        (lambda mine: rewrite(mine, obs=ROWS.obs[:, :2], next_obs=ROWS.next_obs[:, :2]), ["observations (2,)"]),
+    ],
+)  # fmt: skip
+def test_verify_finds_every_damage_in_one_line(zoo, mine, damage, parts) -> None:
+    damage(mine)
+    assert_one_line(zoo("data", "verify", "pendulum/mine"), 2 if "observations (2,)" in parts else 1, *parts)
+
+
+def test_verify_finds_episodes_that_are_too_long_or_do_not_chain(zoo, tmp_path) -> None:
+    long = write_d4rl(tmp_path / "long.hdf5", episodes([201], [False]))
+    assert_one_line(zoo("data", "verify", long, "--env", "pendulum"), 1, "an episode of 201 steps", "after 200")
+    broken = write_d4rl(
+        tmp_path / "broken.hdf5", episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)
+    )
+    assert_one_line(zoo("data", "verify", broken, "--env", "pendulum"), 1, "1 steps whose successor")
+
+
+def test_import_cuts_and_tells_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:
+    broken = write_d4rl(
+        tmp_path / "broken.hdf5", episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)
+    )
+    result = zoo("data", "import", broken, "pendulum/cut")
+    assert result.code == 0
+    assert "1 episodes end where the file does not say so" in result.out
+    assert zoo("data", "verify", "pendulum/cut").code == 0

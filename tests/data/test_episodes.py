@@ -1,0 +1,97 @@
+"""Bookkeeping of episodes in flat arrays, against loops over them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zoo.catalog import parse_mixture
+from zoo.collect import thin
+from zoo.datasets import Arrays, concatenate, cut_at_breaks
+from zoo.errors import UsageError
+
+from .conftest import episodes, same
+
+many = st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=12)
+
+
+def made(ends: list[tuple[int, bool]], seed: int = 0) -> Arrays:
+    return episodes([length for length, _ in ends], [terminated for _, terminated in ends], seed)
+
+
+@given(ends=many)
+@settings(deadline=None)
+def test_starts_lengths_and_returns_are_those_of_the_episodes(ends) -> None:
+    arrays = made(ends)
+    lengths = [length for length, _ in ends]
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    assert arrays.episode_lengths.tolist() == lengths
+    assert arrays.episode_starts.tolist() == starts
+    naive = [sum(map(float, arrays.reward[s : s + n])) for s, n in zip(starts, lengths, strict=True)]
+    np.testing.assert_allclose(arrays.episode_returns, naive, rtol=1e-12, atol=1e-12)
+
+
+@given(ends=many, percent=st.integers(1, 100))
+@settings(deadline=None)
+def test_head_is_the_fewest_whole_episodes_that_hold_the_share(ends, percent) -> None:
+    arrays = made(ends)
+    total = sum(length for length, _ in ends)
+    held, count = 0, 0
+    while 100 * held < percent * total:  # in whole numbers: 7 % of 100 is 7
+        held += ends[count][0]
+        count += 1
+    ((share, _),) = parse_mixture(f"{percent}%x")
+    head = arrays.head(share * total)
+    assert head.episode_lengths.tolist() == [length for length, _ in ends[:count]]
+    assert same(head, Arrays(*(field[:held] for field in arrays)))
+
+
+@given(ends=many, size=st.integers(1, 90))
+@settings(deadline=None)
+def test_thinned_data_is_whole_episodes_in_order_of_about_that_size(ends, size) -> None:
+    arrays = made(ends)
+    thinned = thin(arrays, size)
+    kept = {field.tobytes() for field in arrays.obs}
+    assert all(row.tobytes() in kept for row in thinned.obs)
+    lengths = arrays.episode_lengths.tolist()
+    position = 0
+    for length in thinned.episode_lengths.tolist():  # an increasing subsequence of the episodes
+        position = lengths.index(length, position) + 1
+    total = len(arrays.reward)
+    if total <= size:
+        assert same(thinned, arrays)
+    else:
+        assert size - max(lengths) <= len(thinned.reward) <= size + max(lengths)
+
+
+@given(first=many, second=many)
+@settings(deadline=None)
+def test_concatenation_keeps_the_episodes_apart(first, second) -> None:
+    both = concatenate([made(first, 1), made(second, 2)])
+    assert both.episode_lengths.tolist() == [length for length, _ in first + second]
+
+
+@given(ends=many, forgotten=st.integers(0, 11))
+@settings(deadline=None)
+def test_an_end_that_was_not_flagged_is_found_where_the_successor_is_not_the_next_row(ends, forgotten) -> None:
+    arrays = made(ends)
+    end = int(np.cumsum(arrays.episode_lengths)[min(forgotten, len(ends) - 1)]) - 1
+    truncated = arrays.truncated.copy()
+    truncated[end] = False
+    found, added = cut_at_breaks(arrays._replace(truncated=truncated))
+    assert same(found, arrays)
+    assert added == int(arrays.truncated[end])
+
+
+@pytest.mark.parametrize("name", ["random+", "0%expert", "101%expert", "random+%expert", "+", ""])
+def test_a_part_that_is_no_name_or_no_share_is_refused(name) -> None:
+    with pytest.raises(UsageError, match="a part of a mixture is"):
+        parse_mixture(name)
+
+
+def test_a_mixture_is_read_part_by_part() -> None:
+    assert parse_mixture("random+10%expert+2.5%zoo/hopper/x-v0") == [
+        (1.0, "random"),
+        (0.1, "expert"),
+        (0.025, "zoo/hopper/x-v0"),
+    ]

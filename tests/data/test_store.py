@@ -1,0 +1,151 @@
+"""What is written into the local Minari store, read back by Minari itself and by h5py."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import minari
+import numpy as np
+import pytest
+from minari.data_collector import EpisodeBuffer
+
+from zoo import datasets
+from zoo.datasets import read_episodes, read_minari, write_minari
+from zoo.errors import RunError, UsageError
+
+from .conftest import episodes, same, tree, write_d4rl
+
+ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
+ID = "zoo/pendulum/mine-v0"
+
+
+def write(folder: Path, rows=ROWS, *, force: bool = False, flat: bool = True, **metadata) -> None:
+    write_minari(rows, folder, ID, "Pendulum-v1", metadata, force=force, flat=flat)
+
+
+def test_an_imported_file_loads_with_minari_as_the_same_episodes(zoo, store, tmp_path) -> None:
+    path = write_d4rl(tmp_path / "mine.hdf5", ROWS)
+    assert zoo("data", "import", path, "pendulum/mine").code == 0
+    loaded = minari.load_dataset(ID)
+    assert (loaded.total_episodes, loaded.total_steps) == (4, 208)
+    assert loaded.spec.env_spec.id == "Pendulum-v1"
+    for episode, start, length in zip(loaded, ROWS.episode_starts, ROWS.episode_lengths, strict=True):
+        rows = slice(start, start + length)
+        np.testing.assert_array_equal(episode.observations[:-1], ROWS.obs[rows])
+        np.testing.assert_array_equal(episode.observations[1:], ROWS.next_obs[rows])
+        np.testing.assert_array_equal(episode.actions, ROWS.action[rows])
+        np.testing.assert_array_equal(episode.rewards, ROWS.reward[rows])
+        np.testing.assert_array_equal(episode.terminations, ROWS.terminated[rows])
+        np.testing.assert_array_equal(episode.truncations, ROWS.truncated[rows])
+    assert ID in minari.list_local_datasets()
+    assert zoo("data", "verify", "pendulum/mine").code == 0
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_what_is_written_is_what_is_read(tmp_path, flat) -> None:
+    write(tmp_path / "mine", flat=flat)
+    assert same(read_minari(tmp_path / "mine" / "data"), ROWS)
+    assert same(read_episodes(tmp_path / "mine" / "data"), ROWS)
+
+
+def test_a_dataset_that_minari_wrote_reads_alike(store) -> None:
+    buffers = []
+    for start, length in zip(ROWS.episode_starts, ROWS.episode_lengths, strict=True):
+        rows = slice(start, start + length)
+        buffers.append(
+            EpisodeBuffer(
+                observations=np.concatenate([ROWS.obs[rows], ROWS.next_obs[rows][-1:]]).astype(np.float64),
+                actions=ROWS.action[rows],
+                rewards=list(ROWS.reward[rows].astype(float)),
+                terminations=list(ROWS.terminated[rows]),
+                truncations=list(ROWS.truncated[rows]),
+                infos={"speed": np.zeros(length + 1)},
+            )
+        )
+    with pytest.warns(UserWarning, match="is set to None"):
+        minari.create_dataset_from_buffers("other/pendulum/mine-v0", buffers, env="Pendulum-v1")
+    assert same(read_minari(store / "other/pendulum/mine-v0/data"), ROWS)
+
+
+def test_the_flat_copy_is_read_only_while_it_is_of_these_episodes(tmp_path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first)
+    other = episodes([5, 6], [True, True], seed=1)
+    write(second, other)
+    (first / "data" / datasets.FLAT).write_bytes((second / "data" / datasets.FLAT).read_bytes())
+    assert same(read_minari(first / "data"), ROWS)
+    (second / "data" / datasets.FLAT).write_bytes(b"not a zip")
+    assert same(read_minari(second / "data"), other)
+
+
+def test_no_pickle_is_read(tmp_path) -> None:
+    write(tmp_path / "mine")
+    flat = tmp_path / "mine" / "data" / datasets.FLAT
+    with np.load(flat) as file:
+        fields = dict(file)
+    fields["reward"] = np.array([os.system] * len(ROWS.reward), dtype=object)
+    np.savez(flat, **fields)
+    assert same(read_minari(tmp_path / "mine" / "data"), ROWS)  # from the episodes
+
+
+def test_the_same_data_has_the_same_fingerprint_wherever_it_was_read_from(tmp_path) -> None:
+    write(tmp_path / "mine")
+    recorded = json.loads((tmp_path / "mine/data/metadata.json").read_text())["fingerprint"]
+    path = write_d4rl(tmp_path / "mine.hdf5", ROWS)
+    assert recorded == ROWS.fingerprint() == datasets.read_d4rl(path, 200).fingerprint()
+
+
+def test_a_dataset_is_replaced_only_by_force(tmp_path) -> None:
+    write(tmp_path / "mine")
+    before = tree(tmp_path)
+    other = episodes([5, 6], [True, True], seed=1)
+    with pytest.raises(UsageError, match="--force"):
+        write(tmp_path / "mine", other)
+    assert tree(tmp_path) == before
+    write(tmp_path / "mine", other, force=True)
+    assert same(read_minari(tmp_path / "mine" / "data"), other)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_fails_half_way_leaves_what_was_there(tmp_path, monkeypatch) -> None:
+    write(tmp_path / "mine")
+    before = tree(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        write(tmp_path / "mine", force=True)
+    assert tree(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_rows_that_are_no_episodes_are_not_written(tmp_path) -> None:
+    broken = ROWS._replace(next_obs=ROWS.next_obs + 1)
+    with pytest.raises(ValueError, match="episode 0 is not one"):
+        write(tmp_path / "mine", broken)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_100_000_hopper_transitions_of_mixed_lengths_fit_8_mb_without_the_flat_copy(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = [22] * 1_000 + [200] * 140 + [1_000] * 50
+    rows = episodes(lengths, [True] * len(lengths), obs_dim=11)
+    rows = rows._replace(action=rng.uniform(-1, 1, (len(rows.reward), 3)).astype(np.float32))
+    write_minari(rows, tmp_path / "mine", "zoo/hopper/mine-v0", "Hopper-v5", {}, force=False, flat=False)
+    assert len(rows.reward) == 100_000
+    assert sum(len(content) for content in tree(tmp_path).values()) <= 8_000_000
+
+
+def test_45_000_short_episodes_load_within_5_s(tmp_path) -> None:
+    flat = tmp_path / "data"
+    flat.mkdir()
+    (flat / datasets.MAIN_DATA).write_bytes(b"stands for the episodes")
+    rows = episodes([22] * 500, [True] * 500, obs_dim=11)
+    rows = datasets.concatenate([rows] * 90)
+    np.savez(flat / datasets.FLAT, main_data=datasets._digest(flat / datasets.MAIN_DATA), **rows._asdict())
+    start = time.perf_counter()
+    assert len(read_minari(flat).episode_starts) == 45_000
+    assert time.perf_counter() - start < 5
