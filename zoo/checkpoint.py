@@ -63,7 +63,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             f"{path} does not exist: the run stopped before its first checkpoint. Delete the folder and start anew."
         ) from error
     except Exception as error:  # torch raises many kinds on damaged files
-        raise RunError(f"{path} is not a readable checkpoint: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(f"{path} is not a readable checkpoint: {reason}") from error
 
 
 def save_json(path: Path, value: Any) -> None:

@@ -73,12 +73,15 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     store.store(name="schema", node=RunConfig)
     store.store(name="run", node={"defaults": ["schema", {"algo": chosen.name}, {"env": "???"}, "_self_"]})
     store.store(group="algo", name=chosen.name, node=config_class)
+    inputs = {key: str(override.input_line) for key, override in given.items() if key != "algo"}
     if env not in environments():
         _check_gymnasium_id(env)
-        store.store(group="env", name=env, node={"id": env})
+        # not under its own name: Hydra would take the namespace of `ALE/Pong-v5` for a folder
+        store.store(group="env", name="_gymnasium_id", node={"id": env})
+        inputs["env"] = "env=_gymnasium_id"
     try:
         with initialize_config_dir(str(folder("configs").resolve()), version_base="1.3"):
-            composed = hydra_compose("run", overrides=[str(o.input_line) for key, o in given.items() if key != "algo"])
+            composed = hydra_compose("run", overrides=list(inputs.values()))
         config = OmegaConf.to_object(composed)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error, given)) from error

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -129,7 +129,7 @@ class Run:
         if isinstance(tracked, Agent):
             self._agent = tracked.to(self.device)
             if self.config.compile:
-                tracked.update = torch.compile(tracked.update)  # type: ignore[method-assign]
+                tracked.update = compile_update(tracked.update)  # type: ignore[method-assign]
         if self._state:
             try:
                 tracked.load_state_dict(self._state["tracked"][len(self._tracked)])
@@ -163,12 +163,9 @@ class Run:
                 yield self.done
                 before, self.done = self.done, self.done + stride
                 last = self.done >= config.steps
+                interrupted = self._interrupted  # once: a signal that comes during the evaluation is the next pass's
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
-                saving = (
-                    last
-                    or self._interrupted
-                    or self.done // config.checkpoint_every > before // config.checkpoint_every
-                )
+                saving = last or interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
                 if saving or evaluating or self.done // config.log_every > before // config.log_every:
                     seconds = time.perf_counter() - mark
                     self._seconds += seconds
@@ -179,7 +176,7 @@ class Run:
                         self._checkpoint(self.dir / "checkpoint.pt")
                     mark, mark_step = time.perf_counter(), self.done
                 self._bar.update(self.done)
-                if self._interrupted and not last:
+                if interrupted and not last:
                     raise Interrupted(
                         f"interrupted after step {self.done:,}; its checkpoint is written. Continue: "
                         f"{self.algorithm.command} resume={self.dir}"
@@ -423,6 +420,12 @@ def _provenance(algorithm: Algorithm) -> dict[str, Any]:
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }
+
+
+def compile_update(update: Callable[..., Metrics]) -> Callable[..., Metrics]:
+    """An agent's update as one compiled graph, its gradients included."""
+    torch._dynamo.config.trace_autograd_ops = True
+    return torch.compile(update, fullgraph=True)
 
 
 def resolve_device(name: str) -> torch.device:
