@@ -1,11 +1,11 @@
-"""BC: behaviour cloning, and with `top_fraction` 10 % BC (as in Chen et al. 2021, arXiv 2106.01345, section 5.1, "%BC").
+"""BC: behaviour cloning, and with `top_fraction=0.1` 10 % BC (Chen et al. 2021, arXiv 2106.01345, section 5.1).
 
-Supervised regression of the dataset's actions on its observations: no reward, no value. Cloning only the episodes with the highest
-returns is the baseline that any offline RL algorithm should beat, and often does not.
+Supervised regression of the dataset's actions on its observations: no reward, no value. Cloning only the episodes with
+the highest returns is the baseline that any offline RL algorithm should beat, and often does not.
 
     actor   L_pi = E[(pi(s) - a)^2]
 
-Deviation: %BC takes the best fraction of the transitions, by episode; here as in CORL it is the best fraction of the episodes.
+Deviation: the paper's %BC takes the best share of the transitions; here, as in CORL, it is that of the episodes.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
 from zoo.nn import DeterministicPolicy, Normalizer
+from zoo.optim import Adam
 from zoo.run import Run
 
 SETTING = "offline"
@@ -44,7 +45,7 @@ class BC(Agent):
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
         self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
-        self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.lr, fused=True)
+        self.optimizer = Adam(self.actor.parameters(), config.lr)
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Mean squared error over batch and action dimensions."""
@@ -53,9 +54,7 @@ class BC(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step."""
         loss = self.actor_loss(batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        self.optimizer.minimize(loss)
         return {"actor_loss": loss.detach()}
 
     @torch.no_grad()

@@ -1,20 +1,20 @@
 """IQL: Implicit Q-Learning (Kostrikov, Nair, Levine 2021, arXiv 2110.06169).
 
-Offline RL that never asks the critic about an action outside the data. A state value regresses an upper expectile of the critics'
-values over the dataset's actions, which approximates the best of them; the critics back up through that value; the policy is the
-dataset's actions, cloned with weights that grow exponentially with their advantage.
+Offline RL that never asks the critic about an action outside the data. A state value regresses an upper expectile of
+the critics' values over the dataset's actions, which approximates the best of them; the critics back up through that
+value; the policy is the dataset's actions, cloned with weights that grow exponentially with their advantage.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2       (Eq. 5)
     critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                        (Eq. 6)
     actor    L_pi = E[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]                          (Eq. 7)
 
-Deviations: two critics whose minimum stands for Q', weights clipped at 100, and a cosine decay of the actor's learning rate are in
-the authors' code (github ikostrikov/implicit_q_learning), not in the equations. The three losses take one gradient step together
-from the values before it, as CORL's order of updates amounts to; the authors' code lets actor and critic see the value just updated.
+Deviations: two critics whose minimum stands for Q', weights clipped at 100, and a cosine decay of the actor's learning
+rate are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations. All three losses are taken
+before any network moves, which is what CORL's order of updates amounts to; in the authors' code actor and critics see
+the value just updated.
 """
 
 import copy
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,7 @@ from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
 from zoo.nn import MLP, DeterministicPolicy, EnsembleMLP, GaussianPolicy, Normalizer, polyak_update
+from zoo.optim import Adam
 from zoo.run import Run
 
 SETTING = "offline"
@@ -66,29 +67,21 @@ class IQL(Agent):
         self.value = MLP(spec.obs_dim, 1, config.hidden)
         self.critic = EnsembleMLP(2, spec.obs_dim + spec.action_dim, 1, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        critics = [*self.value.parameters(), *self.critic.parameters()]
-        self.optimizer = torch.optim.Adam(
-            [
-                {"params": list(self.actor.parameters()), "lr": config.actor_lr},
-                {"params": critics, "lr": config.critic_lr},
-            ],
-            fused=True,
-        )
-        cosine = lambda step: 0.5 * (1 + math.cos(math.pi * min(step / decay_steps, 1)))
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [cosine, lambda _: 1.0])
+        self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
 
-    def value_loss(self, advantage: Tensor) -> Tensor:
-        """Eq. 5, of the advantage `[B]` min Q'(s, a) - V(s)."""
+    def value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 5, and the advantages `[B]`."""
+        advantage = target_q - self.value(batch.obs).squeeze(-1)
         weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
-        return (weight * advantage.square()).mean()
+        return (weight * advantage.square()).mean(), advantage.detach()
 
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 6, the mean over both critics, and their mean value."""
-        with torch.no_grad():
-            next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
-            target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        target = batch.reward + self.config.discount * ~batch.terminated * next_value
         q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
-        return (q - target).square().mean(), q.mean()
+        return (q - target).square().mean(), q.detach().mean()
 
     def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Eq. 7."""
@@ -100,25 +93,23 @@ class IQL(Agent):
         return (weight * error).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of value, critics and actor together, then of the target critics."""
+        """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
         with torch.no_grad():
             target_q = self.target_critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1).amin(0)  # [B]
-        advantage = target_q - self.value(batch.obs).squeeze(-1)
-        value_loss = self.value_loss(advantage)
-        critic_loss, q = self.critic_loss(batch)
-        actor_loss = self.actor_loss(batch, advantage.detach())
-
-        self.optimizer.zero_grad()
-        (value_loss + critic_loss + actor_loss).backward()
-        self.optimizer.step()
-        self.schedule.step()
+            next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
+        value_loss, advantage = self.value_loss(batch, target_q)
+        self.value_optimizer.minimize(value_loss)
+        actor_loss = self.actor_loss(batch, advantage)
+        self.actor_optimizer.minimize(actor_loss)
+        critic_loss, q = self.critic_loss(batch, next_value)
+        self.critic_optimizer.minimize(critic_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "value_loss": value_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "actor_loss": actor_loss.detach(),
-            "advantage": advantage.detach().mean(),
-            "q": q.detach(),
+            "advantage": advantage.mean(),
+            "q": q,
         }
 
     @torch.no_grad()

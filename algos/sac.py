@@ -1,15 +1,15 @@
 """SAC: Soft Actor-Critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
 
-An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target and
-their minimum counters overestimation; the actor follows the critics' gradient through a reparameterized, tanh-squashed Gaussian;
-the temperature that weighs the entropy is itself learned so that the entropy stays near a target.
+An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target
+and their minimum counters overestimation; the actor follows the critics' gradient through a reparameterized,
+tanh-squashed Gaussian; the temperature that weighs the entropy is itself learned so that the entropy stays near a target.
 
-    critic        J_Q   = E[(Q(s, a) - (r + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s'))))^2] / 2    (Eq. 5)
-    actor         J_pi  = E[alpha log pi(a|s) - min Q(s, a)]                                                          (Eq. 9)
-    temperature   J     = E[-alpha (log pi(a|s) + target entropy)]                                                    (Eq. 18)
+    critic       J_Q  = E[(Q(s, a) - y)^2] / 2,                                                          (Eq. 5)
+                 y    = r + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s'))
+    actor        J_pi = E[alpha log pi(a|s) - min Q(s, a)]                                               (Eq. 9)
+    temperature  J    = E[-alpha (log pi(a|s) + target entropy)]                                         (Eq. 18)
 
-Deviations: the temperature's loss moves log alpha with alpha's factor dropped, as the authors' later code, Stable-Baselines3 and
-CleanRL do. The paper's J_Q is halved for each of two critics and summed; so is it here.
+Deviation: the temperature's loss moves log alpha, with alpha's own factor dropped, as in Stable-Baselines3 and CleanRL.
 """
 
 import copy
@@ -22,6 +22,7 @@ from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer
 from zoo.envs import Spec
 from zoo.nn import EnsembleMLP, TanhGaussian, polyak_update
+from zoo.optim import Adam
 from zoo.run import Run
 
 SETTING = "online"
@@ -51,9 +52,9 @@ class SAC(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
-        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, fused=True)
-        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 5, and the critics' mean value."""
@@ -63,7 +64,7 @@ class SAC(Agent):
             next_value = next_q - self.log_alpha.exp() * next_log_prob
             target = batch.reward + self.config.discount * ~batch.terminated * next_value
         q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
-        return 0.5 * (q - target).square().mean(-1).sum(), q.mean()
+        return 0.5 * (q - target).square().mean(-1).sum(), q.detach().mean()
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 9, and log pi(a|s) `[B]`."""
@@ -78,20 +79,11 @@ class SAC(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
         critic_loss, q = self.critic_loss(batch)
-        self.critic_optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic_optimizer.step()
-
+        self.critic_optimizer.minimize(critic_loss)
         actor_loss, log_prob = self.actor_loss(batch)
-        self.actor_optimizer.zero_grad()
-        actor_loss.backward(inputs=list(self.actor.parameters()))  # spares the critics' weights their gradients
-        self.actor_optimizer.step()
-
+        self.actor_optimizer.minimize(actor_loss)
         alpha_loss = self.alpha_loss(log_prob)
-        self.alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        self.alpha_optimizer.step()
-
+        self.alpha_optimizer.minimize(alpha_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),
@@ -99,7 +91,7 @@ class SAC(Agent):
             "alpha_loss": alpha_loss.detach(),
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
-            "q": q.detach(),
+            "q": q,
         }
 
     @torch.no_grad()

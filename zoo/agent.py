@@ -1,34 +1,31 @@
 """What every agent is: a module whose state dict is all that a checkpoint must hold of it."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+
+from zoo.buffers import Batch
+from zoo.envs import Spec
 
 Metrics = dict[str, Tensor]
 
 
 class Agent(nn.Module):
-    """An `nn.Module` that counts its optimizers and learning-rate schedules to its state dict.
+    """What an algorithm file defines: networks and optimizers, each loss a method, `update` and `act`.
 
-    An algorithm's agent adds its losses, `update(batch) -> Metrics`, and `act`.
+    Attributes:
+        spec: the shapes and bounds it is built for.
     """
 
-    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        """Actions `[B, A]` for observations `[B, ...]` in the environment's units: the deterministic ones unless `explore`."""
+    spec: Spec
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of everything. Waits for no device: the metrics are tensors, read when they are logged."""
         raise NotImplementedError
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return {
-            name: value.state_dict() for name, value in vars(self).items() if isinstance(value, Optimizer | LRScheduler)
-        }
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            getattr(self, name).load_state_dict(value)
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        """Actions `[B, A]` for observations `[B, ...]`, in the environment's units; deterministic unless `explore`."""
+        raise NotImplementedError
 
 
 class Policy:

@@ -1,0 +1,56 @@
+"""Adam as the update loops need it: one call from a loss to moved weights, all of its state in tensors."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # the paper's, and every library's
+
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, arXiv 1412.6980): `torch.optim.Adam(fused=True)` to the last bit, with less around it.
+
+    A module, so that its moments move and are saved with the agent that owns it. It takes the gradients of its own
+    parameters alone: a loss may pass through other networks without leaving gradients there. Nothing in `minimize`
+    reads a tensor's value, so that a whole update, gradients included, compiles to one graph.
+
+    Args:
+        parameters: what it moves.
+        lr: learning rate.
+        decay_steps: falls to 0 by a cosine over that many steps, if given.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay_steps: int | None = None) -> None:
+        super().__init__()
+        self.moved = list(parameters)  # in a list, they stay parameters of their own module only
+        self.lr, self.decay_steps = lr, decay_steps
+        self.step: Tensor
+        self.register_buffer("step", torch.zeros(()))
+        for i, parameter in enumerate(self.moved):
+            self.register_buffer(f"mean_{i}", torch.zeros_like(parameter))
+            self.register_buffer(f"square_{i}", torch.zeros_like(parameter))
+
+    def minimize(self, loss: Tensor) -> None:
+        """One step down the gradient of a scalar loss."""
+        gradients = torch.autograd.grad(loss, self.moved)
+        with torch.no_grad():
+            step, *moments = self._buffers.values()  # in the order of their registration; get_buffer is far slower
+            means, squares = moments[0::2], moments[1::2]
+            lr: float | Tensor = self.lr
+            if self.decay_steps is not None:
+                lr = 0.5 * self.lr * (1 + torch.cos(math.pi / self.decay_steps * step.clamp(max=self.decay_steps)))
+            step.add_(1)
+            if torch.compiler.is_compiling():  # cannot trace the fused kernel, and fuses the formula by itself
+                unbiased = torch.sqrt(1 - BETA2**step)
+                torch._foreach_lerp_(means, gradients, 1 - BETA1)
+                torch._foreach_mul_(squares, BETA2)
+                torch._foreach_addcmul_(squares, gradients, gradients, 1 - BETA2)
+                for parameter, mean, square in zip(self.moved, means, squares, strict=True):
+                    parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + EPS))
+            else:
+                torch._fused_adam_(
+                    self.moved, gradients, means, squares, [], [step] * len(self.moved),
+                    lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=EPS, amsgrad=False, maximize=False,
+                )  # fmt: skip
