@@ -44,7 +44,7 @@ def pendulum_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def balancing_file(tmp_path_factory) -> Path:
-    """2,000 transitions of a linear policy that balances InvertedPendulum-v5 for all of its 1,000 steps, with a little noise."""
+    """Two episodes of a linear policy that balances InvertedPendulum-v5 for its 1,000 steps, with a little noise."""
     path = tmp_path_factory.mktemp("data") / "balancing.hdf5"
     gains = np.array([0.5, 8.0, 1.0, 1.5])
     return collect(

@@ -1,4 +1,4 @@
-"""Runs of the command: in this process where it must only end well or badly, in one of its own where it is killed or watched."""
+"""Runs of the command: in this process where it only ends well or badly, in one of its own where it is killed."""
 
 import contextlib
 import io
@@ -65,7 +65,7 @@ def finished(train) -> Path:
     )  # fmt: skip
 
 
-# --- Commands in processes of their own --------------------------------------------------------------------------------
+# --- Commands in processes of their own ---
 
 # Imports what a run needs once, then forks a child for every job: a process a job without its seconds of imports.
 SERVER = """
@@ -80,6 +80,7 @@ for line in sys.stdin:
     pid = os.fork()
     if pid == 0:
         os.chdir(job["cwd"])
+        os.environ.update(job["environment"])
         for number, path in ((0, os.devnull), (1, job["stdout"]), (2, job["stderr"])):
             os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
         sys.exit(zoo.cli.main(job["arguments"]))
@@ -150,9 +151,10 @@ def start(server, tmp_path_factory):
     """`start("run", ...)`: the same in a process of its own, which the test may watch and kill."""
     started = []
 
-    def begin(*arguments: object) -> Process:
+    def begin(*arguments: object, environment: dict[str, str] | None = None) -> Process:
         folder = tmp_path_factory.mktemp("process")
         job = {"arguments": [str(argument) for argument in arguments], "cwd": str(folder)}
+        job["environment"] = environment or {}
         pid = server.ask(job | {"stdout": str(folder / "stdout"), "stderr": str(folder / "stderr")})
         started.append(Process(server, pid, folder))
         return started[-1]

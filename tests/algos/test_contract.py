@@ -1,0 +1,136 @@
+"""What every file of `algos/` is held to."""
+
+import ast
+import dataclasses
+import io
+import re
+
+import pytest
+import torch
+
+from zoo.agent import Agent
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.registry import algorithms, settings
+
+READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
+
+each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
+
+
+def batch_for(spec: Spec, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    obs, next_obs = torch.randn(2, 16, *spec.obs_shape, generator=generator)
+    if spec.num_actions is None:
+        action = 2 * torch.rand(16, spec.action_dim, generator=generator) - 1
+    else:
+        action = torch.randint(spec.num_actions, (16,), generator=generator)
+    reward, terminated = torch.randn(2, 16, generator=generator)
+    return Batch(obs, action, reward, next_obs, terminated > 0, torch.arange(16))
+
+
+def specs(algorithm) -> list[Spec]:
+    known = {"continuous": Spec((3,), (-1.0, -1.0), (1.0, 1.0)), "discrete": Spec((3,), num_actions=4)}
+    return [known[space] for space in algorithm.action_spaces]
+
+
+def make(algorithm, spec: Spec) -> Agent:
+    config = algorithm.module.Config(**({"hidden": [16]} if hasattr(algorithm.module.Config(), "hidden") else {}))
+    return algorithm.agent_class(spec, config)
+
+
+def test_there_are_algorithms():
+    assert {"bc", "iql", "sac"} <= set(algorithms())
+
+
+@each_algorithm
+def test_docstring_names_the_algorithm_and_its_paper(algorithm):
+    docstring = ast.get_docstring(ast.parse(algorithm.path.read_text()))
+    assert docstring is not None
+    assert ":" in docstring.splitlines()[0]
+    assert re.search(r"arXiv \d{4}\.\d{4,5}", docstring)
+
+
+@each_algorithm
+def test_says_where_it_learns_from_and_which_actions_it_can_take(algorithm):
+    assert algorithm.setting in ("online", "offline")
+    assert algorithm.action_spaces
+    assert set(algorithm.action_spaces) <= {"continuous", "discrete"}
+
+
+@each_algorithm
+def test_every_setting_is_explained_behind_its_default(algorithm):
+    explained = settings(algorithm.path, "Config")
+    assert [setting.name for setting in explained] == [f.name for f in dataclasses.fields(algorithm.module.Config)]
+    assert [setting.name for setting in explained if len(setting.comment) < 5] == []
+
+
+@each_algorithm
+def test_can_be_read_in_a_sitting(algorithm):
+    assert len(algorithm.path.read_text().splitlines()) <= 320
+
+
+@each_algorithm
+def test_defines_one_agent_and_a_training_loop(algorithm):
+    assert issubclass(algorithm.agent_class, Agent)
+    assert callable(algorithm.module.train)
+
+
+@each_algorithm
+def test_an_update_never_waits_for_the_device(algorithm):
+    (agent,) = (
+        node
+        for node in ast.parse(algorithm.path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == algorithm.agent_class.__name__
+    )
+    outside = {"__init__", "act"}
+    for method in agent.body:
+        if isinstance(method, ast.FunctionDef) and method.name not in outside:
+            for node in ast.walk(method):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    assert node.func.attr not in READS_THE_DEVICE, f"{method.name}, line {node.lineno}"
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    assert node.func.id not in {"float", "int", "bool"}, f"{method.name}, line {node.lineno}"
+
+
+@each_algorithm
+def test_an_update_returns_tensors_without_a_graph(algorithm):
+    for spec in specs(algorithm):
+        metrics = make(algorithm, spec).update(batch_for(spec, 0))
+        assert metrics
+        assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in metrics.values())
+        assert not any(value.requires_grad for value in metrics.values())
+
+
+@each_algorithm
+def test_a_restored_agent_learns_on_as_the_saved_one(algorithm):
+    for spec in specs(algorithm):
+        torch.manual_seed(0)
+        saved, restored = make(algorithm, spec), make(algorithm, spec)
+        for seed in range(3):
+            saved.update(batch_for(spec, seed))
+        file = io.BytesIO()
+        torch.save(saved.state_dict(), file)
+        file.seek(0)
+        restored.load_state_dict(torch.load(file, weights_only=True))
+        for agent in (saved, restored):
+            torch.manual_seed(1)
+            agent.update(batch_for(spec, 3))
+            agent.update(batch_for(spec, 4))
+        for one, other in zip(saved.parameters(), restored.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
+@each_algorithm
+def test_deterministic_actions_repeat_and_lie_within_the_bounds(algorithm):
+    for spec in specs(algorithm):
+        agent, obs = make(algorithm, spec), 10 * torch.randn(50, 3)
+        for explore in (False, True):
+            action = agent.act(obs, explore)
+            if spec.num_actions is None:
+                assert action.shape == (50, 2)
+                assert action.abs().max() <= 1
+            else:
+                assert action.shape == (50,)
+                assert ((action >= 0) & (action < 4)).all()
+        assert torch.equal(agent.act(obs), agent.act(obs))

@@ -1,0 +1,128 @@
+"""SAC against a naive implementation that draws the same noise, and against the task that it must learn."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import AffineTransform, Normal, TanhTransform
+
+import zoo
+from zoo.algos.sac import SAC, Config
+
+
+def make(spec, **settings) -> SAC:
+    torch.manual_seed(1)
+    agent = SAC(spec, Config(hidden=[16, 16], **settings)).double()
+    with torch.no_grad():
+        agent.log_alpha.fill_(-0.7)
+        for network in (agent.target_critic, agent.critic):
+            for parameter in network.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return agent
+
+
+class Reference:
+    """Equations 5, 9 and 18 one after the other; every critic is a network of its own."""
+
+    def __init__(self, agent: SAC, spec) -> None:
+        def leaves(parameters):
+            return [parameter.detach().clone().requires_grad_() for parameter in parameters]
+
+        low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
+        self.onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
+        self.policy = leaves(agent.actor.net.parameters())
+        self.critics = [leaves(p[m].squeeze(0) for p in agent.critic.parameters()) for m in (0, 1)]
+        self.targets = [[p[m].squeeze(0).clone() for p in agent.target_critic.parameters()] for m in (0, 1)]
+        self.log_alpha = leaves([agent.log_alpha])[0]
+        self.actor_adam = torch.optim.Adam(self.policy, 3e-4)
+        self.critic_adam = torch.optim.Adam([*self.critics[0], *self.critics[1]], 3e-4)
+        self.alpha_adam = torch.optim.Adam([self.log_alpha], 3e-4)
+
+    @staticmethod
+    def forward(parameters, x, transposed):
+        for i in range(0, len(parameters), 2):
+            weight = parameters[i].T if transposed else parameters[i]
+            x = x @ weight + parameters[i + 1]
+            x = torch.relu(x) if i + 2 < len(parameters) else x
+        return x
+
+    def q(self, critic, obs, action):
+        return self.forward(critic, torch.cat([obs, action], 1), False)[:, 0]
+
+    def sample(self, obs):
+        mean, log_std = self.forward(self.policy, obs, True).split(2, 1)
+        normal = Normal(mean, torch.clamp(log_std, -20, 2).exp())
+        before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
+        squashed = torch.tanh(before)
+        action = self.onto_bounds(squashed)
+        log_det = TanhTransform().log_abs_det_jacobian(before, squashed)
+        log_det = log_det + self.onto_bounds.log_abs_det_jacobian(squashed, action)
+        return action, (normal.log_prob(before) - log_det).sum(1)
+
+    def update(self, batch) -> None:
+        alpha = self.log_alpha.exp().detach()
+        with torch.no_grad():
+            next_action, next_log_prob = self.sample(batch.next_obs)
+            next_q = [self.q(target, batch.next_obs, next_action) for target in self.targets]
+            soft_value = torch.minimum(*next_q) - alpha * next_log_prob
+            target = batch.reward + 0.99 * (1 - batch.terminated.double()) * soft_value
+        loss = sum(((self.q(critic, batch.obs, batch.action) - target) ** 2).mean() / 2 for critic in self.critics)
+        self._step(self.critic_adam, loss)
+
+        action, log_prob = self.sample(batch.obs)
+        q = torch.minimum(*(self.q(critic, batch.obs, action) for critic in self.critics))
+        self._step(self.actor_adam, (alpha * log_prob - q).mean())
+
+        self._step(self.alpha_adam, -(self.log_alpha * (log_prob.detach() - 2)).mean())  # entropy -dim(A) = -2
+        for target_critic, critic in zip(self.targets, self.critics, strict=True):
+            for old, new in zip(target_critic, critic, strict=True):
+                old.copy_((1 - 0.005) * old + 0.005 * new.detach())
+
+    @staticmethod
+    def _step(adam, loss) -> None:
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+
+def test_five_updates_equal_a_naive_implementation_with_the_same_noise(spec, make_batch):
+    agent = make(spec)
+    reference = Reference(agent, spec)
+    begin = [parameter.detach().clone() for parameter in agent.parameters()]
+    for seed in range(5):
+        torch.manual_seed(seed)
+        agent.update(make_batch(seed))
+        torch.manual_seed(seed)
+        reference.update(make_batch(seed))
+    assert all(not torch.equal(old, new) for old, new in zip(begin, agent.parameters(), strict=True))
+
+    def close(actual, expected):
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+    close(agent.actor.net.parameters(), reference.policy)
+    close([agent.log_alpha], [reference.log_alpha])
+    for member in (0, 1):
+        close([p[member].squeeze(0) for p in agent.critic.parameters()], reference.critics[member])
+        close([p[member].squeeze(0) for p in agent.target_critic.parameters()], reference.targets[member])
+
+
+def test_temperature_rises_where_entropy_is_below_its_target_and_falls_above(spec):
+    for log_prob, direction in ((5.0, 1), (-5.0, -1)):  # entropy is -5, then 5; its target is -2
+        agent = make(spec)
+        agent.alpha_loss(torch.full((8,), log_prob, dtype=torch.float64)).backward()
+        assert -np.sign(agent.log_alpha.grad.item()) == direction
+
+
+def test_target_entropy_can_be_set(spec):
+    assert make(spec).target_entropy == -2
+    assert make(spec, target_entropy=-0.5).target_entropy == -0.5
+
+
+@pytest.mark.slow
+def test_learns_to_swing_the_pendulum_up_within_6000_steps(tmp_path):
+    run = zoo.train(
+        "sac", env="pendulum", steps=6_000, eval_every=6_000, eval_episodes=20, logger="none", run_dir=tmp_path / "run",
+        algo_config={"hidden": [64, 64], "actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3, "learning_starts": 500},
+    )  # fmt: skip
+    _, episodes = run.evaluations[-1]
+    assert episodes.returns.mean() >= -200  # random actions: -1,200; the best published agents: -150

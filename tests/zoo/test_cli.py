@@ -1,0 +1,172 @@
+"""The command line: what it says when it is asked well, and how it refuses."""
+
+import dataclasses
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zoo.config import RunConfig
+from zoo.envs import EnvConfig
+from zoo.registry import algorithms, environments
+
+REFUSED = {
+    "unknown algorithm": (["algo=iqll", "env=pendulum"], ["algo=iqll does not exist", "iql"]),
+    "no algorithm": (["env=pendulum"], ["algo is missing", "algo=iql"]),
+    "unknown environment": (["algo=iql", "env=pendulm"], ["env=pendulm does not exist", "pendulum"]),
+    "no environment": (["algo=iql"], ["env is missing", "env=hopper"]),
+    "unknown dataset": (["algo=iql", "env=pendulum", "dataset=nowhere"], ["dataset=nowhere", "zoo data"]),
+    "dataset file not there": (["algo=iql", "env=pendulum", "dataset=a/b.hdf5"], ["a/b.hdf5 is not a file"]),
+    "unknown key": (["algo=iql", "env=pendulum", "stepz=3"], ["stepz does not exist", "steps"]),
+    "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),
+    "unknown environment's key": (["algo=iql", "env=pendulum", "env.backen=x"], ["env.backen ", "env.backend"]),
+    "word for a whole number": (["algo=iql", "env=pendulum", "steps=abc"], ["steps=abc", "whole number"]),
+    "fraction for a whole number": (["algo=iql", "env=pendulum", "seed=1.5"], ["seed=1.5", "whole number"]),
+    "word for a number": (["algo=iql", "env=pendulum", "algo.expectile=abc"], ["algo.expectile=abc", "takes a number"]),
+    "number for a switch": (["algo=iql", "env=pendulum", "compile=7"], ["compile=7", "true or false"]),
+    "number for an algorithm's switch": (
+        ["algo=iql", "env=pendulum", "algo.normalize_obs=0.5"], ["algo.normalize_obs=0.5", "true or false"],
+    ),
+    "word for a switch": (["algo=iql", "env=pendulum", "compile=maybe"], ["compile=maybe", "true or false"]),
+    "word in a list of numbers": (["algo=iql", "env=pendulum", "algo.hidden=[a]"], ["algo.hidden=[a]", "whole number"]),
+    "null where there is none": (["algo=iql", "env=pendulum", "seed=null"], ["seed=null"]),
+    "no steps": (["algo=iql", "env=pendulum", "steps=0"], ["steps=0 must be at least 1"]),
+    "no episodes": (["algo=iql", "env=pendulum", "eval_episodes=0"], ["eval_episodes=0 must be at least 1"]),
+    "no environments": (["algo=iql", "env=pendulum", "num_envs=0"], ["num_envs=0 must be at least 1"]),
+    "no threads": (["algo=iql", "env=pendulum", "threads=0"], ["threads=0 must be at least 1"]),
+    "never evaluate": (["algo=iql", "env=pendulum", "eval_every=0"], ["eval_every=0 must be at least 1"]),
+    "never save": (["algo=iql", "env=pendulum", "checkpoint_every=-5"], ["checkpoint_every=-5 must be at least 1"]),
+    "never log": (["algo=iql", "env=pendulum", "log_every=0"], ["log_every=0 must be at least 1"]),
+    "negative seed": (["algo=iql", "env=pendulum", "seed=-1"], ["seed=-1 must lie between 0 and"]),
+    "seed beyond 32 bits": (["algo=iql", "env=pendulum", "seed=4294967296"], ["seed=4294967296 must lie between 0"]),
+    "expectile beyond one": (["algo=iql", "env=pendulum", "algo.expectile=2"], ["algo.expectile=2.0", "0 and 1"]),
+    "fraction beyond one": (["algo=bc", "env=pendulum", "algo.top_fraction=7"], ["algo.top_fraction=7.0", "most 1"]),
+    "no equals sign": (["algo=iql", "pendulum"], ["'pendulum' is not key=value"]),
+    "an option there is not": (["--algo", "iql"], ["'--algo' is not key=value"]),
+    "unbalanced bracket": (["algo=iql", "env=pendulum", "algo.hidden=[1"], ["cannot read algo.hidden=[1"]),
+    "sweep without -m": (["algo=iql", "env=pendulum", "seed=0,1"], ["zoo run -m algo=iql env=pendulum seed=0,1"]),
+    "an added key": (["algo=iql", "env=pendulum", "+steps=3"], ["write steps=3"]),
+    "actions it cannot take": (["algo=sac", "env=cartpole"], ["sac needs continuous actions", "Discrete(2)"]),
+    "unknown backend": (["algo=sac", "env=pendulum", "env.backend=foo"], ["env.backend=foo", "gymnasium"]),
+    "unknown logger": (["algo=sac", "env=pendulum", "logger=tensorbord"], ["logger=tensorbord", "tensorboard"]),
+    "unknown device": (["algo=sac", "env=pendulum", "device=foo"], ["device=foo", "device=cpu"]),
+    "observations that are no box": (["algo=sac", "env=Blackjack-v1"], ["observations must be a Box"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=list(REFUSED))
+def test_a_mistake_is_refused_in_one_line_that_says_what_to_type(zoo, tmp_path, pendulum_file, arguments, words):
+    dataset = [] if any(a.startswith("dataset=") for a in arguments) else [f"dataset={pendulum_file}"]
+    result = zoo("run", *arguments, *(dataset if "algo=sac" not in arguments and arguments[0] != "--algo" else []))
+    assert result.code == 2, result
+    assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    for word in words:
+        assert word in result.err
+    assert not list(tmp_path.iterdir())  # nothing left behind
+
+
+def test_a_dataset_of_another_environment_is_refused_with_both_shapes(zoo, tmp_path, pendulum_file):
+    result = zoo("run", "algo=bc", "env=hopper", f"dataset={pendulum_file}")
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    for word in ("(3,)", "(11,)", "hopper"):
+        assert word in result.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused(zoo, tmp_path):
+    result = zoo("run", "algo=sac", "env=pendulum", "device=cuda")
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: device=cuda [^\n]+device=cpu[^\n]*\n", result.err), result.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_run_leaves_a_folder_that_was_there_before_as_it_was(zoo, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert zoo("run", "algo=sac", "env=cartpole", "run_dir=mine").code == 2
+    assert (tmp_path / "mine").is_dir()
+    assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["rum"], ["evl", "x"]])
+def test_an_unknown_command_is_refused_with_the_nearest(zoo, arguments):
+    result = zoo(*arguments)
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: \w+ is not a command\. [^\n]*\b(run|eval)\b[^\n]*\n", result.err), result.err
+
+
+def test_eval_of_no_run_and_of_no_episodes_is_refused(zoo, tmp_path):
+    for arguments in (["nowhere"], ["nowhere", "--episodes", "0"]):
+        result = zoo("eval", *arguments)
+        assert result.code == 2
+        assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    assert not list(tmp_path.iterdir())
+
+
+# --- Help ---
+
+
+def test_run_help_lists_every_key_with_its_default_and_meaning(zoo):
+    help_text = zoo("run", "--help").out
+    for field in dataclasses.fields(RunConfig):
+        line = re.search(rf"^  {field.name} +(\S+) +(\S.*)$", help_text, re.MULTILINE)
+        assert line, field.name
+        if isinstance(field.default, int | str) and field.name != "algo":
+            assert line[1].replace("_", "") == str(field.default).replace("_", "")
+    for field in dataclasses.fields(EnvConfig):
+        assert re.search(rf"^  env\.{field.name} .* \w.*$", help_text, re.MULTILINE), field.name
+
+
+@pytest.mark.parametrize("name", list(algorithms()))
+def test_help_of_an_algorithm_lists_its_keys_with_default_and_meaning(zoo, name):
+    result = zoo("run", f"algo={name}", "--help")
+    assert result.code == 0
+    for field in dataclasses.fields(algorithms()[name].module.Config):
+        line = re.search(rf"^  algo\.{field.name} +(\[.*?\]|\S+) +(\S.*)$", result.out, re.MULTILINE)
+        assert line, field.name
+        if isinstance(field.default, float):
+            assert float(line[1].replace("_", "")) == field.default
+
+
+def test_list_names_every_algorithm_and_environment(zoo):
+    out = zoo("list").out
+    for name in [*algorithms(), *environments()]:
+        assert re.search(rf"^  {name} ", out, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["run", "--help"], ["--version"]])
+def test_answers_at_once_without_torch(arguments):
+    code = (
+        f"import sys; from zoo.cli import main; code = main({arguments}); "
+        "assert not {'torch', 'gymnasium', 'hydra', 'numpy'} & set(sys.modules), sorted(sys.modules); sys.exit(code)"
+    )
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.5  # of the processor: the machine may be busy with other things
+
+
+def test_a_reader_that_goes_away_early_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m zoo.cli list | head -1", shell=True, capture_output=True, text=True, check=False,
+        cwd=Path(os.sep),
+    )  # fmt: skip
+    assert done.stdout == "algorithms (algo=)\n"
+    assert done.stderr == ""
+
+
+def test_without_a_command_it_shows_what_there_is(zoo):
+    result = zoo()
+    assert result.code == 2
+    assert "zoo run algo=iql env=hopper" in result.out

@@ -1,0 +1,263 @@
+"""Runs that are killed, interrupted or broken, and what resuming makes of them."""
+
+import csv
+import json
+import random
+import re
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+
+SETTINGS = ("algo=iql", "steps=600", "eval_every=50", "checkpoint_every=20", "log_every=10", "seed=1")
+
+
+def status(run_dir: Path) -> str:
+    return json.loads((run_dir / "run.json").read_text())["status"]
+
+
+def flat(value, prefix="") -> dict[str, object]:
+    """A checkpoint's leaves by their path in it."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: leaf for name, part in items for key, leaf in flat(part, f"{prefix}/{name}").items()}
+    return {prefix: value}
+
+
+def same(one: Path, other: Path) -> None:
+    """Everything but the time it took is equal, tensors bit for bit."""
+    leaves, others = (flat(torch.load(path / "checkpoint.pt", weights_only=True)) for path in (one, other))
+    assert leaves.keys() == others.keys()
+    for key, leaf in leaves.items():
+        if key != "/seconds":
+            equal = torch.equal(leaf, others[key]) if isinstance(leaf, torch.Tensor) else leaf == others[key]
+            assert equal, key
+    assert (one / "evaluations.csv").read_bytes() == (other / "evaluations.csv").read_bytes()
+    assert metrics(one) == metrics(other)
+
+
+def metrics(run_dir: Path) -> list[list[str]]:
+    """The rows that are due every `log_every` steps, without times; an interruption adds one of its own."""
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["step"]) % 10 == 0]
+    return [[value for key, value in row.items() if key not in ("seconds", "steps_per_second")] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(train) -> Path:
+    return train("uninterrupted", *SETTINGS)
+
+
+@pytest.fixture
+def command(pendulum_file):
+    quick = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=32")
+    return ("run", "env=pendulum", f"dataset={pendulum_file}", *quick, *SETTINGS)
+
+
+def test_a_run_killed_again_and_again_ends_as_one_that_was_not(start, command, uninterrupted, tmp_path):
+    run_dir, kills, chance = tmp_path / "killed", 0, random.Random(0)
+    process = start(*command, f"run_dir={run_dir}")
+    while True:
+        process.wait_for(run_dir / "checkpoint.pt")
+        if kills < 8:
+            time.sleep(chance.uniform(0, 0.3))
+            process.kill()
+        result = process.wait()
+        if status(run_dir) == "finished":
+            break
+        assert result.code == -signal.SIGKILL, result.err
+        kills += 1
+        process = start("run", f"resume={run_dir}")
+    assert kills >= 2, "the run was over before it could be killed"
+    assert status(run_dir) == "finished"
+    same(run_dir, uninterrupted)
+    assert not list(run_dir.glob("*.partial"))
+
+
+def test_a_run_killed_after_its_last_step_finishes_on_resuming(uninterrupted, zoo, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(uninterrupted, run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    assert "after 600 steps" in result.out
+    assert status(run_dir) == "finished"
+    same(run_dir, uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command, uninterrupted, tmp_path, zoo, number):
+    run_dir = tmp_path / "run"
+    process = start(*command, "checkpoint_every=100_000", f"run_dir={run_dir}")
+    process.wait_for(run_dir / "evaluations.csv")
+    process.kill(number)
+    result = process.wait()
+    assert result.code == 130
+    assert re.fullmatch(r"zoo: interrupted after step \d+; .*zoo run resume=\S+\n", result.err)
+    assert status(run_dir) == "interrupted"
+    assert 50 <= torch.load(run_dir / "checkpoint.pt", weights_only=True)["step"] < 600
+
+    resumed = zoo(*re.search("zoo (run) (resume=.*)", result.err).groups())
+    assert resumed.code == 0, resumed.err
+    same(run_dir, uninterrupted)
+
+
+def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zoo):
+    run_dir = tmp_path / "run"
+    process = start(
+        "run", "algo=sac", "env=pendulum", "steps=1_000", "eval_every=500", "eval_episodes=1", "logger=none",
+        "log_every=50", "checkpoint_every=100", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2",
+        f"run_dir={run_dir}",
+    )  # fmt: skip
+    process.wait_for(run_dir / "checkpoint.pt")
+    process.kill()
+    assert process.wait().code == -signal.SIGKILL
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    assert state["step"] == 1_000
+    assert state["tracked"][1]["size"] == 1_000
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(50, 1_001, 50))
+
+
+# --- What cannot be resumed ---
+
+
+@pytest.fixture
+def unfinished(uninterrupted, tmp_path) -> Path:
+    """The folder of a run that was killed, as far as it can tell."""
+    run_dir = tmp_path / "unfinished"
+    shutil.copytree(uninterrupted, run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    return run_dir
+
+
+def refused(result, code: int, *words: str) -> None:
+    assert result.code == code, result
+    assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    for word in words:
+        assert word in result.err
+
+
+def test_a_finished_run_is_not_resumed(zoo, uninterrupted):
+    refused(zoo("run", f"resume={uninterrupted}"), 2, "has finished", f"zoo eval {uninterrupted}")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_folder_that_is_no_run_is_not_resumed(zoo, tmp_path, made):
+    if made:
+        (tmp_path / "folder").mkdir()
+    refused(zoo("run", "resume=folder"), 2, "folder is not the folder of a run")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"] * made
+    assert not list(tmp_path.glob("folder/*"))
+
+
+def test_a_run_without_a_checkpoint_is_not_resumed(zoo, unfinished):
+    (unfinished / "checkpoint.pt").unlink()
+    refused(zoo("run", f"resume={unfinished}"), 1, "before its first checkpoint")
+
+
+def test_resuming_takes_no_other_settings(zoo, unfinished):
+    refused(zoo("run", f"resume={unfinished}", "steps=9"), 2, "steps=9 cannot be given")
+    refused(zoo("run", "algo=bc", "env=pendulum", "-m", f"resume={unfinished}"), 2, "zoo run resume=DIR")
+
+
+@pytest.mark.parametrize("keep", [0, 1_000])
+def test_a_damaged_checkpoint_is_a_failure_in_one_line(zoo, unfinished, keep):
+    path = unfinished / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(zoo("run", f"resume={unfinished}"), 1, "checkpoint.pt is not a readable checkpoint")
+    assert path.stat().st_size == keep
+
+
+def test_a_checkpoint_that_holds_code_is_not_run(zoo, unfinished, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "exploded",))
+
+    torch.save({"step": 3, "tracked": [Bomb()]}, unfinished / "checkpoint.pt")
+    refused(zoo("run", f"resume={unfinished}"), 1, "checkpoint.pt is not a readable checkpoint")
+    refused(zoo("eval", unfinished), 1, "checkpoint.pt is not a readable checkpoint")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_dataset_that_has_changed_is_noticed(zoo, unfinished, tmp_path, pendulum_file):
+    changed = tmp_path / "changed.hdf5"
+    shutil.copy(pendulum_file, changed)
+    with h5py.File(changed, "r+") as file:
+        file["rewards"][7] += 1
+    record = json.loads((unfinished / "run.json").read_text())
+    record["config"]["dataset"] = str(changed)
+    (unfinished / "run.json").write_text(json.dumps(record))
+    refused(zoo("run", f"resume={unfinished}"), 2, "has changed")
+    assert (unfinished / "checkpoint.pt").exists()
+
+
+# --- Folders that are taken ---
+
+
+def test_a_folder_in_use_is_neither_taken_nor_resumed(start, zoo, command, tmp_path):
+    run_dir = tmp_path / "run"
+    process = start(*command, "steps=1_000_000", f"run_dir={run_dir}")
+    process.wait_for(run_dir / "checkpoint.pt")
+    refused(zoo(*command, f"run_dir={run_dir}"), 2, "in use")
+    refused(zoo("run", f"resume={run_dir}"), 2, "in use")
+    assert process.running()
+
+
+def test_a_folder_with_a_run_is_not_taken(zoo, command, uninterrupted, unfinished):
+    before = (unfinished / "checkpoint.pt").read_bytes()
+    refused(zoo(*command, f"run_dir={uninterrupted}"), 2, "finished run", f"zoo eval {uninterrupted}")
+    refused(zoo(*command, f"run_dir={unfinished}"), 2, "unfinished run", f"zoo run resume={unfinished}")
+    assert (unfinished / "checkpoint.pt").read_bytes() == before
+    (unfinished / "checkpoint.pt").unlink()
+    refused(zoo(*command, f"run_dir={unfinished}"), 2, "before its first checkpoint", f"rm -r {unfinished}")
+
+
+def test_a_folder_with_other_files_is_not_taken(zoo, command, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused(zoo(*command, f"run_dir={tmp_path}"), 2, "not an empty folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+# --- What goes wrong on the way ---
+
+
+def test_a_full_disk_fails_in_one_line_and_keeps_the_checkpoint_before(start, command, tmp_path):
+    run_dir = tmp_path / "run"
+    process = start(*command, "steps=1_000_000", "algo.hidden=[64]", "log_every=1_000", f"run_dir={run_dir}")
+    process.wait_for(run_dir / "checkpoint.pt")
+    checkpoint_size = (run_dir / "checkpoint.pt").stat().st_size
+    limit = 20_000  # bytes a file: room for the CSV files, not for a checkpoint
+    assert checkpoint_size > limit
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    refused(process.wait(), 1, "cannot write", "checkpoint.pt")
+    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["step"] % 20 == 0
+    assert not list(run_dir.glob("*.partial"))
+    assert status(run_dir) == "failed"
+
+
+def test_a_diverging_run_fails_in_one_line_and_leaves_its_state(zoo, command, tmp_path):
+    result = zoo(*command, "algo.critic_lr=1e30", "run_dir=run")
+    refused(result, 1, "diverged", "loss", "diverged.pt")
+    assert torch.load(tmp_path / "run" / "diverged.pt", weights_only=True)["step"] == 10
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert "diverged" in record["error"]
+
+
+def test_rewards_too_large_to_square_are_a_divergence_too(zoo, command, tmp_path, pendulum_file):
+    huge = tmp_path / "huge.hdf5"
+    shutil.copy(pendulum_file, huge)
+    with h5py.File(huge, "r+") as file:
+        file["rewards"][...] = 1e30
+    result = zoo(*command, f"dataset={huge}", "algo.normalize_reward=false", "run_dir=run")
+    refused(result, 1, "diverged", "critic_loss")

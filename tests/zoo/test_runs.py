@@ -1,0 +1,348 @@
+"""What a run leaves behind, and that the trained policy can be had back from it."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import zoo as package
+from zoo.errors import RunError, UsageError
+from zoo.evaluation import SEED_OFFSET
+from zoo.registry import folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- The folder ---
+
+
+def test_run_json_says_what_is_needed_to_repeat_the_run(finished, pendulum_file):
+    record = json.loads((finished / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["config"]["algo"]["expectile"] == 0.7
+    assert record["config"]["algo"]["normalize_obs"] is True
+    assert record["config"]["env"]["id"] == "Pendulum-v1"
+    assert record["config"]["seed"] == 3
+    assert record["versions"]["torch"] == torch.__version__
+    assert {"zoo", "python", "gymnasium", "mujoco", "numpy", "minari"} <= set(record["versions"])
+    assert record["commit"] is None or re.fullmatch("[0-9a-f]{40}", record["commit"])
+    assert record["hardware"]["cpus"] == os.cpu_count()
+    assert record["started"] <= record["ended"]
+    assert record["dataset"]["transitions"] == 2_000
+    assert record["dataset"]["episodes"] == 10
+    assert record["dataset"]["sources"][0]["path"] == str(pendulum_file)
+    assert re.fullmatch("[0-9a-f]{16,}", record["dataset"]["fingerprint"])
+
+
+def test_config_yaml_holds_every_resolved_setting(finished):
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    assert config == json.loads((finished / "run.json").read_text())["config"]
+
+
+def test_metrics_csv_has_a_row_whenever_one_is_due(finished):
+    metrics = rows(finished / "metrics.csv")
+    assert [int(row["step"]) for row in metrics] == [50, 100, 150, 200, 250, 300]
+    assert {"seconds", "steps_per_second", "value_loss", "critic_loss", "actor_loss"} <= set(metrics[0])
+    assert all(np.isfinite(float(value)) for row in metrics for value in row.values())
+
+
+def test_evaluations_csv_holds_the_return_of_every_episode_and_the_score_of_their_mean(finished):
+    evaluations = rows(finished / "evaluations.csv")
+    assert [int(row["step"]) for row in evaluations] == [100, 200, 300]
+    for row in evaluations:
+        returns = [float(value) for value in row["returns"].split()]
+        assert len(returns) == 2
+        assert float(row["return_mean"]) == pytest.approx(np.mean(returns))
+        assert float(row["return_std"]) == pytest.approx(np.std(returns), abs=1e-5)
+        assert float(row["score"]) == pytest.approx(100 * (np.mean(returns) + 1207.6) / (-156.995 + 1207.6))
+        assert float(row["length_mean"]) == 200
+
+
+def test_tensorboard_reads_the_same_numbers(finished):
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    means = [(event.step, event.value) for event in events.Scalars("eval/return_mean")]
+    expected = [(int(row["step"]), float(row["return_mean"])) for row in rows(finished / "evaluations.csv")]
+    np.testing.assert_allclose(means, expected, rtol=1e-6)
+    losses = [event.value for event in events.Scalars("train/critic_loss")]
+    np.testing.assert_allclose(losses, [float(row["critic_loss"]) for row in rows(finished / "metrics.csv")], rtol=1e-6)
+
+
+def test_checkpoint_is_read_without_pickle_and_nothing_half_written_is_left(finished):
+    state = torch.load(finished / "checkpoint.pt", weights_only=True)
+    assert state["step"] == 300
+    assert not list(finished.glob("*.partial"))
+
+
+def test_keeps_the_agent_of_every_evaluation_if_asked_to(finished):
+    kept = {path.name for path in (finished / "agents").iterdir()}
+    assert kept == {"100.pt", "200.pt", "300.pt"}
+    last = torch.load(finished / "agents" / "300.pt", weights_only=True)
+    tracked = torch.load(finished / "checkpoint.pt", weights_only=True)["tracked"][0]
+    assert all(torch.equal(last[key], tracked[key]) for key in last if isinstance(last[key], torch.Tensor))
+
+
+@pytest.mark.parametrize("logger", ["wandb", "tensorboard+wandb"])
+def test_wandb_offline_writes_its_run_into_the_runs_folder(start, tmp_path, pendulum_file, logger):
+    run_dir = tmp_path / "random+10%expert"  # as a mixture's run is named, which W&B takes for no id
+    result = start(
+        "run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=20", "eval_episodes=1", f"logger={logger}",
+        f"run_dir={run_dir}", "algo.hidden=[8]", environment={"WANDB_MODE": "offline"},
+    ).wait()  # fmt: skip
+    assert result.code == 0, result.err
+    assert len(list(run_dir.glob("wandb/offline-run-*/*.wandb"))) == 1
+    assert bool(list(run_dir.glob("events.out.tfevents.*"))) == ("tensorboard" in logger)
+
+
+def test_wandb_that_cannot_start_fails_in_one_line_and_leaves_nothing(start, tmp_path, pendulum_file):
+    result = start(
+        "run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "logger=wandb", f"run_dir={tmp_path / 'run'}",
+        environment={"WANDB_MODE": "online", "WANDB_API_KEY": "", "HOME": str(tmp_path), "NETRC": str(tmp_path / "no")},
+    ).wait()  # fmt: skip
+    assert result.code == 1
+    assert re.fullmatch(r"zoo: logger=wandb cannot start[^\n]+WANDB_MODE=offline[^\n]*\n", result.err), result.err
+    assert not (tmp_path / "run").exists()
+
+
+# --- The policy ---
+
+
+def test_loaded_policy_acts_on_raw_observations_as_the_evaluation_did(finished):
+    policy = package.load(finished)
+    recorded = rows(finished / "evaluations.csv")[-1]["returns"].split()
+    env = gymnasium.make("Pendulum-v1")
+    for i, expected in enumerate(recorded):
+        obs, _ = env.reset(seed=3 + SEED_OFFSET + i)
+        episode_return, ended = 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+            episode_return, ended = episode_return + float(reward), terminated or truncated
+        assert episode_return == pytest.approx(float(expected), abs=0.05)
+
+
+def test_policy_gives_one_action_for_one_observation_and_a_batch_for_a_batch(finished):
+    policy = package.load(str(finished))
+    obs = np.random.default_rng(0).normal(size=(5, 3))
+    batch = policy.act(obs)
+    assert batch.shape == (5, 1)
+    assert policy.act(obs[2]).shape == (1,)
+    np.testing.assert_allclose(policy.act(obs[2]), batch[2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(policy.act(obs), batch)
+    assert not np.array_equal(policy.act(obs, explore=True), policy.act(obs, explore=True))
+
+
+def test_normalization_is_part_of_the_loaded_policy(finished, pendulum_file):
+    import h5py
+
+    with h5py.File(pendulum_file) as file:
+        obs = file["observations"][()]
+    normalizer = package.load(finished).agent.normalizer
+    np.testing.assert_allclose(normalizer.mean, obs.mean(0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(normalizer.std, obs.std(0) + 1e-3, rtol=1e-3)
+
+
+def test_eval_prints_the_mean_return_of_the_runs_last_evaluation(finished, zoo):
+    result = zoo("eval", finished, "--episodes", "2")
+    assert result.code == 0, result.err
+    mean = re.search(r"mean\s+return\s+(-?[\d.]+)", result.out)
+    assert mean is not None
+    assert float(mean[1]) == pytest.approx(float(rows(finished / "evaluations.csv")[-1]["return_mean"]), abs=0.01)
+
+
+def test_eval_with_another_seed_plays_other_episodes(finished, zoo):
+    assert zoo("eval", finished, "--episodes", "2", "--seed", "99").out != zoo("eval", finished, "--episodes", "2").out
+
+
+# --- From Python ---
+
+
+def test_train_from_python_takes_every_setting(tmp_path, pendulum_file):
+    run = package.train(
+        "bc", env="pendulum", dataset=pendulum_file, steps=30, eval_episodes=2, logger="none", seed=5,
+        run_dir=tmp_path / "a folder, with a comma", algo_config={"hidden": [8, 8], "lr": 1e-2, "normalize_obs": False},
+    )  # fmt: skip
+    assert run.config.algo.hidden == [8, 8]
+    assert run.config.algo.lr == 1e-2
+    assert run.config.seed == 5
+    step, episodes = run.evaluations[-1]
+    assert step == 30
+    assert episodes.returns.shape == (2,)
+    assert not (run.dir / "agents").exists()
+    policy = package.load(run.dir)
+    assert [layer.out_features for layer in policy.agent.actor.net if hasattr(layer, "out_features")] == [8, 8, 1]
+
+
+def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="evry"):
+        package.train("bc", env="pendulum", dataset=pendulum_file, evry=3)
+    with pytest.raises(UsageError, match=r"algo\.lr"):
+        package.train("bc", env="pendulum", dataset=pendulum_file, algo_config={"rl": 1.0})
+    with pytest.raises(UsageError, match="resume"):
+        package.train("bc", env="pendulum", resume=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_load_refuses_what_is_not_a_run(tmp_path):
+    with pytest.raises(UsageError, match="not the folder of a run"):
+        package.load(tmp_path)
+
+
+def test_load_of_a_run_without_its_checkpoint_says_so(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    with pytest.raises(RunError, match=r"checkpoint\.pt does not exist"):
+        package.load(tmp_path / "run")
+
+
+def test_any_gymnasium_id_works_even_one_with_a_namespace(tmp_path):
+    gymnasium.register("nowhere/Swing-v3", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=20)
+    try:
+        run = package.train(
+            "sac", env="nowhere/Swing-v3", steps=60, eval_episodes=1, logger="none", run_dir=tmp_path / "run",
+            algo_config={"learning_starts": 30, "hidden": [8]},
+        )  # fmt: skip
+        assert package.load(run.dir).act(np.zeros(3)).shape == (1,)
+        assert rows(run.dir / "evaluations.csv")[-1]["score"] == ""  # no reference scores
+    finally:
+        del gymnasium.registry["nowhere/Swing-v3"]
+
+
+# --- Several runs ---
+
+
+def test_multirun_makes_one_folder_a_combination(zoo, tmp_path, pendulum_file):
+    result = zoo(
+        "run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=10", "eval_episodes=1",
+        "logger=none", "seed=0,1", "algo.lr=0.1,0.01", "algo.hidden=[8]",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    made = [json.loads(path.read_text())["config"] for path in tmp_path.glob("runs/pendulum/*/run.json")]
+    assert {(c["seed"], c["algo"]["lr"]) for c in made} == {(0, 0.1), (0, 0.01), (1, 0.1), (1, 0.01)}
+
+
+def test_multirun_finds_a_typing_error_in_the_last_run_before_the_first_begins(zoo, tmp_path, pendulum_file):
+    result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=10,0")
+    assert result.code == 2
+    assert "steps=0" in result.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_multirun_into_one_folder_is_refused_at_once(zoo, tmp_path, pendulum_file):
+    result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=one", "seed=0,1")
+    assert result.code == 2
+    assert "Leave run_dir out" in result.err
+    assert not list(tmp_path.iterdir())
+
+
+# --- An algorithm file that somebody copied ---
+
+
+@pytest.fixture(scope="module")
+def edited_run(tmp_path_factory, pendulum_file) -> tuple[Path, Path]:
+    """A run of an edited copy of IQL, started as a script from another folder; and the copy."""
+    base = tmp_path_factory.mktemp("elsewhere")
+    source = (folder("algos") / "iql.py").read_text()
+    edited = source.replace("run.log(", 'run.log({"edited": torch.tensor(42.0)} | ')
+    edited = edited.replace("class Config:\n", "class Config:\n    patience: int = 7  # steps\n")
+    assert edited.count("patience") == edited.count('"edited"') == 1
+    (base / "mine.py").write_text(edited)
+    arguments = ["algo.patience=8", "env=pendulum", f"dataset={pendulum_file}", "steps=20", "eval_episodes=2"]
+    done = subprocess.run(
+        [sys.executable, "mine.py", *arguments, "logger=none", "run_dir=run", "algo.hidden=[8]"],
+        cwd=base, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return base / "run", base / "mine.py"
+
+
+def test_an_edited_copy_runs_as_a_script_and_the_edit_takes_effect(edited_run):
+    run_dir, _ = edited_run
+    assert {row["edited"] for row in rows(run_dir / "metrics.csv")} == {"42.0"}
+    assert json.loads((run_dir / "run.json").read_text())["config"]["algo"]["patience"] == 8
+
+
+def test_eval_of_a_copys_run_needs_the_file_and_says_so(edited_run, zoo):
+    run_dir, file = edited_run
+    refused = zoo("eval", run_dir)
+    assert refused.code == 2
+    assert f"--file {file}" in refused.err
+    result = zoo("eval", run_dir, "--episodes", "2", "--file", file)
+    assert result.code == 0, result.err
+    mean = float(rows(run_dir / "evaluations.csv")[-1]["return_mean"])
+    assert f"{mean:.2f}" in result.out
+    assert package.load(run_dir, file).act(np.zeros(3)).shape == (1,)
+
+
+def test_eval_with_a_file_that_is_not_there(edited_run, zoo):
+    result = zoo("eval", edited_run[0], "--file", "nowhere.py")
+    assert result.code == 2
+    assert "nowhere.py is not a file" in result.err
+
+
+def test_eval_with_a_file_whose_networks_have_changed(edited_run, zoo, tmp_path):
+    run_dir, file = edited_run
+    (tmp_path / "mine.py").write_text(file.read_text().replace("EnsembleMLP(2,", "EnsembleMLP(3,"))
+    result = zoo("eval", run_dir, "--file", tmp_path / "mine.py")
+    assert result.code == 1
+    assert "does not fit" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+# --- The same command twice ---
+
+
+def test_two_offline_runs_of_one_command_give_identical_evaluations_in_any_process(
+    train, start, tmp_path, pendulum_file
+):
+    once = train("once", "algo=iql", "steps=120", "eval_every=40", "seed=11")
+    command = (
+        "run", "env=pendulum", f"dataset={pendulum_file}", "eval_episodes=2", "logger=none", "algo.hidden=[16]",
+        "algo.batch_size=32", "algo=iql", "steps=120", "eval_every=40",
+    )  # fmt: skip
+    again = subprocess.run(
+        [sys.executable, "-m", "zoo.cli", *command, "seed=11", f"run_dir={tmp_path / 'again'}"],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again" / "evaluations.csv").read_bytes() == (once / "evaluations.csv").read_bytes()
+    assert start(*command, "seed=12", f"run_dir={tmp_path / 'other'}").wait().code == 0
+    assert (tmp_path / "other" / "evaluations.csv").read_bytes() != (once / "evaluations.csv").read_bytes()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_two_online_runs_of_one_command_give_identical_evaluations(zoo, tmp_path, num_envs):
+    for name in ("once", "again"):
+        result = zoo(
+            "run", "algo=sac", "env=pendulum", "steps=450", "eval_every=150", "eval_episodes=2", "logger=none",
+            "seed=4", f"num_envs={num_envs}", "algo.learning_starts=210", "algo.hidden=[16]",
+            f"run_dir={name}", "log_every=150",
+        )  # fmt: skip
+        assert result.code == 0, result.err
+    once, again = ((tmp_path / name / "evaluations.csv").read_bytes() for name in ("once", "again"))
+    assert once == again
+    assert len({row["returns"] for row in rows(tmp_path / "once" / "evaluations.csv")}) > 1  # it did learn something
+
+
+def test_losses_that_begin_after_the_first_rows_get_their_columns(zoo, tmp_path):
+    zoo(
+        "run", "algo=sac", "env=pendulum", "steps=300", "eval_episodes=1", "logger=none", "log_every=100",
+        "run_dir=run", "algo.learning_starts=150", "algo.hidden=[8]",
+    )  # fmt: skip
+    metrics = rows(tmp_path / "run" / "metrics.csv")
+    assert [bool(row["critic_loss"]) for row in metrics] == [False, True, True]
+    assert [row["episode_length"] for row in metrics] == ["nan", "200.0", "nan"]  # the one episode ended at step 200
