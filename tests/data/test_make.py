@@ -1,0 +1,265 @@
+"""`zoo data make`: D4RL's five kinds by their definitions, from one small SAC run."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+import torch
+
+from zoo import cli
+from zoo.collect import collect
+from zoo.datasets import Arrays, read_minari
+from zoo.envs import EnvConfig
+
+from .conftest import same, tree
+
+KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+SMALL = ["--steps", "600", "algo.learning_starts=100", "eval_every=100", "eval_episodes=4", "algo.hidden=[32,32]"]
+SMALL += [f"algo.{part}_lr=0.003" for part in ("actor", "critic", "alpha")]  # so that 600 steps teach something
+RANDOM_RETURN = 5.2  # of configs/env/inverted_pendulum.yaml
+
+
+def store_of(home: Path) -> Path:
+    return home / "store" / "zoo" / "inverted_pendulum"
+
+
+def make_in(home: Path, *arguments: str) -> int:
+    """Runs `zoo data make inverted_pendulum ...` with that folder as working folder and place of the store."""
+    home.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("MINARI_DATASETS_PATH", str(home / "store"))
+        return cli.main(["data", "make", "inverted_pendulum", *arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder in which all five kinds were made: `runs/` and `store/`."""
+    home = tmp_path_factory.mktemp("made")
+    assert make_in(home, *KINDS, "--size", "700", *SMALL) == 0
+    return home
+
+
+@pytest.fixture(scope="module")
+def run_dir(made: Path) -> Path:
+    return made / "runs" / "inverted_pendulum" / "sac-data-seed0"
+
+
+def read(home: Path, name: str) -> Arrays:
+    return read_minari(store_of(home) / f"{name}-v0" / "data")
+
+
+def recorded(home: Path, name: str) -> dict:
+    return json.loads((store_of(home) / f"{name}-v0" / "data" / "metadata.json").read_text())
+
+
+def evaluations(run_dir: Path) -> list[tuple[int, float]]:
+    with (run_dir / "evaluations.csv").open() as file:
+        return [(int(row["step"]), float(row["return_mean"])) for row in csv.DictReader(file)]
+
+
+def test_each_kind_is_a_minari_dataset_of_its_env_in_whole_episodes(made) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(made / "store"))
+        for kind in KINDS:
+            loaded = minari.load_dataset(f"zoo/inverted_pendulum/{kind}-v0")
+            assert loaded.spec.env_spec.id == "InvertedPendulum-v5"
+            assert loaded.recover_environment().spec.id == "InvertedPendulum-v5"
+            ends = [episode.terminations[-1] or episode.truncations[-1] for episode in loaded]
+            assert all(ends)
+            if kind != "medium-replay":
+                assert 700 <= loaded.total_steps < 700 + 1_000
+
+
+def test_medium_is_the_first_agent_a_third_of_the_way_to_the_expert(made, run_dir) -> None:
+    rows = evaluations(run_dir)
+    third = RANDOM_RETURN + (rows[-1][1] - RANDOM_RETURN) / 3
+    step, value = next((step, value) for step, value in rows if value >= third)
+    (part,) = recorded(made, "medium")["zoo"]["parts"]
+    assert (part["training_step"], part["evaluation_return"]) == (step, pytest.approx(value))
+    (part,) = recorded(made, "expert")["zoo"]["parts"]
+    assert (part["training_step"], part["evaluation_return"]) == (600, pytest.approx(rows[-1][1]))
+
+
+def test_medium_replay_is_the_replay_buffer_up_to_that_moment(made, run_dir) -> None:
+    (part,) = recorded(made, "medium-replay")["zoo"]["parts"]
+    count = part["training_step"]
+    assert 0 < count <= 600
+    buffer = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][1]
+    arrays = read(made, "medium-replay")
+    assert part["transitions"] == len(arrays.reward) == count
+    for name in ("obs", "action", "reward", "next_obs", "terminated"):
+        np.testing.assert_array_equal(getattr(arrays, name), buffer[name][:count].numpy())
+
+
+def test_medium_replay_of_a_smaller_size_is_spread_over_the_whole_time(made, run_dir, tmp_path) -> None:
+    assert make_in(tmp_path, "medium-replay", "--size", "60", "--run", str(run_dir)) == 0
+    whole, thinned = read(made, "medium-replay"), read(tmp_path, "medium-replay")
+    longest = whole.episode_lengths.max()
+    assert 60 - longest <= len(thinned.reward) <= 60 + longest
+    place = {row.tobytes(): i for i, row in enumerate(whole.obs)}
+    places = [place[row.tobytes()] for row in thinned.obs]
+    assert places == sorted(places)
+    assert places[-1] > len(whole.reward) / 2
+
+
+def test_medium_expert_is_half_of_each(made) -> None:
+    medium, expert, both = (read(made, kind) for kind in ("medium", "expert", "medium-expert"))
+    parts = recorded(made, "medium-expert")["zoo"]["parts"]
+    assert [part["kind"] for part in parts] == ["medium", "expert"]
+    assert all(part["transitions"] >= 350 for part in parts)
+    split = parts[0]["transitions"]
+    np.testing.assert_array_equal(both.obs[:split], medium.obs[:split])
+    np.testing.assert_array_equal(both.obs[split:], expert.obs[: parts[1]["transitions"]])
+
+
+def test_random_actions_are_uniform_over_the_action_space(made) -> None:
+    action = read(made, "random").action
+    assert -3 <= action.min() < -2.9 < 2.9 < action.max() <= 3
+    assert abs(action.mean()) < 4 * 3 / np.sqrt(3 * len(action))
+    assert np.histogram(action, 6)[0].min() > len(action) / 12
+
+
+def test_the_metadata_records_the_exact_command_and_what_came_of_it(made) -> None:
+    metadata = recorded(made, "random")
+    command = "zoo data make inverted_pendulum random medium medium-replay expert medium-expert --size 700 --steps 600"
+    assert metadata["zoo"]["command"].startswith(command)
+    assert command in metadata["description"]
+    assert metadata["author"] == ["rl-zoo"]
+    assert metadata["zoo"]["seed"] == 0
+    arrays = read(made, "random")
+    (part,) = metadata["zoo"]["parts"]
+    assert part["return_mean"] == pytest.approx(arrays.episode_returns.mean())
+    assert metadata["fingerprint"] == arrays.fingerprint()
+
+
+def test_the_command_repeated_elsewhere_makes_the_same_data(made, tmp_path) -> None:
+    assert make_in(tmp_path / "again", *KINDS, "--size", "700", *SMALL) == 0
+    for kind in KINDS:
+        assert same(read(tmp_path / "again", kind), read(made, kind))
+
+
+def test_another_seed_makes_other_data(made, run_dir, tmp_path) -> None:
+    assert make_in(tmp_path / "other", "expert", "--size", "700", "--seed", "1", "--run", str(run_dir)) == 0
+    assert not same(read(tmp_path / "other", "expert"), read(made, "expert"))
+
+
+def test_a_finished_run_is_reused_and_not_trained_again(made, run_dir, tmp_path, capsys) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    assert make_in(tmp_path, "medium", "--size", "700", *SMALL) == 0
+    assert "step       100" not in capsys.readouterr().out
+    assert same(read(tmp_path, "medium"), read(made, "medium"))
+    assert make_in(tmp_path, "expert", "--size", "700", *SMALL, "algo.discount=0.9") == 2
+    assert "algo.discount=0.99, not 0.9" in capsys.readouterr().err
+
+
+def test_a_mixture_goes_by_its_name_into_a_folder_of_choice_without_the_flat_copy(made, run_dir, tmp_path) -> None:
+    arguments = ["random+50%medium+10%expert", "--name", "mixed", "--size", "700", "--run", str(run_dir)]
+    assert make_in(tmp_path, *arguments, "--out", str(tmp_path / "package" / "mixed")) == 0
+    assert sorted(tree(tmp_path)) == ["package/mixed/data/main_data.hdf5", "package/mixed/data/metadata.json"]
+    mixed = read_minari(tmp_path / "package" / "mixed" / "data")
+    parts = [read(made, "random"), read(made, "medium"), read(made, "expert")]
+    expected = [part.head(share * len(part.reward)) for part, share in zip(parts, (1, 0.5, 0.1), strict=True)]
+    np.testing.assert_array_equal(mixed.obs, np.concatenate([part.obs for part in expected]))
+    metadata = json.loads((tmp_path / "package/mixed/data/metadata.json").read_text())
+    assert metadata["dataset_id"] == "zoo/inverted_pendulum/mixed-v0"
+
+
+def test_random_data_needs_no_training(tmp_path) -> None:
+    assert make_in(tmp_path, "random", "--size", "50") == 0
+    assert not (tmp_path / "runs").exists()
+    assert len(read(tmp_path, "random").reward) >= 50
+
+
+def test_collected_episodes_are_what_the_environments_play_for_these_actions() -> None:
+    env = EnvConfig(id="InvertedPendulum-v5")
+    arrays = collect(env, lambda rollout: rollout.random_action(), 300, seed=7)
+    start = 0
+    for index in range(10):
+        copy = gymnasium.make(env.id)
+        obs, _ = copy.reset(seed=7 + index)
+        steps, ended = 0, True
+        while (steps < 30 or not ended) and start < len(arrays.reward):  # an environment's share is 30 transitions
+            np.testing.assert_array_equal(arrays.obs[start], obs.astype(np.float32))
+            obs, reward, terminated, truncated, _ = copy.step(arrays.action[start])
+            assert arrays.reward[start] == np.float32(reward)
+            np.testing.assert_array_equal(arrays.next_obs[start], obs.astype(np.float32))
+            assert (arrays.terminated[start], arrays.truncated[start]) == (terminated, truncated)
+            ended = terminated or truncated
+            if ended:
+                obs, _ = copy.reset()
+            start, steps = start + 1, steps + 1
+        copy.close()
+    assert start == len(arrays.reward) >= 300
+
+
+def edit_json(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_runs_that_datasets_cannot_be_made_of_are_refused_in_one_line(run_dir, tmp_path, capsys) -> None:
+    def refused(code: int, part: str, kind: str = "medium") -> None:
+        assert make_in(tmp_path, kind, "--size", "50", "--run", str(copy)) == code
+        error = capsys.readouterr().err
+        assert error.startswith("zoo: ")
+        assert error.count("\n") == 1
+        assert part in error
+        assert not (tmp_path / "store").exists()
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    config = json.loads((copy / "run.json").read_text())["config"]
+    edit_json(copy / "run.json", status="interrupted")
+    refused(2, "has not finished")
+    edit_json(copy / "run.json", status="finished", config=config | {"keep_agents": False})
+    refused(2, "keep_agents=true")
+    pendulum = {"id": "Pendulum-v1", "name": "pendulum"}
+    edit_json(copy / "run.json", config=config | {"env": config["env"] | pendulum})
+    refused(2, "a run of sac on Pendulum-v1")
+    edit_json(copy / "run.json", config=config)
+    table = (copy / "evaluations.csv").read_text()
+    with (copy / "evaluations.csv").open("a") as file:
+        file.write("700,1.0,0,0,1,1\n")
+    refused(1, "no better than random actions")
+    (copy / "evaluations.csv").write_text(table)
+    shutil.rmtree(copy / "agents")
+    refused(1, "does not exist", "expert")
+
+
+def test_a_replay_buffer_that_forgot_its_start_makes_no_medium_replay(tmp_path, capsys) -> None:
+    assert make_in(tmp_path, "medium-replay", "--size", "50", *SMALL, "algo.buffer_size=300") == 2
+    assert "kept 300 of 600" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("before_first_checkpoint", [True, False])
+def test_a_command_that_was_killed_goes_on_when_it_is_repeated(tmp_path, before_first_checkpoint) -> None:
+    every = 100_000 if before_first_checkpoint else 300
+    arguments = ["medium-replay", "--size", "5000", *SMALL, "--steps", "900", f"checkpoint_every={every}"]
+    command = [sys.executable, "-m", "zoo.cli", "data", "make", "inverted_pendulum", *arguments]
+    environment = os.environ | {"MINARI_DATASETS_PATH": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
+    run_dir = tmp_path / "runs" / "inverted_pendulum" / "sac-data-seed0"
+    awaited = run_dir / ("evaluations.csv" if before_first_checkpoint else "checkpoint.pt")
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not awaited.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert json.loads((run_dir / "run.json").read_text())["status"] == "running"
+    assert make_in(tmp_path, *arguments) == 0
+    record = json.loads((run_dir / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert ("resumed" in record) is not before_first_checkpoint
+    step = recorded(tmp_path, "medium-replay")["zoo"]["parts"][0]["training_step"]
+    assert len(read(tmp_path, "medium-replay").reward) == step
