@@ -180,13 +180,12 @@ def _provenance(source: Source) -> dict[str, Any]:
 
     with readable(source):
         metadata = json.loads((source.path / "metadata.json").read_text())
-    shown = ("description", "algorithm_name", "author", "zoo", "fingerprint")
-    return {key: metadata[key] for key in shown if key in metadata}
+    shown = ("description", "algorithm_name", "author", "fingerprint")
+    return {key: metadata[key] for key in shown if key in metadata} | metadata.get("zoo", {})
 
 
 def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RunError("drawing needs matplotlib. Install it: pip install 'rl-zoo[plot]'") from error
@@ -200,7 +199,7 @@ def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
         axes.hist(values, bins=50)
         axes.set(xlabel=f"episode {label}", ylabel="episodes")
     with replacing(png) as file:
-        FigureCanvasAgg(figure).print_png(file)
+        figure.savefig(file, format="png")
 
 
 # --- import -----------------------------------------------------------------------------------------------------------
@@ -326,6 +325,7 @@ def make_command(arguments: list[str]) -> int:
         }
         metadata = {
             "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
+            "author": {"rl-zoo"},
             "algorithm_name": "SAC" if run_dir else "uniform random actions",
             "zoo": origin,
         }

@@ -238,7 +238,6 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
             "minari_version": importlib.metadata.version("minari"),
             "total_episodes": len(arrays.episode_starts),
             "total_steps": len(arrays.reward),
-            "author": {"rl-zoo"},
             "fingerprint": arrays.fingerprint(),
             **metadata,
         }
