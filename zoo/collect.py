@@ -183,6 +183,14 @@ class Collector:
             parts += [(k, part.head(share * len(part.arrays.reward)) if share < 1 else part) for k, part in halves]
         return parts
 
+    def training(self) -> dict[str, Any] | None:
+        """What a dataset's metadata says of the run that its agents are from."""
+        if self.run_dir is None:
+            return None
+        config = self.record["config"]
+        settings = {key: config[key] for key in ("algo", "steps", "seed", "eval_every", "eval_episodes")}
+        return settings | {key: self.record[key] for key in ("commit", "versions")}
+
     def final_step(self) -> int:
         """The training step of the expert: the last."""
         return max(self.evaluations)

@@ -179,9 +179,9 @@ def _provenance(source: Source) -> dict[str, Any]:
     from zoo.datasets import readable
 
     with readable(source):
-        metadata = json.loads((source.path / "metadata.json").read_text())
+        metadata: dict[str, Any] = json.loads((source.path / "metadata.json").read_text())
     shown = ("description", "algorithm_name", "author", "fingerprint")
-    return {key: metadata[key] for key in shown if key in metadata} | metadata.get("zoo", {})
+    return {key: metadata[key] for key in shown if key in metadata} | dict(metadata.get("zoo", {}))
 
 
 def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
@@ -320,7 +320,7 @@ def make_command(arguments: list[str]) -> int:
         name = args.name or kind
         origin = _origin(["make", *arguments]) | {
             "seed": args.seed,
-            "training_steps": collector.final_step() if run_dir else 0,
+            "training": collector.training(),
             "parts": [part.record(part_kind) for part_kind, part in parts],
         }
         metadata = {

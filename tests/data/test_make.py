@@ -137,6 +137,8 @@ def test_the_metadata_records_the_exact_command_and_what_came_of_it(made) -> Non
     assert command in metadata["description"]
     assert metadata["author"] == ["rl-zoo"]
     assert metadata["zoo"]["seed"] == 0
+    assert metadata["zoo"]["training"]["steps"] == 600
+    assert metadata["zoo"]["training"]["algo"]["actor_lr"] == 0.003
     arrays = read(made, "random")
     (part,) = metadata["zoo"]["parts"]
     assert part["return_mean"] == pytest.approx(arrays.episode_returns.mean())
