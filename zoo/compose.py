@@ -137,7 +137,9 @@ def _check_gymnasium_id(env: str) -> None:
     try:
         gymnasium.spec(env)
     except gymnasium.error.Error as error:
-        raise UsageError(f"env={env} does not exist. {nearest(env, [*environments(), *gymnasium.registry])}") from error
+        raise UsageError(
+            f"env={env} does not exist. {nearest(env, [*environments(), *gymnasium.registry], environments())}"
+        ) from error
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:

@@ -16,9 +16,9 @@ class Interrupted(Exception):
     """SIGINT or SIGTERM came and the run has written a checkpoint: exit code 130. The message says how to continue."""
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
-    """A sentence naming the options closest to `name`, or all of them where none is close."""
+def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = None) -> str:
+    """A sentence naming the options closest to `name`; where none is close, the `examples`, or all of them."""
     options = sorted(options)
     lowered = {option.lower(): option for option in options}
     close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
-    return f"Nearest: {', '.join(close)}." if close else f"There are: {', '.join(options)}."
+    return f"Nearest: {', '.join(close)}." if close else f"There are: {', '.join(sorted(examples or options))}."

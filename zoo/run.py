@@ -95,7 +95,9 @@ class Run:
     def envs(self) -> Rollout:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         # a resumed run cannot put the simulators back where they were: it starts new episodes, from other seeds than the first
-        seed = self.config.seed + self.done
+        seed = self.config.seed
+        if self.done:  # drawn, not counted on from it: that would meet the seeds of the evaluation
+            seed = int(np.random.SeedSequence([seed, self.done]).generate_state(1)[0])
         self._rollout = Rollout(
             make(self.config.env, self.config.num_envs),
             seed,
@@ -433,10 +435,13 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(1, device=name)
-        return torch.device(name)
+        device = torch.device(name)
+        torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"device={name} is not on this machine. Try: device=cpu.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device={name} is of a kind that the zoo does not use. Try: device=cpu or device=cuda.")
+    return device
 
 
 def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
