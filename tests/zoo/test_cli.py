@@ -55,6 +55,8 @@ REFUSED = {
     "unknown backend": (["algo=sac", "env=pendulum", "env.backend=foo"], ["env.backend=foo", "gymnasium"]),
     "unknown logger": (["algo=sac", "env=pendulum", "logger=tensorbord"], ["logger=tensorbord", "tensorboard"]),
     "unknown device": (["algo=sac", "env=pendulum", "device=foo"], ["device=foo", "device=cpu"]),
+    "device that computes nothing": (["algo=sac", "env=pendulum", "device=meta"], ["device=meta", "device=cpu"]),
+    "environment like no other": (["algo=sac", "env=xyzzy"], ["env=xyzzy does not exist. There are: acrobot, ant, "]),
     "observations that are no box": (["algo=sac", "env=Blackjack-v1"], ["observations must be a Box"]),
 }  # fmt: skip
 

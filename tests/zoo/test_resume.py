@@ -14,6 +14,9 @@ import h5py
 import pytest
 import torch
 
+from zoo.evaluation import SEED_OFFSET
+from zoo.rollout import Rollout
+
 SETTINGS = ("algo=iql", "steps=600", "eval_every=50", "checkpoint_every=20", "log_every=10", "seed=1")
 
 
@@ -125,6 +128,32 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
     assert state["tracked"][1]["size"] == 1_000
     with (run_dir / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(50, 1_001, 50))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_resumed_online_run_trains_on_episodes_that_it_neither_began_nor_is_evaluated_with(
+    zoo, tmp_path, monkeypatch, seed
+):
+    seeds: list[int] = []
+
+    class Spy(Rollout):
+        def __init__(self, envs, seed, *rest):
+            seeds.append(seed)
+            super().__init__(envs, seed, *rest)
+
+    monkeypatch.setattr("zoo.run.Rollout", Spy)
+    arguments = ("algo=sac", "env=pendulum", "eval_episodes=1", "logger=none", "algo.hidden=[8]", f"seed={seed}")
+    never_learn = "algo.learning_starts=1_000_000"
+    run_dir = tmp_path / "run"
+    assert zoo("run", *arguments, never_learn, f"steps={SEED_OFFSET}", f"run_dir={run_dir}").code == 0
+    record = json.loads((run_dir / "run.json").read_text())
+    record["config"]["steps"] += 100
+    (run_dir / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    began, resumed = seeds
+    assert began == seed
+    assert resumed not in (began, seed + SEED_OFFSET)
 
 
 # --- What cannot be resumed ---

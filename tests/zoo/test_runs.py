@@ -17,6 +17,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import zoo as package
+from zoo.agent import Agent, Policy
+from zoo.envs import Spec
 from zoo.errors import RunError, UsageError
 from zoo.evaluation import SEED_OFFSET
 from zoo.registry import folder
@@ -143,6 +145,23 @@ def test_policy_gives_one_action_for_one_observation_and_a_batch_for_a_batch(fin
     np.testing.assert_allclose(policy.act(obs[2]), batch[2], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(policy.act(obs), batch)
     assert not np.array_equal(policy.act(obs, explore=True), policy.act(obs, explore=True))
+
+
+def test_an_agent_is_only_ever_given_batches():
+    class Echo(Agent):
+        spec = Spec((2, 2), num_actions=3)
+
+        def __init__(self):
+            super().__init__()
+            self.parameter = torch.nn.Parameter(torch.zeros(()))
+
+        def act(self, obs, explore=False):
+            assert obs.ndim == 3
+            return obs.sum((1, 2)).long()
+
+    policy = Policy(Echo())
+    assert policy.act(np.ones((2, 2))) == 4
+    assert policy.act(np.ones((5, 2, 2))).tolist() == [4] * 5
 
 
 def test_normalization_is_part_of_the_loaded_policy(finished, pendulum_file):
