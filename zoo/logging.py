@@ -43,8 +43,10 @@ class CsvLog:
         """Appends a row; a value without a column, such as a loss before the first update, gets a new one."""
         new = [name for name in row if name not in self.columns]
         if new:
-            with self.path.open(newline="") if self.path.exists() else contextlib.nullcontext([]) as file:
-                rows = list(csv.DictReader(file))
+            rows: list[dict[str, Any]] = []
+            if self.path.exists():
+                with self.path.open(newline="") as file:
+                    rows = list(csv.DictReader(file))
             return self._rewrite(self.columns + new, [*rows, row])
         try:
             with self.path.open("a", newline="") as file:
