@@ -2,7 +2,7 @@
 
 An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target
 and their minimum counters overestimation; the actor follows the critics' gradient through a reparameterized,
-tanh-squashed Gaussian; the temperature that weighs the entropy is itself learned so that the entropy stays near a target.
+tanh-squashed Gaussian; the temperature that weighs the entropy is learned too, so that the entropy nears a target.
 
     critic       J_Q  = E[(Q(s, a) - y)^2] / 2,                                                          (Eq. 5)
                  y    = r + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s'))

@@ -2,8 +2,8 @@
 
     python benchmarks/sb3_sac.py --env Hopper-v5 --steps 200000 --seed 0 --out hopper.csv
 
-Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs: step and return_mean, over ten
-episodes from fixed seeds with the deterministic policy every 10,000 steps, so the two files can be laid side by side.
+Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs: step and return_mean, over
+ten episodes from fixed seeds with the deterministic policy every 10,000 steps, so the two files lie side by side.
 """
 
 import argparse
@@ -63,6 +63,7 @@ class Curve(BaseCallback):
 
 
 def main() -> None:
+    """Trains, evaluating on the way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="Hopper-v5")
     parser.add_argument("--steps", type=int, default=200_000)

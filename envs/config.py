@@ -1,4 +1,4 @@
-"""What is known of an environment before it is made (`EnvConfig`), and the shapes and bounds an agent is built for (`Spec`)."""
+"""What is known of an environment before it is made, and the shapes and bounds that an agent is built for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,10 @@ class EnvConfig:
             self.name = self.name or self.id.rsplit("-v", 1)[0].replace("/", "-").lower()
 
     def normalize(self, returns: Any) -> Any:
-        """Normalized score `100 (R - random) / (expert - random)` of Fu et al. 2020 (arXiv 2004.07219), or None without references."""
+        """Normalized score `100 (R - random) / (expert - random)`, or None without references.
+
+        Fu et al. 2020, arXiv 2004.07219, section 4.
+        """
         if self.random_score is None or self.expert_score is None:
             return None
         return 100 * (returns - self.random_score) / (self.expert_score - self.random_score)
@@ -39,8 +42,8 @@ class Spec:
     num_actions: int | None = None  # None: continuous
 
     @classmethod
-    def of(cls, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> "Spec":
-        """The spec of one environment's spaces. Raises ValueError on spaces other than Box -> Box or Box -> Discrete."""
+    def of(cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Spec":
+        """The spec of one environment's spaces. Raises ValueError unless they are Box -> Box or Box -> Discrete."""
         if not isinstance(observation_space, gymnasium.spaces.Box):
             raise ValueError(f"observations must be a Box, not {observation_space}")
         shape = tuple(observation_space.shape)

@@ -33,8 +33,24 @@ def _make_one(env_id: str) -> gymnasium.Env:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was asked for by name
+            if "mujoco" in str(gymnasium.spec(env_id).entry_point):
+                _hush_mujoco()
             return gymnasium.make(env_id)
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
     except (gymnasium.error.Error, ImportError) as error:  # a malformed or withdrawn id, a package that is missing
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
+
+
+def _hush_mujoco() -> None:
+    """MuJoCo writes its warnings to the terminal and to a file in the working directory: makes Python warnings of them.
+
+    All but one, which Gymnasium's HalfCheetah causes by an attribute that MuJoCo means to drop.
+    """
+    import mujoco
+
+    def warn(message: str) -> None:
+        if "settotalmass" not in message:
+            warnings.warn(f"MuJoCo: {message}", stacklevel=2)
+
+    mujoco.set_mju_user_warning(warn)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """The request cannot be met as typed: exit code 2. The message says what was asked, why not, and what to type instead."""
+    """The request cannot be met as typed: exit code 2. Says what was asked, why not, and what to type instead."""
 
 
 class RunError(Exception):

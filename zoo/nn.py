@@ -1,7 +1,7 @@
 """Networks the algorithms share: MLPs, ensembles evaluated as one batched network, and policies over bounded actions.
 
-Every network takes observations `[B, obs_dim]` and speaks the environment's own action units: a policy maps its output onto
-`[low, high]` itself, so that buffers, datasets and critics never see rescaled actions.
+Every network takes observations `[B, obs_dim]` and speaks the environment's own action units: a policy maps its output
+onto `[low, high]` itself, so that buffers, datasets and critics never see rescaled actions.
 """
 
 import math
@@ -56,7 +56,10 @@ class EnsembleMLP(nn.Sequential):
 
 
 class Normalizer(nn.Module):
-    """`(x - mean) / std` with statistics kept as buffers, so that a loaded agent acts on raw observations. Starts as the identity."""
+    """`(x - mean) / std`, at first the identity.
+
+    The statistics are buffers, saved with the agent: a loaded one acts on raw observations.
+    """
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -91,9 +94,10 @@ class BoundedPolicy(nn.Module):
 
 
 class TanhGaussian(BoundedPolicy):
-    """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
+    """A Gaussian whose samples tanh squashes onto the action bounds.
 
-    Mean and log standard deviation are the two halves of one network's output; the latter is clamped to `log_std_bounds`.
+    Haarnoja et al. 2018, arXiv 1801.01290, appendix C. Mean and log standard deviation are the two halves of one
+    network's output; the latter is clamped to `log_std_bounds`.
     """
 
     def __init__(
@@ -125,9 +129,10 @@ class TanhGaussian(BoundedPolicy):
 
 
 class GaussianPolicy(BoundedPolicy):
-    """A Gaussian around a tanh mean with one learned log standard deviation an action, in units of the action's half range.
+    """A Gaussian around a tanh mean, with one learned log standard deviation an action dimension.
 
     The policy of IQL's authors (github ikostrikov/implicit_q_learning): only the mean is squashed, samples are clipped.
+    The standard deviation is in units of half the action's range.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ class Adam(nn.Module):
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay_steps: int | None = None) -> None:
         super().__init__()
-        self.moved = list(parameters)  # in a list, they stay parameters of their own module only
+        self.moved: list[Tensor] = list(parameters)  # in a list, they stay parameters of their own module only
         self.lr, self.decay_steps = lr, decay_steps
         self.step: Tensor
         self.register_buffer("step", torch.zeros(()))
@@ -36,9 +37,9 @@ class Adam(nn.Module):
         """One step down the gradient of a scalar loss."""
         gradients = torch.autograd.grad(loss, self.moved)
         with torch.no_grad():
-            step, *moments = self._buffers.values()  # in the order of their registration; get_buffer is far slower
-            means, squares = moments[0::2], moments[1::2]
-            lr: float | Tensor = self.lr
+            _, *moments = cast("list[Tensor]", list(self._buffers.values()))  # as registered; get_buffer is far slower
+            step, means, squares = self.step, moments[0::2], moments[1::2]
+            lr: Any = self.lr  # a float or, decaying, a tensor
             if self.decay_steps is not None:
                 lr = 0.5 * self.lr * (1 + torch.cos(math.pi / self.decay_steps * step.clamp(max=self.decay_steps)))
             step.add_(1)

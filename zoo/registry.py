@@ -104,7 +104,8 @@ class Algorithm:
         if self.is_own:
             return importlib.import_module(f"zoo.algos.{self.name}")
         spec = importlib.util.spec_from_file_location(self.name, self.path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         spec.loader.exec_module(module)

@@ -36,23 +36,21 @@ class Rollout:
         return torch.as_tensor(self.envs.action_space.sample(), device=self.device)
 
     def step(self, action: Tensor) -> Transition:
-        """One step of every environment; `obs` moves on, past the end of an episode to the first observation of the next."""
+        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
-        ended = terminated | truncated
         self._returns += reward
         self._lengths += 1
-        transition_next_obs = next_obs
-        if ended.any():
-            transition_next_obs = next_obs.copy()
-            for i in np.flatnonzero(ended):
-                transition_next_obs[i] = info["final_obs"][i]
+        obs, self.obs = self.obs, self._tensor(next_obs)
+        successor = self.obs
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            successor = self.obs.clone()
+            for i in ended:
+                successor[i] = self._tensor(info["final_obs"][i])
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[ended], self._lengths[ended] = 0, 0
-        obs, self.obs = self.obs, self._tensor(next_obs)
-        return Transition(
-            obs, action, self._tensor(reward), self.obs if transition_next_obs is next_obs else self._tensor(transition_next_obs),
-            torch.as_tensor(terminated, device=self.device), torch.as_tensor(truncated, device=self.device),
-        )  # fmt: skip
+        flags = (torch.as_tensor(flag, device=self.device) for flag in (terminated, truncated))
+        return Transition(obs, action, self._tensor(reward), successor, *flags)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self.device).float()

@@ -1,0 +1,207 @@
+"""Updates a second of the zoo's IQL and SAC beside their peers', on one core, in one process, in turn.
+
+    pip install -e '.[peers]' && pip install --no-deps 'd3rlpy==2.8.1'
+    OMP_NUM_THREADS=1 python benchmarks/speed.py
+
+Every subject gets the same shapes (Hopper's, batches of 256, two hidden layers of 256) and is timed in turn, round
+after round, so that a machine whose speed drifts slows all of them alike; the medians over the rounds and the ratios
+round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for this, hence `--no-deps`; a peer that is
+not installed is left out. `eager style` is IQL as single-file implementations commonly write it (CORL's manner: a
+network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()` for every loss).
+"""
+
+import argparse
+import copy
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.algos import iql, sac
+from zoo.buffers import ReplayBuffer
+from zoo.datasets import Arrays, Dataset
+from zoo.envs import EnvConfig, Spec, make
+from zoo.rollout import Rollout
+from zoo.run import compile_update
+
+OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper
+EPISODE = 1_000
+CPU = torch.device("cpu")
+
+Subject = Callable[[int], None]  # runs that many updates
+
+
+def random_arrays(size: int) -> Arrays:
+    """Episodes of standard normal observations and uniform actions: speed does not depend on what the numbers are."""
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((size + 1, OBS_DIM), dtype=np.float32)
+    truncated = np.arange(1, size + 1) % EPISODE == 0
+    truncated[-1] = True
+    action = rng.uniform(-1, 1, (size, ACTION_DIM)).astype(np.float32)
+    reward = rng.standard_normal(size, dtype=np.float32)
+    return Arrays(obs[:-1], action, reward, obs[1:], np.zeros(size, bool), truncated)
+
+
+def repeat(step: Callable[[], object]) -> Subject:
+    """A subject out of one step."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            step()
+
+    return run
+
+
+def zoo_iql(arrays: Arrays, compiled: bool) -> Subject:
+    """`algos/iql.py`'s loop."""
+    spec = Spec((OBS_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    data = Dataset(arrays, spec, CPU)
+    agent = iql.IQL(spec, iql.Config())
+    update = compile_update(agent.update) if compiled else agent.update
+    return repeat(lambda: update(data.sample(BATCH_SIZE)))
+
+
+def eager_style_iql(arrays: Arrays) -> Subject:
+    """IQL written the common way, see above."""
+    fields = [torch.from_numpy(field) for field in arrays[:4]] + [torch.from_numpy(arrays.terminated).float()]
+
+    def network(inputs: int, outputs: int) -> nn.Sequential:
+        layers = [nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)]
+        return nn.Sequential(*layers)
+
+    critics = nn.ModuleList([network(OBS_DIM + ACTION_DIM, 1) for _ in range(2)])
+    targets = copy.deepcopy(critics).requires_grad_(False)
+    value, policy = network(OBS_DIM, 1), network(OBS_DIM, ACTION_DIM)
+    log_std = nn.Parameter(torch.zeros(ACTION_DIM))
+    critic_optimizer = torch.optim.Adam(critics.parameters(), lr=3e-4)
+    value_optimizer = torch.optim.Adam(value.parameters(), lr=3e-4)
+    policy_optimizer = torch.optim.Adam([*policy.parameters(), log_std], lr=3e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(policy_optimizer, 1_000_000)
+
+    def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> float:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def step() -> tuple[float, ...]:
+        index = np.random.randint(0, len(arrays.reward), size=BATCH_SIZE)
+        obs, action, reward, next_obs, done = (field[index].to(CPU) for field in fields)
+        with torch.no_grad():
+            next_v = value(next_obs).squeeze(-1)
+            target_q = torch.min(*(target(torch.cat([obs, action], 1)).squeeze(-1) for target in targets))
+        advantage = target_q - value(obs).squeeze(-1)
+        value_loss = (torch.abs(0.7 - (advantage < 0).float()) * advantage**2).mean()
+        losses = [descend(value_loss, value_optimizer)]
+        backup = reward + (1 - done) * 0.99 * next_v
+        qs = [critic(torch.cat([obs, action], 1)).squeeze(-1) for critic in critics]
+        critic_loss = (F.mse_loss(qs[0], backup) + F.mse_loss(qs[1], backup)) / 2
+        losses.append(descend(critic_loss, critic_optimizer))
+        for target, source in zip(targets.parameters(), critics.parameters(), strict=True):
+            target.data.copy_(0.995 * target.data + 0.005 * source.data)
+        weight = torch.exp(3 * advantage.detach()).clamp(max=100)
+        normal = torch.distributions.Normal(torch.tanh(policy(obs)), log_std.clamp(-5, 2).exp())
+        losses.append(descend(-(weight * normal.log_prob(action).sum(-1)).mean(), policy_optimizer))
+        schedule.step()
+        return tuple(losses)
+
+    return repeat(step)
+
+
+def d3rlpy_iql(arrays: Arrays) -> Subject:
+    """d3rlpy's IQL: sampling from its buffer and its update."""
+    import d3rlpy
+
+    dataset = d3rlpy.dataset.MDPDataset(
+        arrays.obs,
+        arrays.action,
+        arrays.reward,
+        arrays.terminated.astype(np.float32),
+        arrays.truncated.astype(np.float32),
+    )
+    algo = d3rlpy.algos.IQLConfig(batch_size=BATCH_SIZE).create(device="cpu:0")
+    algo.build_with_dataset(dataset)
+    return repeat(lambda: algo.update(dataset.sample_transition_batch(BATCH_SIZE)))
+
+
+def zoo_sac(compiled: bool) -> Subject:
+    """`algos/sac.py`'s loop: an environment step and an update."""
+    envs = Rollout(make(EnvConfig(id="Hopper-v5"), 1), 0, CPU, lambda *_: None)
+    agent = sac.SAC(envs.spec, sac.Config())
+    buffer = ReplayBuffer(100_000, envs.spec, CPU)
+    for _ in range(1_000):
+        buffer.add(envs.step(envs.random_action()))
+    update = compile_update(agent.update) if compiled else agent.update
+
+    def step() -> None:
+        buffer.add(envs.step(agent.act(envs.obs, explore=True)))
+        update(buffer.sample(BATCH_SIZE))
+
+    return repeat(step)
+
+
+def sb3_sac() -> Subject:
+    """Stable-Baselines3's SAC: an environment step and an update."""
+    from stable_baselines3 import SAC
+
+    model = SAC("MlpPolicy", gymnasium.make("Hopper-v5"), batch_size=BATCH_SIZE, learning_starts=1_000, device="cpu")
+    model.learn(1_001)
+
+    def run(count: int) -> None:
+        model.learn(count, reset_num_timesteps=False)
+
+    return run
+
+
+def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int) -> None:
+    """Prints each subject's updates a second and, round by round, how many times the peers' the zoo's are."""
+    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    for run in subjects.values():
+        run(20)
+    for _ in range(rounds):
+        for name, run in subjects.items():
+            start = time.perf_counter()
+            run(count)
+            seconds[name].append(time.perf_counter() - start)
+    print(f"\n{title}: {rounds} rounds of {count}, one thread, torch {torch.__version__}")
+    peers = [name for name in subjects if not name.startswith("zoo")]
+    print(f"  {'':<22}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
+    for name, taken in seconds.items():
+        speeds = [count / one for one in taken]
+        ratios = [statistics.median(p / s for p, s in zip(seconds[peer], taken, strict=True)) for peer in peers]
+        columns = "".join(f"{ratio:>24.2f}" for ratio in ratios) if name.startswith("zoo") else ""
+        print(f"  {name:<22}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
+
+
+def main() -> None:
+    """Times every subject that is installed."""
+    parser = argparse.ArgumentParser(description="Updates a second of the zoo's IQL and SAC beside their peers'.")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--count", type=int, default=60, help="updates a round")
+    parser.add_argument("--transitions", type=int, default=200_000)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    arrays = random_arrays(args.transitions)
+    subjects = {
+        "zoo": zoo_iql(arrays, compiled=False),
+        "zoo, compile=true": zoo_iql(arrays, compiled=True),
+        "eager style": eager_style_iql(arrays),
+    }
+    if importlib.util.find_spec("d3rlpy"):
+        subjects["d3rlpy"] = d3rlpy_iql(arrays)
+    compare("IQL, updates/s", subjects, args.rounds, args.count)
+    subjects = {"zoo": zoo_sac(compiled=False), "zoo, compile=true": zoo_sac(compiled=True)}
+    if importlib.util.find_spec("stable_baselines3"):
+        subjects["stable-baselines3"] = sb3_sac()
+    compare("SAC on Hopper-v5, environment steps with an update each/s", subjects, args.rounds, args.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""`zoo doctor`: what is installed, what the machine offers, what is missing and how to get it."""
+
+import importlib.util
+import os
+import platform
+import shutil
+from importlib import metadata
+
+from zoo.catalog import available, store
+
+REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
+EXTRAS = {"wandb": "wandb", "envpool": "envpool", "box2d": "Box2D", "plot": "matplotlib", "peers": "stable_baselines3"}
+
+
+def main() -> int:
+    """Prints the report. Returns 0 if `zoo run` can work here, else 1."""
+    import torch
+
+    from zoo import __version__
+
+    print(f"zoo {__version__}, python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print("\npackages")
+    missing = []
+    for name in REQUIRED:
+        try:
+            print(f"  {name:<12} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+            print(f"  {name:<12} MISSING: pip install {name}")
+    print("\nextras")
+    for extra, module in EXTRAS.items():
+        here = importlib.util.find_spec(module) is not None
+        print(f"  {extra:<12} {'installed' if here else f'not installed: pip install rl-zoo[{extra}]'}")
+    print("\nmachine")
+    print(f"  cpu          {len(os.sched_getaffinity(0))} cores for this process; a run takes threads=1")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    print(f"  memory       {memory:.1f} GiB")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
+    compiler = shutil.which("c++") or shutil.which("g++")
+    print(f"  compile=true {'works' if compiler else 'needs a C++ compiler: none found'}")
+    print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
+    print("\ndata")
+    print(f"  store        {store()}{'' if store().is_dir() else ' (not there yet)'}")
+    print(f"  datasets     {', '.join(available()) or 'none: zoo data make hopper medium'}")
+    return 1 if missing else 0
