@@ -15,13 +15,14 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 EVAL_EVERY = 10_000
 EVAL_EPISODES = 10
 
 
-def evaluate(model: SAC, env_id: str, seed: int) -> list[float]:
+def evaluate(model: BaseAlgorithm, env_id: str, seed: int) -> list[float]:
     """Returns of one deterministic episode from each of the seeds `seed`, `seed + 1`, ..."""
     env = gymnasium.make(env_id)
     returns = []

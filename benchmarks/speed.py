@@ -5,9 +5,10 @@
 
 Every subject gets the same shapes (Hopper's, batches of 256, two hidden layers of 256) and is timed in turn, round
 after round, so that a machine whose speed drifts slows all of them alike; the medians over the rounds and the ratios
-round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for this, hence `--no-deps`; a peer that is
-not installed is left out. `eager style` is IQL as single-file implementations commonly write it (CORL's manner: a
-network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()` for every loss).
+round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for this, hence `--no-deps`; a
+peer that is not installed is left out. `eager style` is IQL as single-file implementations commonly write it (CORL's
+manner: a network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()` for every
+loss).
 """
 
 import argparse
@@ -86,7 +87,7 @@ def eager_style_iql(arrays: Arrays) -> Subject:
 
     def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> float:
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.item()
 
@@ -107,7 +108,8 @@ def eager_style_iql(arrays: Arrays) -> Subject:
             target.data.copy_(0.995 * target.data + 0.005 * source.data)
         weight = torch.exp(3 * advantage.detach()).clamp(max=100)
         normal = torch.distributions.Normal(torch.tanh(policy(obs)), log_std.clamp(-5, 2).exp())
-        losses.append(descend(-(weight * normal.log_prob(action).sum(-1)).mean(), policy_optimizer))
+        log_prob = normal.log_prob(action).sum(-1)  # type: ignore[no-untyped-call]
+        losses.append(descend(-(weight * log_prob).mean(), policy_optimizer))
         schedule.step()
         return tuple(losses)
 

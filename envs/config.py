@@ -22,6 +22,9 @@ class EnvConfig:
         if self.id != "???":
             self.name = self.name or self.id.rsplit("-v", 1)[0].replace("/", "-").lower()
 
+        if self.random_score is not None and self.random_score == self.expert_score:
+            raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
+
     def normalize(self, returns: Any) -> Any:
         """Normalized score `100 (R - random) / (expert - random)`, or None without references.
 

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from zoo import checkpoint
-from zoo.agent import Policy
+from zoo.agent import Agent, Policy
 from zoo.compose import as_overrides, compose
 from zoo.config import RunConfig
 from zoo.envs import Spec
 from zoo.errors import RunError, UsageError
+from zoo.execute import execute
 from zoo.registry import Algorithm
-from zoo.run import Run, execute
+from zoo.run import Run
 
 
 def train(algo: str, **settings: Any) -> Run:
@@ -22,7 +23,7 @@ def train(algo: str, **settings: Any) -> Run:
         settings: the keys of `zoo run --help`; the algorithm's own as a dict under `algo_config`.
 
     Returns:
-        The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` gives the policy.
+        The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` is the policy.
 
     Raises:
         UsageError: unknown or unfitting settings.
@@ -38,24 +39,28 @@ def load(run_dir: str | Path, file: Path | None = None) -> Policy:
 
     Args:
         run_dir: the run's folder.
-        file: the algorithm file, if the run was made by one that is not the zoo's. None is ever run because a folder names it.
+        file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
 
     Raises:
         UsageError: not a run's folder.
         RunError: the checkpoint is missing or damaged.
     """
     config, algorithm, record = reopen(Path(run_dir), file)
-    agent = algorithm.agent_class(
-        Spec(**{key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}),
-        config.algo,
-    )
     path = Path(run_dir) / "checkpoint.pt"
-    state = checkpoint.load(path)
+    return Policy(build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path))
+
+
+def build_agent(
+    config: RunConfig, algorithm: Algorithm, record: dict[str, Any], state: dict[str, Any], path: Path
+) -> Agent:
+    """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
+    shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
+    agent: Agent = algorithm.agent_class(Spec(**shapes), config.algo)
     try:
-        agent.load_state_dict(state["tracked"][0])
+        agent.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:
         raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
-    return Policy(agent)
+    return agent
 
 
 def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:

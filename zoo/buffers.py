@@ -9,7 +9,7 @@ from zoo.envs import Spec
 
 
 class Transition(NamedTuple):
-    """One step of each of N environments. `next_obs` is the true successor: at its end, an episode's last observation."""
+    """One step of each of N environments. `next_obs` is the true successor, of an episode's last step too."""
 
     obs: Tensor  # [N, ...]
     action: Tensor  # [N, A] or [N]
@@ -27,13 +27,14 @@ class Batch(NamedTuple):
     reward: Tensor  # [B]
     next_obs: Tensor  # [B, ...]
     terminated: Tensor  # [B] bool; truncation is not in a batch, because it never stops bootstrapping
-    index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer; hides tuple.index
+    index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer (tuple.index is hidden by it)
 
 
 def gather(source: Any, index: Tensor) -> Batch:
     """The transitions of a buffer or dataset at the given places `[B]`."""
     fields = (source.obs, source.action, source.reward, source.next_obs, source.terminated)
-    return Batch(*(field.index_select(0, index) for field in fields), index=index)
+    obs, action, reward, next_obs, terminated = (field.index_select(0, index) for field in fields)
+    return Batch(obs, action, reward, next_obs, terminated, index)
 
 
 class ReplayBuffer:

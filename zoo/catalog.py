@@ -100,7 +100,8 @@ def _ways(env: "EnvConfig", name: str) -> str:
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
     return (
         f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make one: zoo data make {env.name} {kind} (3 hours on one core, --steps 300000 an hour); import one: zoo data import FILE.hdf5 {env.name}/{new}; "
+        f"Make one: zoo data make {env.name} {kind} (3 hours on one core; with --steps 300000, one); "
+        f"import one: zoo data import FILE.hdf5 {env.name}/{new}; "
         f"or download one: minari download mujoco/{env.name}/medium-v0."
     )
 

@@ -1,12 +1,18 @@
-"""The command line. Nothing heavy is imported before it is known what is asked, so that `--help` and `list` answer at once."""
+"""The command line. Nothing heavy is imported before it is known what is asked: `--help` and `list` answer at once."""
 
 import argparse
 import csv
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from zoo.errors import Interrupted, RunError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from zoo.config import RunConfig
+    from zoo.registry import Algorithm, Setting
+    from zoo.run import Run
 
 USAGE = """\
 zoo: deep-RL and offline-RL algorithms, one file each
@@ -31,13 +37,11 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
     multirun = {"-m", "--multirun"} & set(arguments)
     arguments = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     from zoo.compose import compose, expand
-    from zoo.run import execute
 
     if not multirun:
         if any(argument.startswith("resume=") for argument in arguments):
             return resume_command(arguments, file)
-        report(execute(*compose(arguments, file)))
-        return 0
+        return train_and_report(*compose(arguments, file))
     # all of them first: a typing error must not end the third run
     composed = [compose(job, file) for job in expand(arguments)]
     run_dirs = [config.run_dir for config, _, _ in composed if config.run_dir is not None]
@@ -48,32 +52,37 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
     worst = 0
     for number, job in enumerate(composed, 1):
         print(f"run {number} of {len(composed)}", flush=True)
-        try:
-            report(execute(*job))
-        except RunError as error:  # the others may still work
-            complain(error)
-            worst = 1
+        code = guarded(train_and_report, *job)
+        if code == INTERRUPTED:
+            return code
+        worst = max(worst, code)  # the others may still work
     return worst
+
+
+def train_and_report(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]) -> int:
+    """One run from its start to its end."""
+    from zoo.execute import execute
+
+    return report(execute(config, algorithm, settings))
 
 
 def resume_command(arguments: list[str], file: Path | None) -> int:
     from zoo.api import reopen
-    from zoo.run import execute
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
         raise UsageError(
-            f"resume continues a run with the settings it began with; {others} cannot be given. Leave it out, or start a new run."
+            f"resume continues a run with the settings it began with; {others} cannot be given. "
+            "Leave it out, or start a new run."
         )
     run_dir = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
     config, algorithm, record = reopen(run_dir, file)
     config.resume = str(run_dir)
-    report(execute(config, algorithm, record["config"]))
-    return 0
+    return train_and_report(config, algorithm, record["config"])
 
 
-def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (importing it here would bring in torch)
-    """Tells what a finished run reached and where everything lies."""
+def report(run: "Run") -> int:
+    """Tells what a finished run reached and where everything lies; exit code 0."""
     with (run.dir / "evaluations.csv").open(newline="") as file:
         # not run.evaluations: a run that was killed after its last step evaluates nothing when it is resumed
         *_, row = csv.DictReader(file)
@@ -85,10 +94,14 @@ def report(run: "Run") -> None:  # type: ignore[name-defined]  # noqa: F821  (im
     )
     print(f"written to {run.dir}/")
     for name, content in {
-        "evaluations.csv": "every evaluation, episode by episode", "metrics.csv": "losses and speed", "config.yaml": "the settings",
-        "run.json": "versions, hardware, dataset, times", "checkpoint.pt": f"the agent: zoo eval {run.dir}",
-    }.items():  # fmt: skip
+        "evaluations.csv": "every evaluation, episode by episode",
+        "metrics.csv": "losses and speed",
+        "config.yaml": "the settings",
+        "run.json": "versions, hardware, dataset, times",
+        "checkpoint.pt": f"the agent: zoo eval {run.dir}",
+    }.items():
         print(f"  {name:<16} {content}")
+    return 0
 
 
 def run_help(arguments: list[str], file: Path | None) -> str:
@@ -112,7 +125,7 @@ def run_help(arguments: list[str], file: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: list, prefix: str, defaults: dict[str, str]) -> list[str]:
+def _table(rows: "list[Setting]", prefix: str, defaults: dict[str, str]) -> list[str]:
     return [
         f"  {prefix + row.name:<22} {defaults.get(row.name, row.default.strip(chr(34))):<14} {row.comment}"
         for row in rows
@@ -194,10 +207,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def guarded(command: Callable[[], int]) -> int:
+INTERRUPTED = 130  # the shell's 128 + SIGINT
+
+
+def guarded(command: Callable[..., int], *arguments: Any) -> int:
     """Runs a command; turns its errors into one line and an exit code: 2 for the user's mistake, 1 for a failure."""
     try:
-        return command()
+        return command(*arguments)
     except UsageError as error:
         complain(error)
         return 2
@@ -206,14 +222,15 @@ def guarded(command: Callable[[], int]) -> int:
         return 1
     except Interrupted as error:
         complain(error)
-        return 130
+        return INTERRUPTED
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has gone
         return 0
 
 
 def complain(error: Exception) -> None:
+    """An error as one line."""
     print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr)
 
 
@@ -231,12 +248,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"zoo: {name} is not a command. {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
-    return guarded(lambda: COMMANDS[name](rest))
+    return guarded(COMMANDS[name], rest)
 
 
 def run_file(path: str) -> None:
     """What an algorithm file does when it is run itself: `zoo run` with this file as the algorithm."""
-    sys.exit(guarded(lambda: run_command(sys.argv[1:], Path(path).resolve())))
+    sys.exit(guarded(run_command, sys.argv[1:], Path(path).resolve()))
 
 
 if __name__ == "__main__":

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint
-from zoo.api import reopen
+from zoo.api import build_agent, reopen
 from zoo.catalog import D4RL_KINDS, parse_mixture
 from zoo.compose import compose
 from zoo.config import RunConfig
 from zoo.datasets import Arrays, cut_at_breaks
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
+from zoo.execute import execute
 from zoo.registry import Algorithm
 from zoo.rollout import Rollout
-from zoo.run import execute
 
 NUM_ENVS = 10  # environments that episodes are collected in
 SEED_OFFSET = {
@@ -213,9 +213,8 @@ class Collector:
 
     def _of_agent(self, kind: str, step: int) -> Part:
         assert self.run_dir is not None
-        spec = {key: tuple(value) if isinstance(value, list) else value for key, value in self.record["spec"].items()}
-        agent = self.algorithm.agent_class(Spec(**spec), self.config.algo)
-        agent.load_state_dict(checkpoint.load(self.run_dir / "agents" / f"{step}.pt"))
+        path = self.run_dir / "agents" / f"{step}.pt"
+        agent = build_agent(self.config, self.algorithm, self.record, checkpoint.load(path), path)
         arrays = collect(
             self.env, lambda rollout: agent.act(rollout.obs, explore=True), self.size, self.seed + SEED_OFFSET[kind]
         )

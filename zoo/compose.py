@@ -1,10 +1,10 @@
-"""Overrides such as `algo=iql env=hopper algo.beta=1` -> a checked `RunConfig`, or one line that says what is wrong with them."""
+"""Overrides such as `algo=iql env=hopper algo.beta=1` -> a checked `RunConfig`, or one line that says what is wrong."""
 
 import dataclasses
 import itertools
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
             raise UsageError(f"{override.input_line} asks for several runs. Add -m: zoo run -m {' '.join(arguments)}")
         if override.is_delete() or override.is_add():
             raise UsageError(
-                f"{override.input_line}: write {str(override.input_line).lstrip('+~')}; keys cannot be added or removed."
+                f"{override.input_line}: write {str(override.input_line).lstrip('+~')}; "
+                "keys cannot be added or removed."
             )
     given = {override.get_key_element(): override for override in overrides}
     _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
@@ -88,6 +89,8 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     except ValueError as error:  # a dataclass's own check of its values
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
+    _check_ranges(config.algo)
+    _check_setting(config, chosen)
     settings = dataclasses.asdict(config)
     settings["algo"] = {"name": chosen.name, **settings["algo"]}
     return config, chosen, settings
@@ -131,6 +134,36 @@ def _check_switches(given: dict[str, Override], config_class: type, prefix: str)
             raise UsageError(
                 f"{override.input_line} is of the wrong type: {override.get_key_element()} takes true or false."
             )
+
+
+# What a hyperparameter of that name must be, in whichever algorithm: the names are the field's, and so are the ranges.
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "discount": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
+    "tau": (lambda value: 0 < value <= 1, "be above 0 and at most 1"),
+    "lr": (lambda value: value > 0, "be above 0"),
+    "batch_size": (lambda value: value >= 1, "be at least 1"),
+    "buffer_size": (lambda value: value >= 1, "be at least 1"),
+    "learning_starts": (lambda value: value >= 0, "be 0 or more"),
+    "hidden": (lambda value: all(width >= 1 for width in value), "hold widths of at least 1, such as [256,256]"),
+}
+
+
+def _check_ranges(config: Any) -> None:
+    for field in dataclasses.fields(config):
+        name = "lr" if field.name.endswith("_lr") else field.name
+        value = getattr(config, field.name)
+        if name in RANGES and not RANGES[name][0](value):
+            raise UsageError(f"algo.{field.name}={value} must {RANGES[name][1]}.")
+
+
+def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
+    """Refuses what would be ignored."""
+    if chosen.setting == "online" and config.dataset != RunConfig.dataset:
+        raise UsageError(f"dataset={config.dataset}: {chosen.name} learns online, without a dataset. Leave it out.")
+    if chosen.setting == "offline" and config.num_envs != RunConfig.num_envs:
+        raise UsageError(
+            f"num_envs={config.num_envs}: {chosen.name} learns offline. For evaluation: eval_episodes={config.num_envs}"
+        )
 
 
 def _check_gymnasium_id(env: str) -> None:

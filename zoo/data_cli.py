@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -256,12 +255,9 @@ def _new_id(env: "EnvConfig", name: str) -> str:
 def _origin(arguments: list[str]) -> dict[str, Any]:
     """The command and the code that made a dataset."""
     import zoo
+    from zoo.provenance import commit
 
-    git = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    command = shlex.join(["zoo", "data", *arguments])
-    return {"command": command, "version": zoo.__version__, "commit": git.stdout.strip() or None}
+    return {"command": shlex.join(["zoo", "data", *arguments]), "version": zoo.__version__, "commit": commit()}
 
 
 # --- make -------------------------------------------------------------------------------------------------------------
@@ -420,7 +416,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
             wrong = f"its fingerprint is {found_print}, not {metadata['fingerprint']} as when it was made"
             check(found_print == metadata["fingerprint"], wrong, f"fingerprint {found_print}, as when it was made")
     if spec.num_actions is None:
-        low, high = np.float32(spec.action_low), np.float32(spec.action_high)
+        low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
         outside = ((arrays.action < low) | (arrays.action > high)).any(-1)
     else:
         outside = (arrays.action < 0) | (arrays.action >= spec.num_actions)

@@ -398,12 +398,18 @@ class Dataset:
         self.reward = self.reward * factor
 
     def return_range(self) -> float:
-        """Largest minus smallest episode return."""
-        return float(self.episode_returns.max() - self.episode_returns.min())
+        """Largest minus smallest episode return. Raises UsageError where it is 0: rewards are divided by it."""
+        value = float(self.episode_returns.max() - self.episode_returns.min())
+        if value == 0:
+            raise UsageError(
+                "every episode of this dataset has the same return, so its range cannot scale rewards. "
+                "Type: algo.normalize_reward=false"
+            )
+        return value
 
     def top_episodes(self, fraction: float) -> None:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
-        count = max(1, int(fraction * len(self.episode_returns)))
+        count = max(1, int(round(fraction * len(self.episode_returns), 6)))  # 0.29 of 100 is 28.999999999999996
         best = torch.zeros(len(self.episode_returns), dtype=torch.bool, device=self.device)
         best[self.episode_returns.argsort(descending=True, stable=True)[:count]] = True
         lengths = torch.diff(self.episode_starts, append=torch.tensor([len(self)], device=self.device))

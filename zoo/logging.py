@@ -27,7 +27,7 @@ def parse_loggers(text: str) -> list[str]:
 
 
 class CsvLog:
-    """A CSV file grown by whole rows. Reopened after a crash, it drops the rows beyond the step that the run resumes from."""
+    """A CSV file grown by whole rows. Reopened, it drops the rows beyond the step that the run resumes from."""
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path

@@ -1,32 +1,17 @@
-"""One training run: device and seeds, environments or a dataset, the loop's steps with all that happens between them, its folder."""
+"""One training run: device and seed, environments or a dataset, and the loop's steps with what is due between them."""
 
 import contextlib
-import dataclasses
-import fcntl
-import hashlib
-import itertools
-import json
 import math
-import os
-import platform
-import re
-import shutil
 import signal
-import subprocess
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 
-import zoo
 from zoo import checkpoint, datasets
 from zoo.agent import Agent, Metrics
 from zoo.config import RunConfig
@@ -48,7 +33,7 @@ Tracked = TypeVar("Tracked", bound=Stateful)
 
 
 class Run:
-    """What an algorithm's `train` is given. It asks for `envs()` or `dataset()`, has its agent `track`ed, and loops over `steps()`.
+    """What an algorithm's `train` is given: `envs()` or `dataset()`, `track` for its agent, `steps()` to loop over.
 
     Attributes:
         config: the run's settings.
@@ -79,7 +64,7 @@ class Run:
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
         self._metrics: Metrics = {}
-        self._episodes: list[tuple[float, int]] = []
+        self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
         self._interrupted = False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
@@ -90,13 +75,14 @@ class Run:
         self._check_action_space()
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
-    # --- What an algorithm asks for ------------------------------------------------------------------------------------
+    # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
     def envs(self) -> Rollout:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
-        # a resumed run cannot put the simulators back where they were: it starts new episodes, from other seeds than the first
         seed = self.config.seed
-        if self.done:  # drawn, not counted on from it: that would meet the seeds of the evaluation
+        # A resumed run cannot put the simulators back where they were: it starts new episodes, from other seeds. They
+        # are drawn, not counted on from the first: that would meet the seeds of the evaluation.
+        if self.done:
             seed = int(np.random.SeedSequence([seed, self.done]).generate_state(1)[0])
         self._rollout = Rollout(
             make(self.config.env, self.config.num_envs),
@@ -127,7 +113,7 @@ class Run:
         return Dataset(arrays, self.spec, self.device)
 
     def track(self, tracked: Tracked) -> Tracked:
-        """Moves an agent to the device, compiles its update if asked to, and counts anything with a state dict to the checkpoint."""
+        """Counts something to the checkpoint; an agent it also moves to the device and, if asked to, compiles."""
         if isinstance(tracked, Agent):
             self._agent = tracked.to(self.device)
             if self.config.compile:
@@ -184,7 +170,7 @@ class Run:
                         f"{self.algorithm.command} resume={self.dir}"
                     )
 
-    # --- Between passes ------------------------------------------------------------------------------------------------
+    # --- Between passes -----------------------------------------------------------------------------------------------
 
     def _log_metrics(self, steps_per_second: float) -> None:
         values = {name: float(value) for name, value in self._metrics.items()}
@@ -192,8 +178,9 @@ class Run:
         if broken:
             self._checkpoint(self.dir / "diverged.pt")
             raise RunError(
-                f"the run diverged before step {self.done:,}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}; "
-                f"the last good one is checkpoint.pt. A smaller learning rate or scaled rewards often help."
+                f"the run diverged before step {self.done:,}: {', '.join(broken)} not finite. Its state is in "
+                f"{self.dir / 'diverged.pt'}; the last good one is checkpoint.pt. A smaller learning rate or scaled "
+                f"rewards often help."
             )
         if self._rollout:
             returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
@@ -241,15 +228,15 @@ class Run:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM asks for a checkpoint and the end; a second one ends the process as usual."""
-        before = {}
+        before: dict[int, Any] = {}
 
         def ask(number: int, _frame: Any) -> None:
             self._interrupted = True
             signal.signal(number, before[number])
 
         with contextlib.suppress(ValueError):  # not the main thread: signals stay with whoever owns it
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, ask)
+            for asked in (signal.SIGINT, signal.SIGTERM):
+                before[asked] = signal.signal(asked, ask)
         try:
             yield
         finally:
@@ -262,8 +249,8 @@ class Run:
 
             able = [name for name, other in algorithms().items() if self.spec.action_space in other.action_spaces]
             raise UsageError(
-                f"{self.algorithm.name} needs {' or '.join(self.algorithm.action_spaces)} actions; {self.config.env.name} has "
-                f"{self._eval_envs.single_action_space}. "
+                f"{self.algorithm.name} needs {' or '.join(self.algorithm.action_spaces)} actions; "
+                f"{self.config.env.name} has {self._eval_envs.single_action_space}. "
                 + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
             )
 
@@ -276,151 +263,6 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "return_std": float(episodes.returns.std()),
         "score": "" if score is None else float(score),
         "length_mean": float(episodes.lengths.mean()),
-    }
-
-
-# --- A run's life ------------------------------------------------------------------------------------------------------
-
-
-def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
-    """Trains from the start to the end, or from the last checkpoint of `config.resume`, and leaves a folder that says what happened.
-
-    Args:
-        settings: the resolved configuration, as it is written to `config.yaml`.
-
-    Raises:
-        UsageError: the settings do not fit each other, or the folder is taken. A folder made for this run is gone again.
-        RunError: a failure on the way. What was written up to the last checkpoint stays.
-        Interrupted: SIGINT or SIGTERM; resume continues.
-    """
-    run_dir, made, state = _reopen(Path(config.resume)) if config.resume else (*_create(config, algorithm), None)
-    with _lock(run_dir):
-        fresh = state is None
-        record = (
-            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
-            | {**_provenance(algorithm), "started": _now()}
-            if fresh
-            else json.loads((run_dir / "run.json").read_text()) | {"status": "running", "resumed": _now()}
-        )
-        run: Run | None = None
-        try:
-            run = Run(config, algorithm, run_dir, record, state)
-            if fresh:
-                record["spec"] = dataclasses.asdict(run.spec)
-                with checkpoint.replacing(run_dir / "config.yaml") as file:
-                    file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
-            run.save_record()
-            algorithm.module.train(run, config.algo)
-            record["status"] = "finished"
-            return run
-        except BaseException as error:
-            record["status"] = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-            if isinstance(error, UsageError | RunError):
-                record["error"] = str(error)
-            if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
-                _remove(run_dir, made)  # nothing was learned yet: leave nothing half-made behind
-            raise
-        finally:
-            if run is not None:
-                run.close()
-            if (run_dir / LOCK).exists():  # else it was removed
-                record["ended"] = _now()
-                checkpoint.save_json(run_dir / "run.json", record)
-
-
-def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
-    """The run's new folder, and all that had to be made for it, innermost first."""
-    if config.run_dir is None:
-        data = "" if algorithm.setting == "online" else "-" + re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem)
-        name = f"{algorithm.name}{data}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-        run_dir = Path("runs") / config.env.name / name
-    else:
-        run_dir = Path(config.run_dir).expanduser()
-        if (run_dir / "run.json").exists():
-            with _lock(run_dir):
-                pass
-            status = json.loads((run_dir / "run.json").read_text())["status"]
-            if status == "finished":
-                raise UsageError(
-                    f"run_dir={run_dir} already holds a finished run. Take another folder, or see it: zoo eval {run_dir}"
-                )
-            if not (run_dir / "checkpoint.pt").exists():
-                raise UsageError(
-                    f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
-                    f"or delete it: rm -r {run_dir}"
-                )
-            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
-        if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
-            raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
-    for attempt in itertools.count(2):
-        made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-        try:
-            run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
-            break
-        except FileExistsError:  # another run of the same name began in the same second
-            run_dir = run_dir.with_name(f"{name}-{attempt}")
-        except OSError as error:
-            raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
-    return run_dir, made
-
-
-def _remove(run_dir: Path, made: list[Path]) -> None:
-    shutil.rmtree(run_dir)
-    if run_dir not in made:
-        run_dir.mkdir()  # it was there, empty, before the run
-    for path in made[1:]:
-        with contextlib.suppress(OSError):  # another run has its folder there by now
-            path.rmdir()
-
-
-def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
-    with _lock(run_dir):
-        pass
-    if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
-        raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
-    return run_dir, [], checkpoint.load(run_dir / "checkpoint.pt", "cpu")
-
-
-LOCK = ".lock"
-
-
-@contextlib.contextmanager
-def _lock(run_dir: Path) -> Iterator[None]:
-    """Holds the folder for this process; the kernel lets go of it however the process ends."""
-    with (run_dir / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
-            ) from None
-        yield
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _provenance(algorithm: Algorithm) -> dict[str, Any]:
-    """What a reader needs to know to repeat the run elsewhere."""
-    packages = ("torch", "gymnasium", "mujoco", "numpy", "minari")
-    git = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "algorithm": {
-            "name": algorithm.name,
-            "file": None if algorithm.is_own else str(algorithm.path),
-            "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest(),
-        },
-        "commit": git.stdout.strip() or None,
-        "versions": {"zoo": zoo.__version__, "python": platform.python_version()}
-        | {name: metadata.version(name) for name in packages},
-        "hardware": {
-            "machine": platform.machine(),
-            "cpus": os.cpu_count(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
     }
 
 

@@ -1,0 +1,93 @@
+"""Adam against torch.optim.Adam; a compiled update against the eager one."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from zoo.algos import iql, sac
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.optim import Adam
+from zoo.run import compile_update
+
+SPEC = Spec((5,), (-1.0, -2.0), (1.0, 2.0))
+
+
+def two_networks() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 2))
+    return network, copy.deepcopy(network)
+
+
+def random_batch(size: int = 64) -> Batch:
+    obs, next_obs = torch.randn(2, size, 5)
+    action = torch.rand(size, 2) * 2 - 1
+    return Batch(obs, action, torch.randn(size), next_obs, torch.rand(size) < 0.1, torch.arange(size))
+
+
+def test_adam_moves_weights_as_torchs_fused_adam_does_to_the_last_bit() -> None:
+    ours, theirs = two_networks()
+    adam, reference = Adam(ours.parameters(), 1e-3), torch.optim.Adam(theirs.parameters(), lr=1e-3, fused=True)
+    for _ in range(50):
+        x = torch.randn(8, 5)
+        adam.minimize(ours(x).square().mean())
+        reference.zero_grad()
+        theirs(x).square().mean().backward()
+        reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_learning_rate_falls_to_zero_by_a_cosine() -> None:
+    weight = nn.Parameter(torch.zeros(()))
+    adam = Adam([weight], 0.1, decay_steps=10)
+    places = [0.0]
+    for _ in range(12):
+        adam.minimize(weight * 3.0)  # a constant gradient: Adam moves by exactly the learning rate
+        places.append(weight.item())
+    moves = [before - after for before, after in zip(places, places[1:], strict=False)]
+    expected = [0.1 * 0.5 * (1 + math.cos(math.pi * min(step, 10) / 10)) for step in range(12)]
+    assert moves == pytest.approx(expected, abs=1e-6)
+
+
+def test_minimize_leaves_no_gradient_in_the_networks_that_a_loss_passes_through() -> None:
+    actor, critic = nn.Linear(5, 2), nn.Linear(2, 1)
+    before = critic.weight.clone()
+    Adam(actor.parameters(), 1e-2).minimize(critic(actor(torch.randn(4, 5))).sum())
+    assert critic.weight.grad is None
+    assert torch.equal(critic.weight, before)
+
+
+def test_a_copy_from_a_state_dict_goes_on_as_the_original() -> None:
+    torch.manual_seed(0)
+    agent = sac.SAC(SPEC, sac.Config(hidden=[8]))
+    for _ in range(3):
+        agent.update(random_batch())
+    other = sac.SAC(SPEC, sac.Config(hidden=[8]))
+    other.load_state_dict(agent.state_dict())
+    batch, state = random_batch(), torch.get_rng_state()
+    agent.update(batch)
+    torch.set_rng_state(state)
+    other.update(batch)
+    for p, q in zip(agent.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.slow
+def test_a_compiled_update_takes_the_steps_of_the_eager_one() -> None:
+    torch.manual_seed(0)
+    eager = iql.IQL(SPEC, iql.Config(hidden=[32, 32]), decay_steps=100)
+    compiled = copy.deepcopy(eager)
+    for adam in (compiled.value_optimizer, compiled.critic_optimizer, compiled.actor_optimizer):
+        assert all(id(p) in {id(q) for q in compiled.parameters()} for p in adam.moved)
+    update = compile_update(compiled.update)
+    for _ in range(10):
+        batch = random_batch()
+        expected, metrics = eager.update(batch), update(batch)
+        for name, value in expected.items():
+            torch.testing.assert_close(metrics[name], value, rtol=1e-3, atol=1e-4)
+    for p, q in zip(eager.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

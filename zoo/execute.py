@@ -1,0 +1,142 @@
+"""A run's life: its folder made or reopened and locked, trained in, and left saying what happened."""
+
+import contextlib
+import dataclasses
+import fcntl
+import itertools
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from zoo import checkpoint
+from zoo.config import RunConfig
+from zoo.errors import Interrupted, RunError, UsageError
+from zoo.provenance import provenance
+from zoo.registry import Algorithm
+from zoo.run import Run
+
+LOCK = ".lock"
+
+
+def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
+    """Trains from the start, or from the last checkpoint of `config.resume`, to the end.
+
+    Args:
+        settings: the resolved configuration, as it is written to `config.yaml`.
+
+    Raises:
+        UsageError: the settings do not fit each other, or the folder is taken. What it made is gone again.
+        RunError: a failure on the way. What was written up to the last checkpoint stays.
+        Interrupted: SIGINT or SIGTERM; resume continues.
+    """
+    run_dir, made, state = _reopen(Path(config.resume)) if config.resume else (*_create(config, algorithm), None)
+    with _lock(run_dir):
+        fresh = state is None
+        record = (
+            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
+            | {**provenance(algorithm), "started": _now()}
+            if fresh
+            else json.loads((run_dir / "run.json").read_text()) | {"status": "running", "resumed": _now()}
+        )
+        run: Run | None = None
+        try:
+            run = Run(config, algorithm, run_dir, record, state)
+            if fresh:
+                record["spec"] = dataclasses.asdict(run.spec)
+                with checkpoint.replacing(run_dir / "config.yaml") as file:
+                    file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
+            run.save_record()
+            algorithm.module.train(run, config.algo)
+            record["status"] = "finished"
+            return run
+        except BaseException as error:
+            record["status"] = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+            if isinstance(error, UsageError | RunError):
+                record["error"] = str(error)
+            if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
+                _remove(run_dir, made)  # nothing was learned yet: leave nothing half-made behind
+            raise
+        finally:
+            if run is not None:
+                run.close()
+            if (run_dir / LOCK).exists():  # else it was removed
+                record["ended"] = _now()
+                checkpoint.save_json(run_dir / "run.json", record)
+
+
+def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
+    """The run's new folder, and all that had to be made for it, innermost first."""
+    if config.run_dir is None:
+        data = "" if algorithm.setting == "online" else "-" + re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem)
+        name = f"{algorithm.name}{data}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        run_dir = Path("runs") / config.env.name / name
+    else:
+        run_dir = Path(config.run_dir).expanduser()
+        if (run_dir / "run.json").exists():
+            with _lock(run_dir):
+                pass
+            status = json.loads((run_dir / "run.json").read_text())["status"]
+            if status == "finished":
+                raise UsageError(
+                    f"run_dir={run_dir} already holds a finished run. "
+                    f"Take another folder, or see it: zoo eval {run_dir}"
+                )
+            if not (run_dir / "checkpoint.pt").exists():
+                raise UsageError(
+                    f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
+                    f"or delete it: rm -r {run_dir}"
+                )
+            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
+        if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
+            raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
+    for attempt in itertools.count(2):
+        made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+        try:
+            run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
+            break
+        except FileExistsError:  # another run of the same name began in the same second
+            run_dir = run_dir.with_name(f"{name}-{attempt}")
+        except OSError as error:
+            raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
+    return run_dir, made
+
+
+def _remove(run_dir: Path, made: list[Path]) -> None:
+    shutil.rmtree(run_dir)
+    if run_dir not in made:
+        run_dir.mkdir()  # it was there, empty, before the run
+    for path in made[1:]:
+        with contextlib.suppress(OSError):  # another run has its folder there by now
+            path.rmdir()
+
+
+def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
+    with _lock(run_dir):
+        pass
+    if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
+        raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
+    return run_dir, [], checkpoint.load(run_dir / "checkpoint.pt", "cpu")
+
+
+@contextlib.contextmanager
+def _lock(run_dir: Path) -> Iterator[None]:
+    """Holds the folder for this process; the kernel lets go of it however the process ends."""
+    with (run_dir / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
+            ) from None
+        yield
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

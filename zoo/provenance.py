@@ -1,0 +1,41 @@
+"""What a reader needs to know to repeat a run or a dataset elsewhere."""
+
+import hashlib
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import zoo
+from zoo.registry import Algorithm
+
+PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this code runs from, if it does."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+def provenance(algorithm: Algorithm) -> dict[str, Any]:
+    """The algorithm file, versions, commit and hardware, as `run.json` holds them."""
+    import torch
+
+    return {
+        "algorithm": {
+            "name": algorithm.name,
+            "file": None if algorithm.is_own else str(algorithm.path),
+            "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest(),
+        },
+        "commit": commit(),
+        "versions": {"zoo": zoo.__version__, "python": platform.python_version()}
+        | {name: metadata.version(name) for name in PACKAGES},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
