@@ -23,7 +23,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.nn import MLP, DeterministicPolicy, EnsembleMLP, GaussianPolicy, Normalizer, polyak_update
+from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
 
@@ -36,9 +36,7 @@ class Config:
     expectile: float = 0.7  # tau of Eq. 5; the paper takes 0.9 on AntMaze
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
-    policy: str = (
-        "gaussian"  # gaussian (the authors'), or deterministic: squared error in place of -log pi (CORL, locomotion)
-    )
+    policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, locomotion)
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -46,9 +44,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
-    normalize_reward: bool = (
-        True  # rewards times 1000 / (largest - smallest episode return), for locomotion (the authors, CORL)
-    )
+    normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
 
     def __post_init__(self) -> None:
         if not 0 < self.expectile < 1:
@@ -65,7 +61,7 @@ class IQL(Agent):
         policy = GaussianPolicy if config.policy == "gaussian" else DeterministicPolicy
         self.actor = policy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
         self.value = MLP(spec.obs_dim, 1, config.hidden)
-        self.critic = EnsembleMLP(2, spec.obs_dim + spec.action_dim, 1, config.hidden)
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -80,7 +76,7 @@ class IQL(Agent):
     def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 6, the mean over both critics, and their mean value."""
         target = batch.reward + self.config.discount * ~batch.terminated * next_value
-        q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
+        q = self.critic(batch.obs, batch.action)  # [2, B]
         return (q - target).square().mean(), q.detach().mean()
 
     def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
@@ -95,7 +91,7 @@ class IQL(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
         with torch.no_grad():
-            target_q = self.target_critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1).amin(0)  # [B]
+            target_q = self.target_critic(batch.obs, batch.action).amin(0)  # [B]
             next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
         value_loss, advantage = self.value_loss(batch, target_q)
         self.value_optimizer.minimize(value_loss)

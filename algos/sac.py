@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer
 from zoo.envs import Spec
-from zoo.nn import EnsembleMLP, TanhGaussian, polyak_update
+from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
 
@@ -48,7 +48,7 @@ class SAC(Agent):
         super().__init__()
         self.spec, self.config = spec, config
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
-        self.critic = EnsembleMLP(2, spec.obs_dim + spec.action_dim, 1, config.hidden)
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
@@ -60,16 +60,16 @@ class SAC(Agent):
         """Eq. 5, and the critics' mean value."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs)
-            next_q = self.target_critic(torch.cat([batch.next_obs, next_action], -1)).squeeze(-1).amin(0)  # [B]
+            next_q = self.target_critic(batch.next_obs, next_action).amin(0)  # [B]
             next_value = next_q - self.log_alpha.exp() * next_log_prob
             target = batch.reward + self.config.discount * ~batch.terminated * next_value
-        q = self.critic(torch.cat([batch.obs, batch.action], -1)).squeeze(-1)  # [2, B]
+        q = self.critic(batch.obs, batch.action)  # [2, B]
         return 0.5 * (q - target).square().mean(-1).sum(), q.detach().mean()
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 9, and log pi(a|s) `[B]`."""
         action, log_prob = self.actor.sample(batch.obs)
-        q = self.critic(torch.cat([batch.obs, action], -1)).squeeze(-1).amin(0)  # [B]
+        q = self.critic(batch.obs, action).amin(0)  # [B]
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:

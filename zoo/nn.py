@@ -55,6 +55,17 @@ class EnsembleMLP(nn.Sequential):
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
 
+class EnsembleCritic(EnsembleMLP):
+    """`members` state-action values: `[B, obs_dim]` and `[B, action_dim] -> [members, B]`."""
+
+    def __init__(self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(members, obs_dim + action_dim, 1, hidden)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
+        """The value of each action by each member."""
+        return super().forward(torch.cat([obs, action], -1)).squeeze(-1)
+
+
 class Normalizer(nn.Module):
     """`(x - mean) / std`, at first the identity.
 

@@ -1,6 +1,7 @@
 """Adam against torch.optim.Adam; a compiled update against the eager one."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -48,7 +49,7 @@ def test_learning_rate_falls_to_zero_by_a_cosine() -> None:
     for _ in range(12):
         adam.minimize(weight * 3.0)  # a constant gradient: Adam moves by exactly the learning rate
         places.append(weight.item())
-    moves = [before - after for before, after in zip(places, places[1:], strict=False)]
+    moves = [before - after for before, after in itertools.pairwise(places)]
     expected = [0.1 * 0.5 * (1 + math.cos(math.pi * min(step, 10) / 10)) for step in range(12)]
     assert moves == pytest.approx(expected, abs=1e-6)
 
