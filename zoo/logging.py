@@ -130,7 +130,7 @@ class ProgressBar:
     def __init__(self, total: int, done: int, unit: str) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
         self.progress = Progress(
-            TextColumn("{task.fields[score]}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+            TextColumn("{task.fields[score]}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn(unit),
             TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=self.console,
             disable=not self.console.is_terminal,
         )  # fmt: skip
