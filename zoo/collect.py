@@ -169,7 +169,7 @@ class Collector:
             elif kind == "medium-replay":
                 self._parts[kind] = self._replay(self.medium_step())
             else:
-                self._parts[kind] = self._of_agent(kind, self.medium_step() if kind == "medium" else self.final_step())
+                self._parts[kind] = self._of_agent(kind, self.medium_step() if kind == "medium" else self.expert_step())
         return self._parts[kind]
 
     def mixture(self, text: str) -> list[tuple[str, Part]]:
@@ -191,16 +191,16 @@ class Collector:
         settings = {key: config[key] for key in ("algo", "steps", "seed", "eval_every", "eval_episodes")}
         return settings | {key: self.record[key] for key in ("commit", "versions")}
 
-    def final_step(self) -> int:
-        """The training step of the expert: the last."""
-        return max(self.evaluations)
+    def expert_step(self) -> int:
+        """The training step of the expert: the agent with the best evaluation, since the last may have a bad day."""
+        return max(self.evaluations, key=lambda step: self.evaluations[step])
 
     def medium_step(self) -> int:
         """The first training step whose agent reached a third of the way from the random to the expert's return."""
-        expert, random = self.evaluations[self.final_step()], self._random_return()
+        expert, random = self.evaluations[self.expert_step()], self._random_return()
         if expert <= random:
             raise RunError(
-                f"{self.run_dir}: its final agent returns {expert:.1f}, no better than random actions ({random:.1f}). "
+                f"{self.run_dir}: its best agent returns {expert:.1f}, no better than random actions ({random:.1f}). "
                 f"Train longer: --steps above {self.config.steps}."
             )
         return next(s for s, value in sorted(self.evaluations.items()) if value >= random + (expert - random) / 3)

@@ -267,8 +267,9 @@ def make_command(arguments: list[str]) -> int:
     parser = Parser(
         prog="zoo data make",
         description="Trains the zoo's SAC and writes D4RL's kinds of dataset by their definitions. "
-        "random: uniform actions. expert: the final agent. medium: the first agent evaluated at a third of the "
-        "expert's normalized score. medium-replay: the replay buffer up to that moment. medium-expert: half and half. "
+        "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
+        "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
+        "medium-expert: half and half. "
         "A command that was stopped goes on where it was when it is repeated.",
     )
     parser.add_argument("env")
