@@ -267,7 +267,9 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
 
 
 def compile_update(update: Callable[..., Metrics]) -> Callable[..., Metrics]:
-    """An agent's update as one compiled graph, its gradients included."""
+    """An agent's update as one compiled graph, its gradients included. Raises UsageError where torch is too old."""
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise UsageError(f"compile=true needs a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'")
     torch._dynamo.config.trace_autograd_ops = True
     return torch.compile(update, fullgraph=True)
 
