@@ -63,7 +63,8 @@ class EnsembleCritic(EnsembleMLP):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
         """The value of each action by each member."""
-        return super().forward(torch.cat([obs, action], -1)).squeeze(-1)
+        values: Tensor = super().forward(torch.cat([obs, action], -1))  # type: ignore[no-untyped-call]
+        return values.squeeze(-1)
 
 
 class Normalizer(nn.Module):
