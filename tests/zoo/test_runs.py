@@ -315,7 +315,9 @@ def test_eval_with_a_file_that_is_not_there(edited_run, zoo):
 
 def test_eval_with_a_file_whose_networks_have_changed(edited_run, zoo, tmp_path):
     run_dir, file = edited_run
-    (tmp_path / "mine.py").write_text(file.read_text().replace("EnsembleMLP(2,", "EnsembleMLP(3,"))
+    source = file.read_text()
+    assert "EnsembleCritic(2," in source
+    (tmp_path / "mine.py").write_text(source.replace("EnsembleCritic(2,", "EnsembleCritic(3,"))
     result = zoo("eval", run_dir, "--file", tmp_path / "mine.py")
     assert result.code == 1
     assert "does not fit" in result.err
