@@ -26,9 +26,7 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    top_fraction: float = (
-        1.0  # clone only this fraction of the episodes, those with the highest returns; 0.1 is 10 % BC
-    )
+    top_fraction: float = 1.0  # clone this fraction of the episodes, those of the highest returns; 0.1 is 10 % BC
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers
     lr: float = 3e-4  # Adam's learning rate
     batch_size: int = 256  # transitions an update

@@ -21,7 +21,6 @@ class EnvConfig:
     def __post_init__(self) -> None:
         if self.id != "???":
             self.name = self.name or self.id.rsplit("-v", 1)[0].replace("/", "-").lower()
-
         if self.random_score is not None and self.random_score == self.expert_score:
             raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
 

@@ -45,9 +45,14 @@ def load(run_dir: str | Path, file: Path | None = None) -> Policy:
         UsageError: not a run's folder.
         RunError: the checkpoint is missing or damaged.
     """
-    config, algorithm, record = reopen(Path(run_dir), file)
-    path = Path(run_dir) / "checkpoint.pt"
-    return Policy(build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path))
+    return Policy(load_agent(Path(run_dir), file)[1])
+
+
+def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent]:
+    """The settings of a run and its agent as last saved; arguments and errors as those of `load`."""
+    config, algorithm, record = reopen(run_dir, file)
+    path = run_dir / "checkpoint.pt"
+    return config, build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path)
 
 
 def build_agent(

@@ -146,18 +146,17 @@ def eval_command(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.episodes < 1:
         raise UsageError(f"--episodes {args.episodes} must be at least 1.")
-    from zoo.api import load, reopen
+    from zoo.api import load_agent
     from zoo.envs import make
     from zoo.evaluation import evaluate
     from zoo.run import summary
 
-    config, _, _ = reopen(args.run_dir, args.file)
-    policy = load(args.run_dir, args.file)
+    config, agent = load_agent(args.run_dir, args.file)
     try:
         envs = make(config.env, args.episodes)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    episodes = evaluate(policy.agent, envs, config.seed if args.seed is None else args.seed, args.explore)
+    episodes = evaluate(agent, envs, config.seed if args.seed is None else args.seed, args.explore)
     for index, (episode_return, length) in enumerate(zip(*episodes, strict=True)):
         print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     row = summary(episodes, config)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import assert_close, forward, leaves, member, soft_update, step
 
 from zoo.algos.iql import IQL, Config
 
@@ -69,61 +70,43 @@ class Reference:
     DECAY_STEPS = 20
 
     def __init__(self, agent: IQL, spec) -> None:
-        def leaves(parameters):
-            return [parameter.detach().clone().requires_grad_() for parameter in parameters]
-
         self.low, self.high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
         self.value = leaves(agent.value.parameters())
         self.policy = leaves(agent.actor.net.parameters())
         self.log_std = leaves([agent.actor.log_std])[0]
-        self.critics = [leaves(p[m].squeeze(0) for p in agent.critic.parameters()) for m in (0, 1)]
-        self.targets = [[p[m].squeeze(0).clone() for p in agent.target_critic.parameters()] for m in (0, 1)]
+        self.critics = [member(agent.critic, m) for m in (0, 1)]
+        self.targets = [member(agent.target_critic, m) for m in (0, 1)]
         self.value_adam = torch.optim.Adam(self.value, 3e-4)
         self.critic_adams = [torch.optim.Adam(critic, 3e-4) for critic in self.critics]
         self.actor_adam = torch.optim.Adam([*self.policy, self.log_std], 3e-4)
         self.updates = 0
 
-    @staticmethod
-    def forward(parameters, x, transposed):
-        for i in range(0, len(parameters), 2):
-            weight = parameters[i].T if transposed else parameters[i]
-            x = x @ weight + parameters[i + 1]
-            x = torch.relu(x) if i + 2 < len(parameters) else x
-        return x
-
     def v(self, obs):
-        return self.forward(self.value, obs, True)[:, 0]
+        return forward(self.value, obs, transposed=True)[:, 0]
 
     def q(self, critic, batch):
-        return self.forward(critic, torch.cat([batch.obs, batch.action], 1), False)[:, 0]
+        return forward(critic, torch.cat([batch.obs, batch.action], 1))[:, 0]
 
     def update(self, batch) -> None:
         with torch.no_grad():
             next_v = self.v(batch.next_obs)
             min_q = torch.minimum(self.q(self.targets[0], batch), self.q(self.targets[1], batch))
         difference = min_q - self.v(batch.obs)
-        self._step(self.value_adam, (torch.abs(0.7 - (difference < 0).double()) * difference**2).mean())
+        step(self.value_adam, (torch.abs(0.7 - (difference < 0).double()) * difference**2).mean())
 
         target = batch.reward + 0.99 * next_v * (1 - batch.terminated.double())
         for critic, target_critic, adam in zip(self.critics, self.targets, self.critic_adams, strict=True):
-            self._step(adam, ((self.q(critic, batch) - target) ** 2).mean() / 2)
-            for old, new in zip(target_critic, critic, strict=True):
-                old.copy_((1 - 0.005) * old + 0.005 * new.detach())
+            step(adam, ((self.q(critic, batch) - target) ** 2).mean() / 2)
+            soft_update(target_critic, critic, 0.005)
 
-        mean = torch.tanh(self.forward(self.policy, batch.obs, True))
+        mean = torch.tanh(forward(self.policy, batch.obs, transposed=True))
         mean = self.low + (mean + 1) / 2 * (self.high - self.low)
         normal = torch.distributions.Normal(mean, self.log_std.exp() * (self.high - self.low) / 2)
         weight = torch.exp(3.0 * difference.detach()).clamp(max=100)
         for group in self.actor_adam.param_groups:
             group["lr"] = 3e-4 * (1 + math.cos(math.pi * self.updates / self.DECAY_STEPS)) / 2
-        self._step(self.actor_adam, -(weight * normal.log_prob(batch.action).sum(1)).mean())
+        step(self.actor_adam, -(weight * normal.log_prob(batch.action).sum(1)).mean())
         self.updates += 1
-
-    @staticmethod
-    def _step(adam, loss) -> None:
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
 
 
 def test_five_updates_equal_a_plain_step_by_step_implementation(spec, make_batch):
@@ -135,15 +118,11 @@ def test_five_updates_equal_a_plain_step_by_step_implementation(spec, make_batch
         reference.update(make_batch(seed))
     assert all(not torch.equal(old, new) for old, new in zip(begin, agent.parameters(), strict=True))
 
-    def close(actual, expected):
-        for one, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-
-    close(agent.value.parameters(), reference.value)
-    close([*agent.actor.net.parameters(), agent.actor.log_std], [*reference.policy, reference.log_std])
-    for member in (0, 1):
-        close([p[member].squeeze(0) for p in agent.critic.parameters()], reference.critics[member])
-        close([p[member].squeeze(0) for p in agent.target_critic.parameters()], reference.targets[member])
+    assert_close(agent.value.parameters(), reference.value)
+    assert_close([*agent.actor.net.parameters(), agent.actor.log_std], [*reference.policy, reference.log_std])
+    for m in (0, 1):
+        assert_close(member(agent.critic, m), reference.critics[m])
+        assert_close(member(agent.target_critic, m), reference.targets[m])
 
 
 def test_after_the_cosine_has_reached_zero_the_actor_stands_still_and_the_critics_learn_on(spec, make_batch):

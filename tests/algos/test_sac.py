@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import assert_close, forward, leaves, member, soft_update, step
 from torch.distributions import AffineTransform, Normal, TanhTransform
 
 import zoo
@@ -24,32 +25,21 @@ class Reference:
     """Equations 5, 9 and 18 one after the other; every critic is a network of its own."""
 
     def __init__(self, agent: SAC, spec) -> None:
-        def leaves(parameters):
-            return [parameter.detach().clone().requires_grad_() for parameter in parameters]
-
         low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
         self.onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
         self.policy = leaves(agent.actor.net.parameters())
-        self.critics = [leaves(p[m].squeeze(0) for p in agent.critic.parameters()) for m in (0, 1)]
-        self.targets = [[p[m].squeeze(0).clone() for p in agent.target_critic.parameters()] for m in (0, 1)]
+        self.critics = [member(agent.critic, m) for m in (0, 1)]
+        self.targets = [member(agent.target_critic, m) for m in (0, 1)]
         self.log_alpha = leaves([agent.log_alpha])[0]
         self.actor_adam = torch.optim.Adam(self.policy, 3e-4)
         self.critic_adam = torch.optim.Adam([*self.critics[0], *self.critics[1]], 3e-4)
         self.alpha_adam = torch.optim.Adam([self.log_alpha], 3e-4)
 
-    @staticmethod
-    def forward(parameters, x, transposed):
-        for i in range(0, len(parameters), 2):
-            weight = parameters[i].T if transposed else parameters[i]
-            x = x @ weight + parameters[i + 1]
-            x = torch.relu(x) if i + 2 < len(parameters) else x
-        return x
-
     def q(self, critic, obs, action):
-        return self.forward(critic, torch.cat([obs, action], 1), False)[:, 0]
+        return forward(critic, torch.cat([obs, action], 1))[:, 0]
 
     def sample(self, obs):
-        mean, log_std = self.forward(self.policy, obs, True).split(2, 1)
+        mean, log_std = forward(self.policy, obs, transposed=True).split(2, 1)
         normal = Normal(mean, torch.clamp(log_std, -20, 2).exp())
         before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
         squashed = torch.tanh(before)
@@ -66,22 +56,15 @@ class Reference:
             soft_value = torch.minimum(*next_q) - alpha * next_log_prob
             target = batch.reward + 0.99 * (1 - batch.terminated.double()) * soft_value
         loss = sum(((self.q(critic, batch.obs, batch.action) - target) ** 2).mean() / 2 for critic in self.critics)
-        self._step(self.critic_adam, loss)
+        step(self.critic_adam, loss)
 
         action, log_prob = self.sample(batch.obs)
         q = torch.minimum(*(self.q(critic, batch.obs, action) for critic in self.critics))
-        self._step(self.actor_adam, (alpha * log_prob - q).mean())
+        step(self.actor_adam, (alpha * log_prob - q).mean())
 
-        self._step(self.alpha_adam, -(self.log_alpha * (log_prob.detach() - 2)).mean())  # entropy -dim(A) = -2
+        step(self.alpha_adam, -(self.log_alpha * (log_prob.detach() - 2)).mean())  # entropy -dim(A) = -2
         for target_critic, critic in zip(self.targets, self.critics, strict=True):
-            for old, new in zip(target_critic, critic, strict=True):
-                old.copy_((1 - 0.005) * old + 0.005 * new.detach())
-
-    @staticmethod
-    def _step(adam, loss) -> None:
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+            soft_update(target_critic, critic, 0.005)
 
 
 def test_five_updates_equal_a_naive_implementation_with_the_same_noise(spec, make_batch):
@@ -95,15 +78,11 @@ def test_five_updates_equal_a_naive_implementation_with_the_same_noise(spec, mak
         reference.update(make_batch(seed))
     assert all(not torch.equal(old, new) for old, new in zip(begin, agent.parameters(), strict=True))
 
-    def close(actual, expected):
-        for one, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-
-    close(agent.actor.net.parameters(), reference.policy)
-    close([agent.log_alpha], [reference.log_alpha])
-    for member in (0, 1):
-        close([p[member].squeeze(0) for p in agent.critic.parameters()], reference.critics[member])
-        close([p[member].squeeze(0) for p in agent.target_critic.parameters()], reference.targets[member])
+    assert_close(agent.actor.net.parameters(), reference.policy)
+    assert_close([agent.log_alpha], [reference.log_alpha])
+    for m in (0, 1):
+        assert_close(member(agent.critic, m), reference.critics[m])
+        assert_close(member(agent.target_critic, m), reference.targets[m])
 
 
 def test_temperature_rises_where_entropy_is_below_its_target_and_falls_above(spec):

@@ -1,0 +1,45 @@
+"""What the plain implementations are written in: lists of parameters, a network a list, one `torch.optim.Adam` each."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def leaves(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Copies of parameters, to be moved by an optimizer of one's own."""
+    return [parameter.detach().clone().requires_grad_() for parameter in parameters]
+
+
+def member(ensemble: torch.nn.Module, m: int) -> list[Tensor]:
+    """Copies of one member's parameters of an ensemble: each `EnsembleLinear`'s weight `[inputs, outputs]` and bias."""
+    return leaves(parameter[m].squeeze(0) for parameter in ensemble.parameters())
+
+
+def forward(parameters: list[Tensor], x: Tensor, transposed: bool = False) -> Tensor:
+    """A ReLU network of weight, bias, weight, bias, ...; `transposed` where a weight is `[outputs, inputs]`."""
+    for i in range(0, len(parameters), 2):
+        weight = parameters[i].T if transposed else parameters[i]
+        x = x @ weight + parameters[i + 1]
+        x = torch.relu(x) if i + 2 < len(parameters) else x
+    return x
+
+
+def step(adam: torch.optim.Adam, loss: Tensor) -> None:
+    """One step of PyTorch's optimizer down a loss."""
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+
+
+@torch.no_grad()
+def soft_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
+    """target <- (1 - tau) target + tau source"""
+    for old, new in zip(target, source, strict=True):
+        old.copy_((1 - tau) * old + tau * new)
+
+
+def assert_close(actual: Iterable[Tensor], expected: Iterable[Tensor], atol: float = 1e-6) -> None:
+    """All parameters equal within `atol`."""
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one.detach(), other.detach(), rtol=0, atol=atol)
