@@ -1,10 +1,11 @@
 """What every agent is: a module whose state dict is all that a checkpoint must hold of it."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.buffers import Batch
 from zoo.envs import Spec
 
 Metrics = dict[str, Tensor]
@@ -19,7 +20,7 @@ class Agent(nn.Module):
 
     spec: Spec
 
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: Any) -> Metrics:
         """One gradient step of everything. Waits for no device: the metrics are tensors, read when they are logged."""
         raise NotImplementedError
 

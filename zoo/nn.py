@@ -16,14 +16,63 @@ LOG_2 = math.log(2)
 
 
 class MLP(nn.Sequential):
-    """`[B, inputs] -> [B, outputs]` through ReLU layers of the given widths, PyTorch's default initialization."""
+    """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization."""
 
-    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), activation: type[nn.Module] = nn.ReLU
+    ) -> None:
         layers: list[nn.Module] = []
         for width in hidden:
-            layers += [nn.Linear(inputs, width), nn.ReLU(inplace=True)]
+            layers += [nn.Linear(inputs, width), activation()]
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
+
+
+class FrameEncoder(nn.Sequential):
+    """Frames `[B, C, H, W]`, uint8, -> features `[B, features]`.
+
+    84x84: the network of Mnih et al. 2015 (Nature 518), on pixels scaled to [0, 1]. 10x10, MinAtar's planes of zeros
+    and ones: that of Young and Tian 2019 (arXiv 1903.03176). Raises ValueError for any other size.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        channels, *size = shape
+        if size == [84, 84]:
+            self.features, self.scale = 512, 1 / 255
+            layers = [
+                nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
+            ]  # fmt: skip
+        elif size == [10, 10]:
+            self.features, self.scale = 128, 1.0
+            layers = [
+                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 8 * 8, self.features), nn.ReLU(),
+            ]  # fmt: skip
+        else:
+            raise ValueError(f"frames of {tuple(shape)} have no encoder: there is one for [C, 84, 84] and [C, 10, 10]")
+        super().__init__(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = super().forward(x.float() * self.scale)  # type: ignore[no-untyped-call]
+        return features
+
+
+def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
+    """What stands before the layers that an algorithm is about, and its number of outputs: nothing for a vector."""
+    if len(shape) == 3:
+        frames = FrameEncoder(shape)
+        return frames, frames.features
+    return nn.Flatten(), math.prod(shape)
+
+
+def orthogonal_(network: nn.Module, gain: float = math.sqrt(2), last_gain: float | None = None) -> nn.Module:
+    """Orthogonal weights and zero biases, in place; the last layer's gain may differ."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in layers:
+        last = layer is layers[-1] and last_gain is not None
+        nn.init.orthogonal_(layer.weight, last_gain if last else gain)
+        nn.init.zeros_(layer.bias)
+    return network
 
 
 class EnsembleLinear(nn.Module):
@@ -77,8 +126,8 @@ class Normalizer(nn.Module):
         super().__init__()
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.zeros(*shape))
-        self.register_buffer("std", torch.ones(*shape))
+        self.register_buffer("mean", torch.zeros(tuple(shape)))
+        self.register_buffer("std", torch.ones(tuple(shape)))
 
     def fit(self, x: Tensor) -> None:
         """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as CORL does."""
@@ -87,6 +136,29 @@ class Normalizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
+
+
+class RunningNormalizer(Normalizer):
+    """A `Normalizer` whose statistics are those of all that was seen so far, and whose output is clipped to +-10."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__(shape)
+        self.count: Tensor
+        self.register_buffer("count", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Counts `[N, ...]` in (Chan et al. 1979: the merged moments of two samples)."""
+        total = self.count + len(x)
+        shift = x.mean(0) - self.mean
+        squares = self.std.square() * self.count + x.var(0, correction=0) * len(x)
+        squares += shift.square() * self.count * len(x) / total
+        self.mean += shift * len(x) / total
+        self.std.copy_((squares / total + 1e-8).sqrt())
+        self.count.copy_(total)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(-10, 10)
 
 
 class BoundedPolicy(nn.Module):

@@ -1,13 +1,25 @@
 """Adam as the update loops need it: one call from a loss to moved weights, all of its state in tensors."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # the paper's, and every library's
+BETA1, BETA2 = 0.9, 0.999  # the paper's, and every library's
+
+Decay = Callable[[Tensor], Tensor]  # the share of the steps taken -> the share of the learning rate that is left
+
+
+def cosine(done: Tensor) -> Tensor:
+    """Half a cosine, from 1 to 0."""
+    return 0.5 * (1 + torch.cos(math.pi * done))
+
+
+def linear(done: Tensor) -> Tensor:
+    """A straight line, from 1 to 0."""
+    return 1 - done
 
 
 class Adam(nn.Module):
@@ -20,13 +32,19 @@ class Adam(nn.Module):
     Args:
         parameters: what it moves.
         lr: learning rate.
-        decay_steps: falls to 0 by a cosine over that many steps, if given.
+        decay_steps: the learning rate falls to 0 over that many steps, if given.
+        decay: how it falls.
+        eps: added to the root of the second moment.
+        max_norm: gradients whose norm, over all parameters, is larger are scaled down to it.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, decay_steps: int | None = None) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, decay_steps: int | None = None, decay: Decay = cosine,
+        eps: float = 1e-8, max_norm: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.moved: list[Tensor] = list(parameters)  # in a list, they stay parameters of their own module only
-        self.lr, self.decay_steps = lr, decay_steps
+        self.lr, self.decay_steps, self.decay, self.eps, self.max_norm = lr, decay_steps, decay, eps, max_norm
         self.step: Tensor
         self.register_buffer("step", torch.zeros(()))
         for i, parameter in enumerate(self.moved):
@@ -37,11 +55,14 @@ class Adam(nn.Module):
         """One step down the gradient of a scalar loss."""
         gradients = torch.autograd.grad(loss, self.moved)
         with torch.no_grad():
+            if self.max_norm is not None:
+                norm = torch.stack(torch._foreach_norm(gradients)).norm()
+                gradients = torch._foreach_mul(gradients, (self.max_norm / (norm + 1e-6)).clamp(max=1))
             _, *moments = cast("list[Tensor]", list(self._buffers.values()))  # as registered; get_buffer is far slower
             step, means, squares = self.step, moments[0::2], moments[1::2]
             lr: Any = self.lr  # a float or, decaying, a tensor
             if self.decay_steps is not None:
-                lr = 0.5 * self.lr * (1 + torch.cos(math.pi / self.decay_steps * step.clamp(max=self.decay_steps)))
+                lr = self.lr * self.decay((step / self.decay_steps).clamp(max=1))
             step.add_(1)
             if torch.compiler.is_compiling():  # cannot trace the fused kernel, and fuses the formula by itself
                 unbiased = torch.sqrt(1 - BETA2**step)
@@ -49,9 +70,9 @@ class Adam(nn.Module):
                 torch._foreach_mul_(squares, BETA2)
                 torch._foreach_addcmul_(squares, gradients, gradients, 1 - BETA2)
                 for parameter, mean, square in zip(self.moved, means, squares, strict=True):
-                    parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + EPS))
+                    parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + self.eps))
             else:
                 torch._fused_adam_(
                     self.moved, gradients, means, squares, [], [step] * len(self.moved),
-                    lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=EPS, amsgrad=False, maximize=False,
+                    lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,
                 )  # fmt: skip

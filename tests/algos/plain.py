@@ -1,6 +1,6 @@
 """What the plain implementations are written in: lists of parameters, a network a list, one `torch.optim.Adam` each."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ def member(ensemble: torch.nn.Module, m: int) -> list[Tensor]:
     return leaves(parameter[m].squeeze(0) for parameter in ensemble.parameters())
 
 
-def forward(parameters: list[Tensor], x: Tensor, transposed: bool = False) -> Tensor:
-    """A ReLU network of weight, bias, weight, bias, ...; `transposed` where a weight is `[outputs, inputs]`."""
+def forward(
+    parameters: list[Tensor], x: Tensor, transposed: bool = False, activation: Callable[[Tensor], Tensor] = torch.relu
+) -> Tensor:
+    """A network of weight, bias, weight, bias, ...; `transposed` where a weight is `[outputs, inputs]`."""
     for i in range(0, len(parameters), 2):
         weight = parameters[i].T if transposed else parameters[i]
         x = x @ weight + parameters[i + 1]
-        x = torch.relu(x) if i + 2 < len(parameters) else x
+        x = activation(x) if i + 2 < len(parameters) else x
     return x
 
 

@@ -1,0 +1,234 @@
+"""PPO: Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347).
+
+On-policy policy gradient that takes many small steps on each rollout. Advantages are estimated by GAE; the policy's
+ratio to the one that acted is clipped, so that no step gains from moving further; the value regresses the returns.
+
+    policy   L^CLIP = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)],  rho = pi(a|s) / pi_old(a|s)     (Eq. 7)
+    value    L^VF   = E[max((V - R)^2, (V_old + clip(V - V_old, -epsilon, epsilon) - R)^2)] / 2,  R = A + V_old
+    total    L      = L^CLIP + c1 L^VF - c2 entropy                                                          (Eq. 9)
+
+What the paper leaves open is as in Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations:
+an episode that is truncated bootstraps from its true last observation; the running statistics of observations and
+returns take in a rollout at a time, not a step; an action's standard deviation is in units of half its range.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Transition
+from zoo.envs import Spec
+from zoo.errors import UsageError
+from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
+from zoo.optim import Adam, linear
+from zoo.returns import gae, return_so_far
+from zoo.run import Run
+
+SETTING = "online"
+ACTION_SPACES = ("continuous", "discrete")
+
+
+@dataclass
+class Config:
+    num_steps: int = 2048  # steps of each environment a rollout; Atari: 128
+    epochs: int = 10  # passes over a rollout; Atari: 4
+    minibatches: int = 32  # gradient steps a pass; Atari: 4
+    hidden: list[int] = field(default_factory=lambda: [64, 64])  # widths of the tanh layers of actor and critic each
+    lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 linearly over all steps; Atari: 2.5e-4
+    discount: float = 0.99  # gamma
+    gae_lambda: float = 0.95  # lambda of GAE
+    clip: float = 0.2  # epsilon, of the ratio and the value; Atari: 0.1
+    value_coef: float = 0.5  # c1
+    entropy_coef: float = 0.0  # c2; Atari: 0.01
+    max_grad_norm: float = 0.5  # gradients are scaled down to this norm
+    normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
+    normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
+    clip_reward: bool = False  # to -1, 0 or 1; Atari: true
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+
+
+class Gaussian(BoundedPolicy):
+    """Actions around a learned mean, the same spread everywhere. Only what the environment gets is clipped."""
+
+    def __init__(self, spec: Spec, inputs: int, hidden: list[int]) -> None:
+        super().__init__(spec.action_low, spec.action_high)
+        self.net = orthogonal_(MLP(inputs, spec.action_dim, hidden, nn.Tanh), last_gain=0.01)
+        self.log_std = nn.Parameter(torch.zeros(spec.action_dim))
+
+    def sample(self, x: Tensor) -> Tensor:
+        mean = self.net(x)
+        return self.center + self.scale * (mean + self.log_std.exp() * torch.randn_like(mean))
+
+    def mode(self, x: Tensor) -> Tensor:
+        return self.clip(self.center + self.scale * self.net(x))
+
+    def clip(self, action: Tensor) -> Tensor:
+        return torch.clamp(action, self.center - self.scale, self.center + self.scale)
+
+    def log_prob(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log density of unclipped actions and entropy, each `[B]`."""
+        deviation = ((action - self.center) / self.scale - self.net(x)) * torch.exp(-self.log_std)
+        log_std = self.log_std + self.scale.log()
+        log_prob = (-0.5 * deviation.square() - log_std - HALF_LOG_2PI).sum(-1)
+        return log_prob, (log_std + HALF_LOG_2PI + 0.5).sum().expand_as(log_prob)
+
+
+class Categorical(nn.Module):
+    """Discrete actions."""
+
+    def __init__(self, spec: Spec, inputs: int, hidden: list[int]) -> None:
+        super().__init__()
+        assert spec.num_actions is not None
+        self.net = orthogonal_(MLP(inputs, spec.num_actions, hidden, nn.Tanh), last_gain=0.01)
+
+    def sample(self, x: Tensor) -> Tensor:
+        return self.net(x).softmax(-1).multinomial(1).squeeze(-1)
+
+    def mode(self, x: Tensor) -> Tensor:
+        return self.net(x).argmax(-1)
+
+    def clip(self, action: Tensor) -> Tensor:
+        return action
+
+    def log_prob(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probability and entropy, each `[B]`."""
+        log_probs = self.net(x).log_softmax(-1)
+        return log_probs.gather(-1, action[:, None]).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
+
+
+class Minibatch(NamedTuple):
+    obs: Tensor  # [B, ...], normalized
+    action: Tensor  # [B, A] or [B]
+    log_prob: Tensor  # [B] of the policy that acted
+    value: Tensor  # [B] at that time
+    advantage: Tensor  # [B]
+    returns: Tensor  # [B]
+
+
+class PPO(Agent):
+    def __init__(self, spec: Spec, config: Config, updates: int = 1) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        frames = len(spec.obs_shape) == 3
+        self.normalizer = RunningNormalizer(spec.obs_shape) if config.normalize_obs and not frames else nn.Identity()
+        self.returns = RunningNormalizer(())  # statistics of the discounted returns so far
+        self.carried: Tensor | float = 0.0  # [N] what the last rollout's returns bring into the next
+        self.encoder, features = encoder(spec.obs_shape)
+        orthogonal_(self.encoder)
+        hidden = [] if frames else config.hidden  # frames: one network with two heads
+        self.policy = (Categorical if spec.num_actions else Gaussian)(spec, features, hidden)
+        self.value = orthogonal_(MLP(features, 1, hidden, nn.Tanh), last_gain=1.0)
+        self.optimizer = Adam(self.parameters(), config.lr, updates, linear, eps=1e-5, max_norm=config.max_grad_norm)
+
+    def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
+        """Eq. 7, with the advantages of the minibatch brought to mean 0 and standard deviation 1."""
+        advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
+        ratio = (log_prob - batch.log_prob).exp()
+        clipped = ratio.clamp(1 - self.config.clip, 1 + self.config.clip)
+        return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+
+    def value_loss(self, value: Tensor, batch: Minibatch) -> Tensor:
+        """L^VF."""
+        clipped = batch.value + (value - batch.value).clamp(-self.config.clip, self.config.clip)
+        errors = torch.maximum((value - batch.returns).square(), (clipped - batch.returns).square())
+        return 0.5 * errors.mean()
+
+    def update(self, batch: Minibatch) -> Metrics:
+        """One gradient step of policy and value on a minibatch."""
+        x = self.encoder(batch.obs)
+        log_prob, entropy = self.policy.log_prob(x, batch.action)
+        policy_loss = self.policy_loss(log_prob, batch)
+        value_loss = self.value_loss(self.value(x).squeeze(-1), batch)
+        loss = policy_loss + self.config.value_coef * value_loss - self.config.entropy_coef * entropy.mean()
+        self.optimizer.minimize(loss)
+        log_ratio = log_prob.detach() - batch.log_prob
+        return {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": entropy.detach().mean(),
+            "approx_kl": (log_ratio.exp() - 1 - log_ratio).mean(),  # http://joschu.net/blog/kl-approx.html, k3
+            "clip_fraction": ((log_ratio.exp() - 1).abs() > self.config.clip).float().mean(),
+        }
+
+    @torch.no_grad()
+    def prepare(self, rollout: Transition) -> Minibatch:
+        """All of a rollout `[T, N, ...]` as one batch `[T * N, ...]`, its advantages estimated."""
+        shape = rollout.reward.shape
+        obs, next_obs, action = (x.flatten(0, 1) for x in (rollout.obs, rollout.next_obs, rollout.action))
+        obs = self.normalizer(obs)
+        x, next_x = self.encoder(obs), self.encoder(self.normalizer(next_obs))
+        value, next_value = (self.value(y).reshape(shape) for y in (x, next_x))
+        ended = rollout.terminated | rollout.truncated
+        reward = self.scale_reward(rollout.reward, ended)
+        discount, lambda_ = self.config.discount, self.config.gae_lambda
+        advantage = gae(reward, value, next_value, rollout.terminated, ended, discount, lambda_)
+        log_prob, _ = self.policy.log_prob(x, action)
+        return Minibatch(obs, action, log_prob, *(y.flatten() for y in (value, advantage, advantage + value)))
+
+    def scale_reward(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """Rewards `[T, N]` as the critic sees them."""
+        if self.config.clip_reward:
+            return reward.sign()
+        if not self.config.normalize_reward:
+            return reward
+        returns = return_so_far(reward, ended, self.config.discount, self.carried)
+        self.carried = self.config.discount * returns[-1] * ~ended[-1]
+        self.returns.update(returns.flatten())
+        return (reward / self.returns.std).clamp(-10, 10)
+
+    def learn(self, rollout: Transition) -> Metrics:
+        """`epochs` passes over a rollout in minibatches, each in an order of its own."""
+        whole = self.prepare(rollout)
+        for _ in range(self.config.epochs):
+            order = torch.randperm(len(whole.returns), device=whole.returns.device)
+            shuffled = (x[order].chunk(self.config.minibatches) for x in whole)
+            for minibatch in zip(*shuffled, strict=True):
+                metrics = self.update(Minibatch(*minibatch))
+        if isinstance(self.normalizer, RunningNormalizer):
+            self.normalizer.update(rollout.obs.flatten(0, 1))
+        return metrics
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor) -> Tensor:
+        """An action of the policy that learns, not clipped yet."""
+        return self.policy.sample(self.encoder(self.normalizer(obs)))
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        x = self.encoder(self.normalizer(obs))
+        return self.policy.clip(self.policy.sample(x)) if explore else self.policy.mode(x)
+
+
+def train(run: Run, config: Config) -> PPO:
+    envs = run.envs()
+    batch_size = config.num_steps * envs.num_envs
+    if batch_size % config.minibatches:
+        raise UsageError(
+            f"num_envs={envs.num_envs} times algo.num_steps={config.num_steps} are {batch_size} transitions a rollout, "
+            f"which algo.minibatches={config.minibatches} does not divide. "
+            f"Try: algo.minibatches={math.gcd(batch_size, config.minibatches)}"
+        )
+    iterations = max(1, run.config.steps // batch_size)
+    agent = run.track(PPO(envs.spec, config, iterations * config.epochs * config.minibatches))
+    rollout: list[Transition] = []
+    for _ in run.steps():
+        action = agent.sample(envs.obs)
+        rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        if len(rollout) == config.num_steps:
+            run.log(agent.learn(Transition(*map(torch.stack, zip(*rollout, strict=True)))))
+            rollout.clear()
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

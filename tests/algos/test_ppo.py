@@ -1,0 +1,177 @@
+"""PPO against a plain implementation in the manner of CleanRL, and against the task that it must learn."""
+
+import numpy as np
+import pytest
+import torch
+from plain import assert_close, forward, leaves
+from torch.distributions import Categorical, Normal
+
+import zoo
+from zoo.algos.ppo import PPO, Config
+from zoo.buffers import Transition
+from zoo.envs import Spec
+from zoo.errors import UsageError
+
+CONTINUOUS, DISCRETE = Spec((3,), (-0.5, -2.0), (3.0, -1.0)), Spec((3,), num_actions=4)
+SMALL = {"num_steps": 16, "minibatches": 4, "epochs": 2, "hidden": [8, 8]}
+
+
+def rollout(spec: Spec, steps: int = 16, envs: int = 2, seed: int = 0) -> Transition:
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(steps + 1, envs, 3))
+    next_obs = obs[1:].copy()
+    terminated, truncated = rng.random((2, steps, envs)) < 0.15
+    next_obs[truncated] = rng.normal(size=(truncated.sum(), 3))  # the true last observation, not the next first
+    shape = (steps, envs)
+    action = rng.integers(4, size=shape) if spec.num_actions else rng.normal((1.2, -1.5), size=(*shape, 2))
+    return Transition(
+        *map(torch.from_numpy, (obs[:-1], action, rng.normal(size=shape), next_obs, terminated, truncated))
+    )
+
+
+def make(spec: Spec, updates: int = 8, **settings) -> PPO:
+    torch.manual_seed(2)
+    agent = PPO(spec, Config(**SMALL, **settings), updates).double()
+    with torch.no_grad():
+        for parameter in agent.policy.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return agent
+
+
+class Reference:
+    """One iteration, step by step: loops over time, torch.distributions, torch.optim.Adam, clip_grad_norm_."""
+
+    def __init__(self, agent: PPO, spec: Spec) -> None:
+        self.spec, self.config = spec, agent.config
+        self.policy, self.value = leaves(agent.policy.net.parameters()), leaves(agent.value.parameters())
+        self.log_std = [] if spec.num_actions else leaves([agent.policy.log_std])
+        self.parameters = [*self.log_std, *self.policy, *self.value]
+        self.adam = torch.optim.Adam(self.parameters, lr=3e-4, eps=1e-5)
+
+    def v(self, obs):
+        return forward(self.value, obs, transposed=True, activation=torch.tanh)[..., 0]
+
+    def distribution(self, obs):
+        out = forward(self.policy, obs, transposed=True, activation=torch.tanh)
+        if self.spec.num_actions:
+            return Categorical(logits=out)
+        low, high = torch.tensor(self.spec.action_low).double(), torch.tensor(self.spec.action_high).double()
+        return Normal((low + high) / 2 + (high - low) / 2 * out, (high - low) / 2 * self.log_std[0].exp())
+
+    def log_prob(self, obs, action):
+        log_prob = self.distribution(obs).log_prob(action)
+        return log_prob if self.spec.num_actions else log_prob.sum(-1)
+
+    def entropy(self, obs):
+        entropy = self.distribution(obs).entropy()
+        return entropy if self.spec.num_actions else entropy.sum(-1)
+
+    def learn(self, data: Transition, updates: int) -> None:
+        config, (steps, envs) = self.config, data.reward.shape
+        obs, action = data.obs.flatten(0, 1), data.action.flatten(0, 1)
+        advantage = torch.zeros(steps, envs).double()
+        with torch.no_grad():
+            old_value, old_log_prob = self.v(obs), self.log_prob(obs, action)
+            for n in range(envs):
+                following = 0.0
+                for t in reversed(range(steps)):
+                    value, next_value = self.v(data.obs[t, n]), self.v(data.next_obs[t, n])
+                    bootstrap = 0.0 if data.terminated[t, n] else 0.99 * next_value
+                    over = data.terminated[t, n] or data.truncated[t, n]
+                    following = data.reward[t, n] + bootstrap - value + (0.0 if over else 0.99 * 0.95 * following)
+                    advantage[t, n] = following
+        advantage = advantage.flatten()
+        returns = advantage + old_value
+        for step in range(updates):
+            if step % config.minibatches == 0:
+                order = torch.randperm(steps * envs)
+            size = steps * envs // config.minibatches
+            part = order[(step % config.minibatches) * size :][:size]
+            a = advantage[part]
+            a = (a - a.mean()) / (a.std() + 1e-8)
+            ratio = torch.exp(self.log_prob(obs[part], action[part]) - old_log_prob[part])
+            loss = torch.max(-a * ratio, -a * torch.clamp(ratio, 1 - config.clip, 1 + config.clip)).mean()
+            value = self.v(obs[part])
+            clipped = old_value[part] + torch.clamp(value - old_value[part], -config.clip, config.clip)
+            worse = torch.max((value - returns[part]) ** 2, (clipped - returns[part]) ** 2)
+            loss = loss + 0.5 * 0.5 * worse.mean() - config.entropy_coef * self.entropy(obs[part]).mean()
+            self.adam.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
+            for group in self.adam.param_groups:
+                group["lr"] = 3e-4 * (1 - step / updates)
+            self.adam.step()
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
+def test_an_iteration_equals_a_plain_implementation(spec):
+    agent = make(spec, normalize_obs=False, normalize_reward=False, entropy_coef=0.01)
+    reference, data = Reference(agent, spec), rollout(spec)
+    assert data.truncated.any()
+    assert data.terminated.any()
+    begin = [parameter.detach().clone() for parameter in agent.parameters()]
+    torch.manual_seed(5)
+    agent.learn(data)
+    torch.manual_seed(5)
+    reference.learn(data, updates=8)
+    assert all(not torch.equal(old, new) for old, new in zip(begin, agent.parameters(), strict=True))
+    assert_close(agent.policy.net.parameters(), reference.policy)
+    assert_close(agent.value.parameters(), reference.value)
+    if not spec.num_actions:
+        assert_close([agent.policy.log_std], reference.log_std)
+
+
+def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return():
+    agent, data = make(CONTINUOUS), rollout(CONTINUOUS)
+    ended = data.terminated | data.truncated
+    returns, so_far = [], torch.zeros(2).double()
+    for t in range(16):
+        so_far = data.reward[t] + 0.99 * so_far
+        returns.append(so_far)
+        so_far = so_far * ~ended[t]
+    expected = data.reward / torch.stack(returns).var(correction=0).add(1e-8).sqrt()
+    torch.testing.assert_close(agent.scale_reward(data.reward, ended), expected.clamp(-10, 10), rtol=1e-6, atol=0)
+
+
+def test_atari_rewards_are_clipped_to_their_sign():
+    agent = make(DISCRETE, clip_reward=True)
+    reward = torch.tensor([[-7.0, 0.0], [0.5, 400.0]])
+    assert agent.scale_reward(reward, reward > 9e9).tolist() == [[-1, 0], [1, 1]]
+
+
+def test_observations_are_normalized_by_the_rollouts_before():
+    agent, first, second = make(CONTINUOUS), rollout(CONTINUOUS, seed=1), rollout(CONTINUOUS, seed=2)
+    assert torch.equal(agent.prepare(first).obs, first.obs.flatten(0, 1))
+    agent.learn(first)
+    agent.learn(second)
+    seen = torch.cat([first.obs, second.obs]).flatten(0, 1)
+    torch.testing.assert_close(agent.normalizer.mean, seen.mean(0), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(agent.normalizer.std, seen.std(0, correction=0), rtol=1e-5, atol=1e-5)
+
+
+def test_actions_are_clipped_for_the_environment_alone():
+    agent = make(CONTINUOUS)
+    obs = torch.randn(500, 3).double()
+    low, high = torch.tensor(CONTINUOUS.action_low).double(), torch.tensor(CONTINUOUS.action_high).double()
+    sampled, acted = agent.sample(obs), agent.act(obs, explore=True)
+    assert ((sampled < low) | (sampled > high)).any()
+    assert ((acted >= low) & (acted <= high)).all()
+    assert ((agent.act(obs) >= low) & (agent.act(obs) <= high)).all()
+
+
+def test_a_rollout_that_does_not_divide_into_minibatches_says_what_would(tmp_path):
+    with pytest.raises(UsageError, match=r"algo.minibatches=4 does not divide.*Try: algo.minibatches=2"):
+        zoo.train(
+            "ppo", env="cartpole", steps=100, run_dir=tmp_path / "run", algo_config={"num_steps": 10, "minibatches": 4}
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_solves_cartpole_within_50000_steps(tmp_path):
+    run = zoo.train(
+        "ppo", env="cartpole", num_envs=4, steps=50_000, eval_every=50_000, logger="none", run_dir=tmp_path / "run",
+        algo_config={"num_steps": 256, "minibatches": 4, "lr": 1e-3},
+    )  # fmt: skip
+    _, episodes = run.evaluations[-1]
+    assert episodes.returns.mean() >= 475
