@@ -9,18 +9,18 @@ import numpy as np
 
 @dataclass
 class EnvConfig:
-    """An entry of `configs/env`, or any Gymnasium id."""
+    """An entry of `configs/env`, or any id that Gymnasium or a family of `zoo list` has."""
 
     id: str = "???"  # Gymnasium id
     name: str = ""  # short name, of its datasets and run folders; from the id where empty
-    backend: str = "gymnasium"  # gymnasium, or envpool (needs the envpool extra)
+    backend: str = "auto"  # envpool or gymnasium; auto takes EnvPool where it is installed and has the environment
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from
 
     def __post_init__(self) -> None:
         if self.id != "???":
-            self.name = self.name or self.id.rsplit("-v", 1)[0].replace("/", "-").lower()
+            self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
         if self.random_score is not None and self.random_score == self.expert_score:
             raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
 
@@ -36,12 +36,13 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape of one observation and either the bounds of a continuous action `[A]` or the number of discrete ones."""
+    """Shape and dtype of one observation; the bounds of a continuous action `[A]` or the number of discrete ones."""
 
     obs_shape: tuple[int, ...]
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     num_actions: int | None = None  # None: continuous
+    obs_dtype: str = "float32"  # or uint8, where the environment has it: frames
 
     @classmethod
     def of(cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Spec":
@@ -49,13 +50,30 @@ class Spec:
         if not isinstance(observation_space, gymnasium.spaces.Box):
             raise ValueError(f"observations must be a Box, not {observation_space}")
         shape = tuple(observation_space.shape)
+        dtype = "uint8" if observation_space.dtype == np.uint8 else "float32"
         if isinstance(action_space, gymnasium.spaces.Discrete):
-            return cls(shape, num_actions=int(action_space.n))
+            return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype)
         if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
             if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
                 raise ValueError(f"continuous actions must be bounded, not {action_space}")
-            return cls(shape, tuple(map(float, action_space.low)), tuple(map(float, action_space.high)))
+            low, high = (tuple(map(float, bound)) for bound in (action_space.low, action_space.high))
+            return cls(shape, low, high, obs_dtype=dtype)
         raise ValueError(f"actions must be a flat Box or Discrete, not {action_space}")
+
+    def checked(self, obs: Any) -> np.ndarray:
+        """Observations `[..., *obs_shape]` as arrays of `obs_dtype`.
+
+        Raises:
+            ValueError: they have another shape, or another dtype where frames are: scaled ones would all become 0.
+        """
+        obs = np.asarray(obs)
+        shape = obs.shape[max(obs.ndim - len(self.obs_shape), 0) :]
+        if shape != self.obs_shape or (self.obs_dtype == "uint8" and obs.dtype != np.uint8):
+            raise ValueError(
+                f"observations must be {self.obs_dtype} {list(self.obs_shape)}, not {obs.dtype} {list(obs.shape)}"
+            )
+        array: np.ndarray = obs.astype(self.obs_dtype, copy=False)
+        return array
 
     @property
     def action_space(self) -> str:

@@ -1,16 +1,17 @@
 """EnvPool's environments, which step in C++, as a Gymnasium `VectorEnv` under the rule of `zoo.envs.make`.
 
-EnvPool differs from that rule in three ways, each undone here:
+EnvPool differs from that rule in these ways, each undone here:
 
 - it resets an environment in the step after the one that ended its episode, and ignores that step's action: here the
   ended ones are reset at once, so that step never comes;
 - its seeds are fixed when a pool is made: here a seeded reset makes a new pool;
 - where an episode terminates in the very step that reaches its time limit, it reports the truncation only, and an agent
-  would bootstrap from a terminal state: here its clock is off and the limit, EnvPool's own, is kept outside.
+  would bootstrap from a terminal state: here its clock is off and the limit, EnvPool's own, is kept outside;
+- the observations of DeepMind Control and MiniGrid are dictionaries: here they are arrays, as their files say.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,35 +20,45 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from zoo.envs import dmc, minigrid
+from zoo.envs.names import in_envpool
+
 _INT32_MAX = 2**31 - 1
 
 
 class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """`num_envs` copies of EnvPool's `env_id`, stepped together in C++.
+    """`num_envs` copies of EnvPool's `env_id`, stepped together in C++ by as many threads.
 
     Observations keep EnvPool's dtype, rewards are float32. Of what Gymnasium puts into a step's `info` there
-    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`).
+    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`), and `lives` (`[N]`) of Atari games.
 
     Raises:
         ValueError: EnvPool is not installed, or does not have the environment.
     """
 
-    def __init__(self, env_id: str, num_envs: int) -> None:
+    def __init__(self, env_id: str, num_envs: int, threads: int = 1) -> None:
         try:
             import envpool
         except ImportError as error:
-            raise ValueError("env.backend=envpool needs EnvPool. Type: pip install 'rl-zoo[envpool]'") from error
-        if env_id not in envpool.list_all_envs():
+            raise ValueError(f"env={env_id} in EnvPool needs envpool. Type: pip install 'rl-zoo[envpool]'") from error
+        if env_id not in in_envpool():
             raise ValueError(f"env={env_id} does not exist in EnvPool. Type: env.backend=gymnasium")
-        self._envpool, self._id = envpool, env_id
+        self._envpool, self._name, self._threads = envpool, in_envpool()[env_id], threads
         self._pool: Any = None  # made by the first reset
-        spec = envpool.make_spec(env_id)
+        spec = envpool.make_spec(self._name)
         self._time_limit: int = spec.config.max_episode_steps
+        self._is_minigrid = env_id.startswith("MiniGrid-")
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self._observed: Callable[[Any], np.ndarray] = lambda obs: obs
         with _bounds_rounded_in_silence():
             self.single_observation_space = spec.gymnasium_observation_space
             self.single_action_space = _as_in_gymnasium(spec.gymnasium_action_space)
+        if env_id.startswith("dmc/"):
+            self.single_observation_space, self._observed = dmc.flat(env_id, self.single_observation_space)
+        elif self._is_minigrid:
+            self.single_observation_space = minigrid.image_space(self.single_observation_space)
+            self._observed = minigrid.image
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -63,28 +74,39 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if seed is not None:
             seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
             self._pool = self._envpool.make_gymnasium(
-                self._id,
+                self._name,
                 num_envs=self.num_envs,
-                num_threads=1,  # as Gymnasium's: a run takes one core, and many runs fill a machine
+                num_threads=self._threads,
                 seed=[s % (_INT32_MAX + 1) for s in seeds],  # all that EnvPool takes
                 max_episode_steps=_INT32_MAX,  # its clock is off, see above
             )
         with _bounds_rounded_in_silence():
-            return self._pool.reset()[0], {}
+            obs, at = self._pool.reset()
+        return self._observed(obs), _lives(at)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every environment. As in Gymnasium, an episode may terminate and be truncated in one step."""
-        obs, reward, terminated, truncated, at = self._pool.step(actions)
+        raw, reward, terminated, truncated, at = self._pool.step(actions)
+        obs, info = self._observed(raw), _lives(at)
+        if self._is_minigrid:
+            reward = minigrid.reward_within(self._time_limit, reward, at["elapsed_step"])
         truncated = truncated | (at["elapsed_step"] >= self._time_limit)
         ended = terminated | truncated
         if not ended.any():
-            return obs, reward, terminated, truncated, {}
+            return obs, reward, terminated, truncated, info
         ids = np.flatnonzero(ended)
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in ids:
             final_obs[i] = obs[i].copy()
-        obs[ids] = self._pool.reset(ids.astype(np.int32))[0]
-        return obs, reward, terminated, truncated, {"final_obs": final_obs, "_final_obs": ended}
+        first, at = self._pool.reset(ids.astype(np.int32))
+        obs[ids] = self._observed(first)
+        for name, lives in _lives(at).items():
+            info[name][ids] = lives  # of the next game, as ale-py has it
+        return obs, reward, terminated, truncated, info | {"final_obs": final_obs, "_final_obs": ended}
+
+
+def _lives(at: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {"lives": at["lives"]} if "lives" in at else {}
 
 
 @contextmanager

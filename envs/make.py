@@ -6,40 +6,77 @@ step of every environment is one transition, none is a reset, and no final obser
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from zoo.envs import atari, minigrid
 from zoo.envs.config import EnvConfig
+from zoo.envs.names import load_package, same_in_envpool
+
+BACKENDS = ("auto", "envpool", "gymnasium")
 
 
-def make(config: EnvConfig, num_envs: int) -> VectorEnv:
+def resolve_backend(config: EnvConfig) -> str:
+    """`envpool` or `gymnasium`: what `auto` is on this machine. Raises ValueError for a backend there is not."""
+    if config.backend not in BACKENDS:
+        raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
+    if config.backend == "auto":
+        return "envpool" if same_in_envpool(config.id) else "gymnasium"
+    return config.backend
+
+
+def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False) -> VectorEnv:
     """`num_envs` copies of an environment, stepped together in this process.
 
+    Args:
+        config: which environment.
+        num_envs: how many.
+        threads: CPU threads of those that are stepped in C++.
+        training: in Atari games a lost life terminates.
+
     Raises:
-        ValueError: no such environment, no such backend, or the backend does not have it.
+        ValueError: no such environment, no such backend, the backend does not have it, or its package is missing.
     """
-    if config.backend not in ("gymnasium", "envpool"):
-        raise ValueError(f"env.backend={config.backend} does not exist. There are: envpool, gymnasium.")
-    if config.backend == "envpool":
+    is_atari = config.id.startswith("ALE/")
+    envs: VectorEnv
+    if resolve_backend(config) == "envpool":
         from zoo.envs.envpool import EnvPoolVectorEnv
 
-        return EnvPoolVectorEnv(config.id, num_envs)
-    return SyncVectorEnv([partial(_make_one, config.id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        envs = EnvPoolVectorEnv(config.id, num_envs, threads)
+    else:
+        with _explained(config.id):
+            if is_atari:
+                envs = atari.from_ale(config.id, num_envs, threads)
+            else:
+                make_one = partial(_make_one, config.id)
+                envs = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return atari.EpisodicLife(envs) if is_atari and training else envs
 
 
-def _make_one(env_id: str) -> gymnasium.Env:
+@contextmanager
+def _explained(env_id: str) -> Iterator[None]:
+    """Makes one line of why an environment cannot be made."""
+    load_package(env_id)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was asked for by name
-            if "mujoco" in str(gymnasium.spec(env_id).entry_point):
-                _hush_mujoco()
-            return gymnasium.make(env_id)
+            yield
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
     except (gymnasium.error.Error, ImportError) as error:  # a malformed or withdrawn id, a package that is missing
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
+
+
+def _make_one(env_id: str) -> gymnasium.Env:
+    if env_id.startswith("MiniGrid-"):
+        return minigrid.make_one(env_id)
+    if "mujoco" in str(gymnasium.spec(env_id).entry_point):
+        _hush_mujoco()
+    return gymnasium.make(env_id)
 
 
 def _hush_mujoco() -> None:

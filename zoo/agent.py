@@ -39,7 +39,7 @@ class Policy:
     def act(self, obs: np.ndarray, explore: bool = False) -> np.ndarray:
         """Actions for a batch of observations `[B, ...]`, or one action for one observation."""
         device = next(self.agent.parameters()).device
-        obs_ = torch.as_tensor(np.asarray(obs), dtype=torch.float32, device=device)
+        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=device)
         single = obs_.ndim == len(self.agent.spec.obs_shape)
         action = self.agent.act(obs_[None] if single else obs_, explore)
         return (action[0] if single else action).cpu().numpy()

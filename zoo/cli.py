@@ -153,7 +153,7 @@ def eval_command(arguments: list[str]) -> int:
 
     config, agent = load_agent(args.run_dir, args.file)
     try:
-        envs = make(config.env, args.episodes)
+        envs = make(config.env, args.episodes, config.threads)
     except ValueError as error:
         raise UsageError(str(error)) from error
     episodes = evaluate(agent, envs, config.seed if args.seed is None else args.seed, args.explore)
@@ -168,7 +168,7 @@ def eval_command(arguments: list[str]) -> int:
 def list_command(arguments: list[str]) -> int:
     argparse.ArgumentParser(prog="zoo list", description="Algorithms, environments and datasets.").parse_args(arguments)
     from zoo.catalog import available
-    from zoo.registry import algorithms, describe_environments
+    from zoo.registry import algorithms, describe_environments, describe_families
 
     print("algorithms (algo=)")
     for name, algorithm in algorithms().items():
@@ -176,6 +176,8 @@ def list_command(arguments: list[str]) -> int:
     print("\nenvironments (env=), and any other Gymnasium id")
     for name, gymnasium_id, comment in describe_environments():
         print(f"  {name:<18} {gymnasium_id:<20} {comment}")
+    for ids, title in describe_families():
+        print(f"  {ids:<39} {title}")
     print("\ndatasets (dataset=), for offline algorithms; zoo data --help says how to make or import more")
     for name in available():
         print(f"  {name}")

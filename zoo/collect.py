@@ -4,6 +4,7 @@ The run is trained, continued or reused; whole episodes are collected with the a
 """
 
 import csv
+import dataclasses
 import json
 import math
 import shutil
@@ -29,6 +30,7 @@ from zoo.registry import Algorithm
 from zoo.rollout import Rollout
 
 NUM_ENVS = 10  # environments that episodes are collected in
+BACKEND = "gymnasium"  # the same data whether EnvPool is installed or not
 SEED_OFFSET = {
     "random": 20_000,
     "medium": 30_000,
@@ -71,8 +73,9 @@ def train_sac(env: str, steps: int, seed: int, overrides: list[str], run_dir: Pa
         RunError: training failed.
     """
     arguments = [
-        "algo=sac", f"env={env}", f"steps={steps}", f"seed={seed}", f"eval_every={max(1_000, steps // 100)}",
-        f"algo.buffer_size={steps}", *overrides, "keep_agents=true", f"run_dir='{run_dir}'",
+        "algo=sac", f"env={env}", f"env.backend={BACKEND}", f"steps={steps}", f"seed={seed}",
+        f"eval_every={max(1_000, steps // 100)}", f"algo.buffer_size={steps}", *overrides, "keep_agents=true",
+        f"run_dir='{run_dir}'",
     ]  # fmt: skip
     config, algorithm, settings = compose(arguments)
     if config.num_envs != 1:
@@ -131,7 +134,8 @@ def collect(env: EnvConfig, policy: Callable[[Rollout], Tensor], size: int, seed
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    rollout = Rollout(make(env, NUM_ENVS), seed, torch.device("cpu"), lambda *episode: None)
+    envs = make(dataclasses.replace(env, backend=BACKEND), NUM_ENVS)
+    rollout = Rollout(envs, seed, torch.device("cpu"), lambda *episode: None)
     share = math.ceil(size / NUM_ENVS)
     whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to its last whole episode
     steps: list[tuple[np.ndarray, ...]] = []

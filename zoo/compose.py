@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -19,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zoo.config import RunConfig
-from zoo.envs import EnvConfig
+from zoo.envs import EnvConfig, exists, known
 from zoo.errors import UsageError, nearest
 from zoo.registry import Algorithm, algorithm, environments, folder
 
@@ -76,10 +75,10 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     store.store(group="algo", name=chosen.name, node=config_class)
     inputs = {key: str(override.input_line) for key, override in given.items() if key != "algo"}
     if env not in environments():
-        _check_gymnasium_id(env)
+        _check_id(env)
         # not under its own name: Hydra would take the namespace of `ALE/Pong-v5` for a folder
-        store.store(group="env", name="_gymnasium_id", node={"id": env})
-        inputs["env"] = "env=_gymnasium_id"
+        store.store(group="env", name="_id", node={"id": env})
+        inputs["env"] = "env=_id"
     try:
         with initialize_config_dir(str(folder("configs").resolve()), version_base="1.3"):
             composed = hydra_compose("run", overrides=list(inputs.values()))
@@ -166,13 +165,13 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         )
 
 
-def _check_gymnasium_id(env: str) -> None:
+def _check_id(env: str) -> None:
     try:
-        gymnasium.spec(env)
-    except gymnasium.error.Error as error:
-        raise UsageError(
-            f"env={env} does not exist. {nearest(env, [*environments(), *gymnasium.registry], environments())}"
-        ) from error
+        found = exists(env)
+    except ValueError as error:  # the package that would know is not installed
+        raise UsageError(str(error)) from error
+    if not found:
+        raise UsageError(f"env={env} does not exist. {nearest(env, [*environments(), *known()], environments())}")
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:

@@ -119,9 +119,9 @@ def _spec(env: "EnvConfig") -> "Spec":
 
 
 def _step_limit(env: "EnvConfig") -> int | None:
-    import gymnasium
+    from zoo.envs import time_limit
 
-    return gymnasium.spec(env.id).max_episode_steps
+    return time_limit(env.id)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,10 @@ from importlib import metadata
 from zoo.catalog import available, store
 
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
-EXTRAS = {"wandb": "wandb", "envpool": "envpool", "box2d": "Box2D", "plot": "matplotlib", "peers": "stable_baselines3"}
+EXTRAS = {
+    "wandb": "wandb", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar", "minigrid": "minigrid",
+    "box2d": "Box2D", "plot": "matplotlib", "peers": "stable_baselines3",
+}  # fmt: skip
 
 
 def main() -> int:

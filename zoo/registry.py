@@ -142,6 +142,15 @@ def environments() -> dict[str, Path]:
     return {path.stem: path for path in sorted((folder("configs") / "env").glob("*.yaml"))}
 
 
+def describe_families() -> Iterator[tuple[str, str]]:
+    """Of each file of `envs/` that is about a family of environments: their ids and the first line of its docstring."""
+    for path in sorted(folder("envs").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IDS":
+                yield ast.literal_eval(node.value), (ast.get_docstring(tree) or "").splitlines()[0]
+
+
 def describe_environments() -> Iterator[tuple[str, str, str]]:
     """Name, Gymnasium id and the comment that heads each entry."""
     for name, path in environments().items():

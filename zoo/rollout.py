@@ -15,9 +15,11 @@ class Rollout:
     """Steps `envs` and keeps their current observations.
 
     Attributes:
-        obs: `[N, ...]` the observations to act on, float32 on `device`.
+        obs: `[N, ...]` the observations to act on, on `device`: uint8 where they are frames, else float32.
         spec: shapes and bounds of one environment.
         num_envs: N.
+        on_episode: is told the return and length of every episode that ends; of the whole game where a lost life
+            terminates, see `zoo.envs.atari`.
     """
 
     def __init__(
@@ -26,7 +28,7 @@ class Rollout:
         self.envs, self.device, self.on_episode = envs, device, on_episode
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
-        self.obs = self._tensor(envs.reset(seed=seed)[0])
+        self.obs = self._observed(envs.reset(seed=seed)[0])
         envs.action_space.seed(seed)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
@@ -40,17 +42,19 @@ class Rollout:
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
         self._returns += reward
         self._lengths += 1
-        obs, self.obs = self.obs, self._tensor(next_obs)
+        obs, self.obs = self.obs, self._observed(next_obs)
         successor = self.obs
-        ended = np.flatnonzero(terminated | truncated)
-        if len(ended):
+        ended = terminated | truncated
+        if ended.any():
             successor = self.obs.clone()
-            for i in ended:
-                successor[i] = self._tensor(info["final_obs"][i])
+            for i in np.flatnonzero(ended):
+                successor[i] = self._observed(info["final_obs"][i])
+            over = np.flatnonzero(info.get("game_over", ended))
+            for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
-            self._returns[ended], self._lengths[ended] = 0, 0
-        flags = (torch.as_tensor(flag, device=self.device) for flag in (terminated, truncated))
-        return Transition(obs, action, self._tensor(reward), successor, *flags)
+            self._returns[over], self._lengths[over] = 0, 0
+        reward_, *flags = (torch.as_tensor(column, device=self.device) for column in (reward, terminated, truncated))
+        return Transition(obs, action, reward_.float(), successor, *flags)
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.as_tensor(array, device=self.device).float()
+    def _observed(self, obs: np.ndarray) -> Tensor:
+        return torch.as_tensor(self.spec.checked(obs), device=self.device)

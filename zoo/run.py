@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -16,7 +15,7 @@ from zoo import checkpoint, datasets
 from zoo.agent import Agent, Metrics
 from zoo.config import RunConfig
 from zoo.datasets import Dataset
-from zoo.envs import Spec, make
+from zoo.envs import Spec, in_envpool, make, resolve_backend, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.evaluation import Episodes, evaluate
 from zoo.logging import Logger, ProgressBar, parse_loggers
@@ -66,9 +65,12 @@ class Run:
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
         self._interrupted = False
+        self._bar: ProgressBar | None = None
+        self._told_of_clipping = False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
-            self._eval_envs = make(config.env, config.eval_episodes)
+            self._resolve_backend()
+            self._eval_envs = make(config.env, config.eval_episodes, config.threads)
             self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -85,7 +87,7 @@ class Run:
         if self.done:
             seed = int(np.random.SeedSequence([seed, self.done]).generate_state(1)[0])
         self._rollout = Rollout(
-            make(self.config.env, self.config.num_envs),
+            make(self.config.env, self.config.num_envs, self.config.threads, training=True),
             seed,
             self.device,
             lambda *episode: self._episodes.append(episode),
@@ -95,7 +97,7 @@ class Run:
     def dataset(self) -> Dataset:
         """The dataset of the run, checked against its environment, on the run's device."""
         name, env = self.config.dataset, self.config.env
-        arrays, sources = datasets.load(env, name, gymnasium.spec(env.id).max_episode_steps)
+        arrays, sources = datasets.load(env, name, time_limit(env.id))
         datasets.check_fits(arrays, self.spec, name, env)
         described = {
             "name": name,
@@ -129,6 +131,12 @@ class Run:
         self._tracked.append(tracked)
         return tracked
 
+    def report(self, line: str) -> None:
+        """Says something on the terminal that `run.json` keeps under `notes`."""
+        self._bar.print(line) if self._bar else print(line, flush=True)
+        self.record.setdefault("notes", []).append(line)
+        self.save_record()
+
     def log(self, metrics: Metrics) -> None:
         """Keeps the latest metrics; they are read, and the device waited for, only when a row is due."""
         self._metrics = metrics
@@ -145,8 +153,9 @@ class Run:
         mark, mark_step = time.perf_counter(), self.done
         with (
             self._signals(),
-            ProgressBar(config.steps, self.done, "env steps" if self._rollout else "updates") as self._bar,
+            ProgressBar(config.steps, self.done, "env steps" if self._rollout else "updates") as bar,
         ):
+            self._bar = bar
             while self.done < config.steps:
                 yield self.done
                 before, self.done = self.done, self.done + stride
@@ -163,7 +172,7 @@ class Run:
                     if saving:
                         self._checkpoint(self.dir / "checkpoint.pt")
                     mark, mark_step = time.perf_counter(), self.done
-                self._bar.update(self.done)
+                bar.update(self.done)
                 if interrupted and not last:
                     raise Interrupted(
                         f"interrupted after step {self.done:,}; its checkpoint is written. Continue: "
@@ -182,6 +191,12 @@ class Run:
                 f"{self.dir / 'diverged.pt'}; the last good one is checkpoint.pt. A smaller learning rate or scaled "
                 f"rewards often help."
             )
+        if values.get("clipped_targets") and not self._told_of_clipping:
+            self._told_of_clipping = True
+            self.report(
+                f"{values['clipped_targets']:.0f} value targets up to step {self.done:,} were outside the support and "
+                "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
+            )
         if self._rollout:
             returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
             values |= {"episode_return": float(returns), "episode_length": float(lengths)}
@@ -198,6 +213,7 @@ class Run:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
         score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+        assert self._bar is not None
         self._bar.print(
             f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{score}",
             score.strip() or f"return {row['return_mean']:.1f}",
@@ -242,6 +258,14 @@ class Run:
         finally:
             for number, previous in before.items():
                 signal.signal(number, previous)
+
+    def _resolve_backend(self) -> None:
+        """Settles for the whole run, resumed on another machine too, what `env.backend=auto` is."""
+        env = self.config.env
+        asked, env.backend = env.backend, resolve_backend(env)
+        self.record["config"]["env"]["backend"] = env.backend
+        if asked == "auto" and env.backend == "gymnasium" and in_envpool():
+            print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
 
     def _check_action_space(self) -> None:
         if self.spec.action_space not in self.algorithm.action_spaces:

@@ -93,7 +93,7 @@ def test_the_same_starts_and_actions_put_the_same_transitions_into_the_buffer(en
     expected, last_obs = drive(pool, choose(env_id, num_envs), steps)
     ended = expected["terminated"] | expected["truncated"]
 
-    envs = make(EnvConfig(env_id), num_envs)
+    envs = make(EnvConfig(env_id, backend="gymnasium"), num_envs)
     for i in range(num_envs):
         first = np.concatenate([[True], ended[:, i]])
         starts = np.concatenate([expected["obs"][:, i], last_obs[None, i]])[first]

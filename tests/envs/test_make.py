@@ -3,20 +3,24 @@
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import yaml
 from gymnasium.vector import AutoresetMode
 
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, Spec, exists, known, make, resolve_backend, time_limit
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
 
 
 def _config(name, backend):
+    config = EnvConfig(**yaml.safe_load(CONFIGS[name].read_text()), backend=backend)
     if name == "lunarlander" and backend == "gymnasium":
         pytest.importorskip("Box2D")
-    return EnvConfig(**yaml.safe_load(CONFIGS[name].read_text()), backend=backend)
+    if config.id.startswith("ALE/") and backend == "gymnasium":
+        pytest.importorskip("ale_py")
+    return config
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -70,20 +74,126 @@ def test_unknown_id_is_refused_with_what_to_type(env_id, to_type):
 
 
 def test_unknown_backend_is_refused_with_those_there_are():
-    assert _refusal("Hopper-v5", "brax") == "env.backend=brax does not exist. There are: envpool, gymnasium."
-
-
-def test_without_envpool_its_backend_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    assert "pip install 'rl-zoo[envpool]'" in _refusal("Hopper-v5", "envpool")
-
-
-def test_envpool_is_imported_only_when_asked_for(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    make(EnvConfig("CartPole-v1"), 1).reset(seed=0)
+    assert _refusal("Hopper-v5", "brax") == "env.backend=brax does not exist. There are: auto, envpool, gymnasium."
 
 
 def test_id_that_envpool_lacks_is_refused_with_the_backend_that_may_have_it():
     pytest.importorskip("envpool")
     message = _refusal("Taxi-v4", "envpool")
     assert message == "env=Taxi-v4 does not exist in EnvPool. Type: env.backend=gymnasium"
+
+
+@pytest.mark.parametrize("env_id", ["Nowhere/Hopper-v5", "ALE/Hopper-v5", "ALE/Breakot-v5", "dmc/lqr-lqr_2_1"])
+def test_envpool_has_nothing_of_another_name(env_id):
+    pytest.importorskip("envpool")
+    assert not exists(env_id)
+    assert f"env={env_id} does not exist in EnvPool" in _refusal(env_id, "envpool")
+
+
+# --- Which backend ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "has_it"),
+    [
+        ("Hopper-v5", True),
+        ("CartPole-v1", True),
+        ("ALE/Pong-v5", True),
+        ("dmc/cheetah-run", True),
+        ("MiniGrid-Empty-5x5-v0", True),
+        ("minatar/breakout", False),
+        ("Taxi-v4", False),
+        ("Blackjack-v1", False),  # EnvPool's observes another way
+        ("phys2d/CartPole-v1", False),
+    ],
+)
+def test_auto_is_envpool_where_it_is_installed_and_has_the_environment(env_id, has_it, monkeypatch):
+    pytest.importorskip("envpool")
+    assert resolve_backend(EnvConfig(env_id)) == ("envpool" if has_it else "gymnasium")
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert resolve_backend(EnvConfig(env_id)) == "gymnasium"
+    assert resolve_backend(EnvConfig(env_id, backend="envpool")) == "envpool"  # which make refuses
+
+
+def test_an_environment_of_the_users_own_is_not_mistaken_for_envpools_of_the_same_name(counting, monkeypatch):
+    envpool = pytest.importorskip("envpool")
+    assert "Maze-v0" in envpool.list_all_envs()
+    for entry_point in (gymnasium.spec(counting).entry_point, "my_package.maze:Maze"):
+        monkeypatch.setitem(gymnasium.registry, "Maze-v0", gymnasium.envs.registration.EnvSpec("Maze-v0", entry_point))
+        assert resolve_backend(EnvConfig("Maze-v0")) == "gymnasium"
+
+
+def test_threads_step_the_same_environments():
+    pytest.importorskip("envpool")
+    one, two = (make(EnvConfig("Hopper-v5", backend="envpool"), 5, threads) for threads in (1, 2))
+    np.testing.assert_array_equal(one.reset(seed=0)[0], two.reset(seed=0)[0])
+    one.action_space.seed(0)
+    for _ in range(50):
+        actions = one.action_space.sample()
+        for a, b in zip(one.step(actions)[:4], two.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# --- What is not installed ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend", "package", "extra"),
+    [
+        ("Hopper-v5", "envpool", "envpool", "envpool"),
+        ("dmc/cheetah-run", "auto", "envpool", "envpool"),
+        ("ALE/Pong-v5", "auto", "ale_py", "atari"),
+        ("ALE/Pong-v5", "gymnasium", "ale_py", "atari"),
+        ("minatar/breakout", "auto", "minatar", "minatar"),
+        ("MiniGrid-Empty-5x5-v0", "auto", "minigrid", "minigrid"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_what_installs_it(env_id, backend, package, extra, monkeypatch):
+    for name in ("envpool", "ale_py", "minatar", "minigrid"):
+        monkeypatch.setitem(sys.modules, name, None)
+    message = _refusal(env_id, backend)
+    assert message.startswith(f"env={env_id} ")
+    assert f"needs {package}." in message
+    assert message.endswith(f"Type: pip install 'rl-zoo[{extra}]'")
+
+
+def test_without_envpool_the_others_need_it_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    make(EnvConfig("CartPole-v1"), 1).reset(seed=0)
+
+
+# --- Names ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("Hopper-v5", "hopper"),
+        ("ALE/Pong-v5", "pong"),
+        ("dmc/cheetah-run", "dmc-cheetah-run"),
+        ("minatar/breakout", "minatar-breakout"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid-empty-5x5"),
+    ],
+)
+def test_a_name_is_one_folder(env_id, name):
+    assert EnvConfig(env_id).name == name
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "dmc/dog-run", "minatar/asterix"])
+def test_what_is_known_exists_whatever_is_installed(env_id, monkeypatch):
+    for name in ("envpool", "ale_py", "minatar", "minigrid"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert exists(env_id)
+    assert env_id in known()
+
+
+def test_the_games_and_worlds_of_an_installed_package_are_known():
+    pytest.importorskip("envpool")
+    assert {"ALE/Pong-v5", "MiniGrid-Empty-5x5-v0", "dmc/cheetah-run"} <= set(known())
+    assert exists("ALE/Pong-v5")
+    assert not exists("ALE/Pnog-v5")
+
+
+def test_time_limits_are_those_of_gymnasium():
+    assert [time_limit(env_id) for env_id in ("Hopper-v5", "dmc/dog-run", "minatar/breakout")] == [1000, 1000, 10_000]
+    assert time_limit("MiniGrid-Nowhere-v0") is None

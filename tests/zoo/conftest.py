@@ -61,7 +61,7 @@ def finished(train) -> Path:
     """A finished run of IQL, on normalized observations. Not to be written to."""
     return train(
         "finished", "algo=iql", "steps=300", "eval_every=100", "checkpoint_every=100", "log_every=50", "seed=3",
-        "algo.normalize_obs=true", "logger=tensorboard", "keep_agents=true",
+        "algo.normalize_obs=true", "logger=tensorboard", "keep_agents=true", "env.backend=gymnasium",
     )  # fmt: skip
 
 

@@ -1,0 +1,49 @@
+"""MinAtar: asterix, breakout, freeway, seaquest, spaceinvaders on 10x10 cells (Young and Tian 2019, arXiv 1903.03176).
+
+With all six actions in every game, and MinAtar's own defaults: every tenth action, by chance, is the one before it once
+more, and the games grow harder. MinAtar knows no time limit: here an episode is truncated after 10,000 steps.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+IDS = "minatar/<game>"
+GAMES = {name.replace("_", ""): name for name in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")}
+
+
+class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
+    """Observes `[C, 10, 10]`, uint8: whether something of each of C kinds is in a cell, 0 or 1.
+
+    Raises:
+        ImportError: MinAtar is not installed.
+    """
+
+    def __init__(self, game: str) -> None:
+        from minatar import Environment
+
+        self._game = Environment(game)
+        height, width, kinds = self._game.state_shape()
+        self.observation_space = gymnasium.spaces.Box(0, 1, (kinds, height, width), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(self._game.num_actions())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._game.seed(int(self.np_random.integers(2**32)))
+        self._game.reset()
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward, terminated = self._game.act(action)
+        return self._observe(), float(reward), bool(terminated), False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.ascontiguousarray(self._game.state().transpose(2, 0, 1), np.uint8)
+
+
+for _name, _game in GAMES.items():
+    gymnasium.register(f"minatar/{_name}", "zoo.envs.minatar:MinAtar", kwargs={"game": _game}, max_episode_steps=10_000)

@@ -1,0 +1,77 @@
+"""Which environments there are, which of them EnvPool has, and which package has the others."""
+
+import importlib
+
+import gymnasium
+
+from zoo.envs import dmc
+
+# ids that begin so -> the package that has them, and the zoo's extra that installs it
+PACKAGES = {"ALE/": ("ale_py", "atari"), "minatar/": ("minatar", "minatar"), "MiniGrid-": ("minigrid", "minigrid")}
+
+# EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
+SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
+SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
+
+
+def in_envpool() -> dict[str, str]:
+    """The ids of EnvPool's environments -> what EnvPool calls them; empty where it is not installed."""
+    try:
+        import envpool
+    except ImportError:
+        return {}
+    specs = envpool.registration.registry.specs.items()  # name -> the module that it is in, and more
+    return {f"ALE/{name}" if module == "envpool.atari" else name: name for name, (module, *_) in specs} | dmc.TASKS
+
+
+def same_in_envpool(env_id: str) -> bool:
+    """Whether EnvPool is installed and has this very environment."""
+    if not env_id.startswith(SAME_IN_ENVPOOL):
+        entry_point = gymnasium.registry[env_id].entry_point if env_id in gymnasium.registry else None
+        if not (isinstance(entry_point, str) and entry_point.startswith(SAME_ENTRY_POINTS)):
+            return False
+    return env_id in in_envpool()
+
+
+def load_package(env_id: str) -> None:
+    """Imports the package that has the environment, if Gymnasium does not: it registers its ids with Gymnasium.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    for prefix, (package, extra) in PACKAGES.items():
+        if env_id.startswith(prefix):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise ValueError(f"env={env_id} needs {package}. Type: pip install 'rl-zoo[{extra}]'") from error
+
+
+def known() -> list[str]:
+    """The ids of the environments that the installed packages have, for who has mistyped one of them."""
+    return [*gymnasium.registry, *(env_id for env_id in in_envpool() if env_id.startswith(SAME_IN_ENVPOOL))]
+
+
+def exists(env_id: str) -> bool:
+    """Whether there is such an environment. Raises ValueError where the package that would know is not installed."""
+    if env_id in gymnasium.registry or same_in_envpool(env_id):
+        return True
+    try:
+        load_package(env_id)
+        return bool(gymnasium.spec(env_id))
+    except ValueError:
+        if in_envpool():  # which has nearly all of them, and not this one
+            return False
+        raise
+    except gymnasium.error.Error:
+        return False
+
+
+def time_limit(env_id: str) -> int | None:
+    """Steps after which an episode is truncated, where Gymnasium knows of any."""
+    try:
+        if env_id not in gymnasium.registry:
+            load_package(env_id)
+        return gymnasium.spec(env_id).max_episode_steps
+    except (ValueError, gymnasium.error.Error):
+        return None

@@ -1,0 +1,57 @@
+"""What an agent is built for, and what it may be shown."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from zoo.envs import Spec
+
+FRAMES = Spec((4, 84, 84), num_actions=6, obs_dtype="uint8")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(np.uint8, "uint8"), (np.float32, "float32"), (np.float64, "float32"), (bool, "float32")]
+)
+def test_only_bytes_stay_bytes(dtype, expected):
+    space = Box(0, 1, (3,), dtype)
+    assert Spec.of(space, Discrete(2)) == Spec((3,), num_actions=2, obs_dtype=expected)
+    assert Spec.of(space, Box(-1, 1, (2,), np.float32)).obs_dtype == expected
+    assert Spec.of(space, Discrete(2)).checked(space.sample()).dtype == expected
+
+
+def test_a_spec_is_what_it_was_after_json():
+    record = json.loads(json.dumps(dataclasses.asdict(FRAMES)))
+    assert Spec(**record | {"obs_shape": tuple(record["obs_shape"]), "action_low": (), "action_high": ()}) == FRAMES
+    del record["obs_dtype"]  # as runs were recorded before there was one
+    assert Spec(**record).obs_dtype == "float32"
+
+
+@pytest.mark.parametrize("shape", [(4, 84, 84), (5, 4, 84, 84), (2, 3, 4, 84, 84)])
+def test_observations_may_come_one_by_one_or_in_batches(shape):
+    assert FRAMES.checked(np.zeros(shape, np.uint8)).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("obs", "seen"),
+    [
+        (np.zeros((84, 84), np.uint8), "uint8 [84, 84]"),
+        (np.zeros((84, 84, 4), np.uint8), "uint8 [84, 84, 4]"),
+        (np.zeros((4, 84, 84), np.float32), "float32 [4, 84, 84]"),
+        (np.zeros((4, 84, 84), int), "int64 [4, 84, 84]"),
+        (3.0, "float64 []"),
+    ],
+)
+def test_frames_of_another_shape_or_dtype_are_refused_with_both(obs, seen):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is looked at
+        FRAMES.checked(obs)
+    assert str(error.value) == f"observations must be uint8 [4, 84, 84], not {seen}"
+
+
+def test_a_vector_may_be_of_any_numbers_but_not_of_another_length():
+    spec = Spec((3,), num_actions=2)
+    assert spec.checked([1, 2, 3]).dtype == np.float32
+    with pytest.raises(ValueError, match=r"must be float32 \[3\], not float64 \[5, 4\]"):
+        spec.checked(np.zeros((5, 4)))

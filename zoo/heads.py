@@ -1,0 +1,220 @@
+"""Value heads: how a critic's outputs stand for a value, as a number or as a distribution over bins.
+
+Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification" (arXiv 2403.03950). A critic
+ends in `head.outputs` numbers `[..., outputs]`. Of these the head makes values `[...]`, and losses `[...]` against
+targets, which are made of numbers (`project`) or of the critic's outputs at the next state (`backup`).
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Metrics
+from zoo.errors import UsageError
+
+
+class ValueHead(nn.Module):
+    """`mse`: one output, the value itself, and its squared error."""
+
+    outputs = 1
+    has_support = True
+
+    def value(self, out: Tensor) -> Tensor:
+        """Values `[...]` of outputs `[..., outputs]`."""
+        return out.squeeze(-1)
+
+    def project(self, value: Tensor) -> Tensor:
+        """The target that stands for the numbers `[...]`."""
+        return value
+
+    def backup(self, reward: Tensor, discount: Tensor, next_out: Tensor) -> Tensor:
+        """The target `reward + discount * value` for rewards and discounts `[B]` and next outputs `[B, outputs]`."""
+        return self.project(reward + discount * self.value(next_out))
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """Losses `[...]` of outputs `[..., outputs]` against a target of `project` or `backup`."""
+        return (self.value(out) - target).square()
+
+    def least(self, out: Tensor) -> Tensor:
+        """Of an ensemble's outputs `[members, B, outputs]` those of the member with the least value: `[B, outputs]`."""
+        return out.amin(0)
+
+    def hold(self, low: float, high: float) -> str:
+        """Makes sure that values from `low` to `high` can be told; returns what was done, to be reported."""
+        return ""
+
+    def metrics(self) -> Metrics:
+        """What there is to log."""
+        return {}
+
+
+class TwoHot(ValueHead):
+    """`two_hot`: a probability for each of `num_bins` values evenly spread over `[v_min, v_max]`, and cross-entropy.
+
+    A target's mass lies on the two values next to it, in the shares that have it as their mean. Targets outside the
+    support are clipped and counted.
+
+    Attributes:
+        v_min, v_max: the support, `[]`; NaN until it is known, see `set_support`.
+        clipped: targets outside the support so far, `[]`.
+
+    Raises:
+        UsageError: bounds that are not in order, or fewer than two bins.
+    """
+
+    def __init__(self, v_min: float | None, v_max: float | None, num_bins: int) -> None:
+        super().__init__()
+        if num_bins < 2:
+            raise UsageError(f"algo.num_bins={num_bins} must be at least 2; the paper takes 51 or 101.")
+        if (v_min is None) != (v_max is None):
+            raise UsageError("algo.v_min and algo.v_max go together: give both, or none and they are computed.")
+        self.outputs, self._known = num_bins, False
+        self.v_min: Tensor
+        self.v_max: Tensor
+        self.clipped: Tensor
+        self.register_buffer("v_min", torch.tensor(math.nan))
+        self.register_buffer("v_max", torch.tensor(math.nan))
+        self.register_buffer("clipped", torch.zeros((), dtype=torch.int64))
+        if v_min is not None and v_max is not None:
+            self.set_support(v_min, v_max)
+
+    def set_support(self, v_min: float, v_max: float) -> None:
+        """Raises UsageError unless `v_min < v_max`, both finite."""
+        if not (math.isfinite(v_min) and math.isfinite(v_max) and v_min < v_max):
+            raise UsageError(f"the value support [{v_min:g}, {v_max:g}] is empty: algo.v_min must be below algo.v_max.")
+        self.v_min.fill_(v_min)
+        self.v_max.fill_(v_max)
+
+    @property
+    def has_support(self) -> bool:  # type: ignore[override]
+        """Whether the support is known."""
+        self._known = self._known or math.isfinite(self.v_min.item())  # asked often: the device is waited for once
+        return self._known
+
+    def hold(self, low: float, high: float) -> str:
+        """Sets a support that is open; raises UsageError where the one that was given is too small."""
+        if not self.has_support:
+            self.set_support(low, high)
+            return (
+                f"value support: [{low:.4g}, {high:.4g}] in {self.outputs} bins; algo.v_min and algo.v_max set another"
+            )
+        v_min, v_max = self.v_min.item(), self.v_max.item()
+        if low < v_min or high > v_max:
+            raise UsageError(
+                f"algo.v_min={v_min:g} algo.v_max={v_max:g} cannot hold the data's returns, from {low:.4g} to "
+                f"{high:.4g}. Widen them, or leave both out."
+            )
+        return (
+            f"value support: [{v_min:.4g}, {v_max:.4g}], as given; the data's returns go from {low:.4g} to {high:.4g}"
+        )
+
+    def metrics(self) -> Metrics:
+        return {"clipped_targets": self.clipped}
+
+    def centers(self) -> Tensor:
+        """The value of each bin, `[num_bins]`."""
+        share = torch.linspace(0, 1, self.outputs, device=self.v_min.device, dtype=self.v_min.dtype)
+        return self.v_min + share * (self.v_max - self.v_min)
+
+    def value(self, out: Tensor) -> Tensor:
+        return out.softmax(-1) @ self.centers()
+
+    def clip(self, value: Tensor) -> Tensor:
+        """Numbers brought into the support; those that were outside are counted."""
+        clipped = torch.clamp(value, self.v_min, self.v_max)
+        self.clipped += (clipped != value).sum()
+        return clipped
+
+    def project(self, value: Tensor) -> Tensor:
+        """Probabilities `[..., num_bins]` (Farebrother et al., section 3.1)."""
+        return self.share_out(self.clip(value))
+
+    def share_out(self, value: Tensor) -> Tensor:
+        """Of numbers within the support `[...]`, the share `[..., num_bins]` that each bin gets."""
+        place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, from 0
+        bins = torch.arange(self.outputs, device=place.device, dtype=place.dtype)
+        return (1 - (place[..., None] - bins).abs()).clamp(min=0)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return -(target * out.log_softmax(-1)).sum(-1)
+
+    def least(self, out: Tensor) -> Tensor:
+        member = self.value(out).argmin(0)  # [B]
+        return out.gather(0, member[None, :, None].expand(1, *out.shape[1:])).squeeze(0)
+
+
+class C51(TwoHot):
+    """`c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887), each value an atom.
+
+    `backup` shifts and shrinks the next state's whole distribution and projects it onto the atoms. A target that is but
+    a number is a distribution of one atom: there it equals `two_hot`.
+    """
+
+    def backup(self, reward: Tensor, discount: Tensor, next_out: Tensor) -> Tensor:
+        """Probabilities `[B, num_bins]` (their Algorithm 1)."""
+        self.clip(reward + discount * self.value(next_out))  # counts the targets, not the atoms
+        moved = reward[:, None] + discount[:, None] * self.centers()  # [B, num_bins], where each atom's mass goes
+        shares = self.share_out(torch.clamp(moved, self.v_min, self.v_max))  # [B, num_bins from, num_bins to]
+        return (next_out.softmax(-1)[:, None] @ shares).squeeze(1)
+
+
+class HLGauss(TwoHot):
+    """`hl_gauss`: a normal distribution about the target, integrated over each of `num_bins` bins of the support.
+
+    Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
+    renormalization (Farebrother et al., section 3.1 and appendix A).
+    """
+
+    sigma = 0.75  # in widths of a bin
+
+    def centers(self) -> Tensor:
+        edges = self.edges()
+        return (edges[1:] + edges[:-1]) / 2
+
+    def edges(self) -> Tensor:
+        """Where the bins meet, `[num_bins + 1]`."""
+        share = torch.linspace(0, 1, self.outputs + 1, device=self.v_min.device, dtype=self.v_min.dtype)
+        return self.v_min + share * (self.v_max - self.v_min)
+
+    def project(self, value: Tensor) -> Tensor:
+        """Probabilities `[..., num_bins]`."""
+        width = (self.v_max - self.v_min) / self.outputs
+        below: Tensor = torch.special.ndtr((self.edges() - self.clip(value)[..., None]) / (self.sigma * width))
+        return torch.diff(below) / (below[..., -1:] - below[..., :1])
+
+
+def reward_bounds(reward: Tensor, discount: float) -> tuple[float, float]:
+    """The least and the largest value there can be where no reward lies beyond these: each of the two for ever, or 0.
+
+    Raises:
+        UsageError: there is no such bound.
+    """
+    if discount == 1:
+        raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
+    low, high = (float(x) / (1 - discount) for x in reward.aminmax())
+    if low == high == 0:
+        raise UsageError("all rewards so far are 0 and bound no value: give the support, algo.v_min=... algo.v_max=...")
+    return min(low, 0.0), max(high, 0.0)
+
+
+CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
+
+
+def value_head(config: Any) -> ValueHead:
+    """The head that an algorithm's config asks for by `value_head`, `v_min`, `v_max` and `num_bins`.
+
+    Raises:
+        UsageError: no such head, or bounds and bins that it cannot have.
+    """
+    if config.value_head in CATEGORICAL:
+        return CATEGORICAL[config.value_head](config.v_min, config.v_max, config.num_bins)
+    if config.value_head != "mse":
+        raise UsageError(
+            f"algo.value_head={config.value_head} does not exist. There are: mse, {', '.join(CATEGORICAL)}."
+        )
+    if (config.v_min, config.v_max) != (None, None):
+        raise UsageError("algo.v_min and algo.v_max are a categorical head's support. Add: algo.value_head=hl_gauss")
+    return ValueHead()
