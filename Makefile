@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: run test lint types clean
 
 run: .venv/ready  ## train IQL on the embedded Hopper dataset for a few minutes
-	$(BIN)/zoo run algo=iql env=hopper steps=20_000 eval_every=5_000
+	$(BIN)/zoo run algo=iql env=hopper steps=60_000
 
 test: .venv/dev  ## the whole test suite
 	$(BIN)/python -m pytest

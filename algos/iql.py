@@ -23,6 +23,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
+from zoo.heads import value_head
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -45,6 +46,10 @@ class Config:
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
+    value_head: str = "mse"  # of the critics: mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
         if not 0 < self.expectile < 1:
@@ -61,7 +66,8 @@ class IQL(Agent):
         policy = GaussianPolicy if config.policy == "gaussian" else DeterministicPolicy
         self.actor = policy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
         self.value = MLP(spec.obs_dim, 1, config.hidden)
-        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
+        self.head = value_head(config)
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -76,8 +82,8 @@ class IQL(Agent):
     def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 6, the mean over both critics, and their mean value."""
         target = batch.reward + self.config.discount * ~batch.terminated * next_value
-        q = self.critic(batch.obs, batch.action)  # [2, B]
-        return (q - target).square().mean(), q.detach().mean()
+        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        return self.head.loss(out, self.head.project(target)).mean(), self.head.value(out.detach()).mean()
 
     def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Eq. 7."""
@@ -91,7 +97,7 @@ class IQL(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
         with torch.no_grad():
-            target_q = self.target_critic(batch.obs, batch.action).amin(0)  # [B]
+            target_q = self.head.value(self.target_critic(batch.obs, batch.action)).amin(0)  # [B]
             next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
         value_loss, advantage = self.value_loss(batch, target_q)
         self.value_optimizer.minimize(value_loss)
@@ -106,6 +112,7 @@ class IQL(Agent):
             "actor_loss": actor_loss.detach(),
             "advantage": advantage.mean(),
             "q": q,
+            **self.head.metrics(),
         }
 
     @torch.no_grad()
@@ -124,6 +131,8 @@ def train(run: Run, config: Config) -> IQL:
     if config.normalize_obs:
         agent.normalizer.fit(data.obs)
         data.map_obs(agent.normalizer)
+    if config.value_head != "mse":
+        run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

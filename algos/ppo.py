@@ -23,6 +23,7 @@ from zoo.agent import Agent, Metrics
 from zoo.buffers import Transition
 from zoo.envs import Spec
 from zoo.errors import UsageError
+from zoo.heads import reward_bounds, value_head
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
 from zoo.optim import Adam, linear
 from zoo.returns import gae, return_so_far
@@ -42,12 +43,16 @@ class Config:
     discount: float = 0.99  # gamma
     gae_lambda: float = 0.95  # lambda of GAE
     clip: float = 0.2  # epsilon, of the ratio and the value; Atari: 0.1
-    value_coef: float = 0.5  # c1
-    entropy_coef: float = 0.0  # c2; Atari: 0.01
+    value_coef: float = 0.5  # c1, weight of the value's loss
+    entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
     normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
+    value_head: str = "mse"  # mse, or a distribution over bins, which is not clipped: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the first rollout's rewards
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "epochs", "minibatches"):
@@ -64,14 +69,11 @@ class Gaussian(BoundedPolicy):
         self.log_std = nn.Parameter(torch.zeros(spec.action_dim))
 
     def sample(self, x: Tensor) -> Tensor:
-        mean = self.net(x)
+        mean: Tensor = self.net(x)
         return self.center + self.scale * (mean + self.log_std.exp() * torch.randn_like(mean))
 
     def mode(self, x: Tensor) -> Tensor:
         return self.clip(self.center + self.scale * self.net(x))
-
-    def clip(self, action: Tensor) -> Tensor:
-        return torch.clamp(action, self.center - self.scale, self.center + self.scale)
 
     def log_prob(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of unclipped actions and entropy, each `[B]`."""
@@ -90,10 +92,12 @@ class Categorical(nn.Module):
         self.net = orthogonal_(MLP(inputs, spec.num_actions, hidden, nn.Tanh), last_gain=0.01)
 
     def sample(self, x: Tensor) -> Tensor:
-        return self.net(x).softmax(-1).multinomial(1).squeeze(-1)
+        probabilities: Tensor = self.net(x).softmax(-1)
+        return probabilities.multinomial(1).squeeze(-1)
 
     def mode(self, x: Tensor) -> Tensor:
-        return self.net(x).argmax(-1)
+        logits: Tensor = self.net(x)
+        return logits.argmax(-1)
 
     def clip(self, action: Tensor) -> Tensor:
         return action
@@ -114,7 +118,7 @@ class Minibatch(NamedTuple):
 
 
 class PPO(Agent):
-    def __init__(self, spec: Spec, config: Config, updates: int = 1) -> None:
+    def __init__(self, spec: Spec, config: Config, updates: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         frames = len(spec.obs_shape) == 3
@@ -125,7 +129,8 @@ class PPO(Agent):
         orthogonal_(self.encoder)
         hidden = [] if frames else config.hidden  # frames: one network with two heads
         self.policy = (Categorical if spec.num_actions else Gaussian)(spec, features, hidden)
-        self.value = orthogonal_(MLP(features, 1, hidden, nn.Tanh), last_gain=1.0)
+        self.head = value_head(config)
+        self.value = orthogonal_(MLP(features, self.head.outputs, hidden, nn.Tanh), last_gain=1.0)
         self.optimizer = Adam(self.parameters(), config.lr, updates, linear, eps=1e-5, max_norm=config.max_grad_norm)
 
     def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
@@ -135,8 +140,11 @@ class PPO(Agent):
         clipped = ratio.clamp(1 - self.config.clip, 1 + self.config.clip)
         return -torch.minimum(ratio * advantage, clipped * advantage).mean()
 
-    def value_loss(self, value: Tensor, batch: Minibatch) -> Tensor:
-        """L^VF."""
+    def value_loss(self, out: Tensor, batch: Minibatch) -> Tensor:
+        """L^VF; with a categorical head its own loss in the place of the clipped squared error."""
+        if self.config.value_head != "mse":
+            return self.head.loss(out, self.head.project(batch.returns)).mean()
+        value = self.head.value(out)
         clipped = batch.value + (value - batch.value).clamp(-self.config.clip, self.config.clip)
         errors = torch.maximum((value - batch.returns).square(), (clipped - batch.returns).square())
         return 0.5 * errors.mean()
@@ -146,7 +154,7 @@ class PPO(Agent):
         x = self.encoder(batch.obs)
         log_prob, entropy = self.policy.log_prob(x, batch.action)
         policy_loss = self.policy_loss(log_prob, batch)
-        value_loss = self.value_loss(self.value(x).squeeze(-1), batch)
+        value_loss = self.value_loss(self.value(x), batch)
         loss = policy_loss + self.config.value_coef * value_loss - self.config.entropy_coef * entropy.mean()
         self.optimizer.minimize(loss)
         log_ratio = log_prob.detach() - batch.log_prob
@@ -156,36 +164,38 @@ class PPO(Agent):
             "entropy": entropy.detach().mean(),
             "approx_kl": (log_ratio.exp() - 1 - log_ratio).mean(),  # http://joschu.net/blog/kl-approx.html, k3
             "clip_fraction": ((log_ratio.exp() - 1).abs() > self.config.clip).float().mean(),
+            **self.head.metrics(),
         }
 
     @torch.no_grad()
     def prepare(self, rollout: Transition) -> Minibatch:
-        """All of a rollout `[T, N, ...]` as one batch `[T * N, ...]`, its advantages estimated."""
+        """All of a rollout `[T, N, ...]`, its rewards scaled, as one batch `[T * N, ...]` with advantages."""
         shape = rollout.reward.shape
         obs, next_obs, action = (x.flatten(0, 1) for x in (rollout.obs, rollout.next_obs, rollout.action))
         obs = self.normalizer(obs)
         x, next_x = self.encoder(obs), self.encoder(self.normalizer(next_obs))
-        value, next_value = (self.value(y).reshape(shape) for y in (x, next_x))
+        value, next_value = (self.head.value(self.value(y)).reshape(shape) for y in (x, next_x))
         ended = rollout.terminated | rollout.truncated
-        reward = self.scale_reward(rollout.reward, ended)
         discount, lambda_ = self.config.discount, self.config.gae_lambda
-        advantage = gae(reward, value, next_value, rollout.terminated, ended, discount, lambda_)
+        advantage = gae(rollout.reward, value, next_value, rollout.terminated, ended, discount, lambda_)
         log_prob, _ = self.policy.log_prob(x, action)
         return Minibatch(obs, action, log_prob, *(y.flatten() for y in (value, advantage, advantage + value)))
 
-    def scale_reward(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Rewards `[T, N]` as the critic sees them."""
+    @torch.no_grad()
+    def scale_reward(self, rollout: Transition) -> Transition:
+        """A rollout `[T, N, ...]` with its rewards as the critic sees them."""
+        reward, ended = rollout.reward, rollout.terminated | rollout.truncated
         if self.config.clip_reward:
-            return reward.sign()
+            return rollout._replace(reward=reward.sign())
         if not self.config.normalize_reward:
-            return reward
+            return rollout
         returns = return_so_far(reward, ended, self.config.discount, self.carried)
         self.carried = self.config.discount * returns[-1] * ~ended[-1]
         self.returns.update(returns.flatten())
-        return (reward / self.returns.std).clamp(-10, 10)
+        return rollout._replace(reward=(reward / self.returns.std).clamp(-10, 10))
 
     def learn(self, rollout: Transition) -> Metrics:
-        """`epochs` passes over a rollout in minibatches, each in an order of its own."""
+        """`epochs` passes over a rollout, its rewards scaled, in minibatches, each pass in an order of its own."""
         whole = self.prepare(rollout)
         for _ in range(self.config.epochs):
             order = torch.randperm(len(whole.returns), device=whole.returns.device)
@@ -223,7 +233,10 @@ def train(run: Run, config: Config) -> PPO:
         action = agent.sample(envs.obs)
         rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
         if len(rollout) == config.num_steps:
-            run.log(agent.learn(Transition(*map(torch.stack, zip(*rollout, strict=True)))))
+            data = agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True))))
+            if not agent.head.has_support:
+                run.report(agent.head.hold(*reward_bounds(data.reward, config.discount)))
+            run.log(agent.learn(data))
             rollout.clear()
     return agent
 

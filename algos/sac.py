@@ -21,6 +21,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer
 from zoo.envs import Spec
+from zoo.heads import reward_bounds, value_head
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -41,14 +42,19 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
     target_entropy: float | None = None  # nats; null is -dim(A)
+    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the first rewards
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
 
 
 class SAC(Agent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config
+        self.head = value_head(config)
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
-        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
@@ -60,16 +66,17 @@ class SAC(Agent):
         """Eq. 5, and the critics' mean value."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs)
-            next_q = self.target_critic(batch.next_obs, next_action).amin(0)  # [B]
-            next_value = next_q - self.log_alpha.exp() * next_log_prob
-            target = batch.reward + self.config.discount * ~batch.terminated * next_value
-        q = self.critic(batch.obs, batch.action)  # [2, B]
-        return 0.5 * (q - target).square().mean(-1).sum(), q.detach().mean()
+            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
+            discount = self.config.discount * ~batch.terminated
+            soft_reward = batch.reward - discount * self.log_alpha.exp() * next_log_prob
+            target = self.head.backup(soft_reward, discount, next_out)
+        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        return 0.5 * self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 9, and log pi(a|s) `[B]`."""
         action, log_prob = self.actor.sample(batch.obs)
-        q = self.critic(batch.obs, action).amin(0)  # [B]
+        q = self.head.value(self.critic(batch.obs, action)).amin(0)  # [B]
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
@@ -92,6 +99,7 @@ class SAC(Agent):
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
             "q": q,
+            **self.head.metrics(),
         }
 
     @torch.no_grad()
@@ -108,6 +116,8 @@ def train(run: Run, config: Config) -> SAC:
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
+            if not agent.head.has_support:
+                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.size], config.discount)))
             for _ in range(envs.num_envs):  # one update an environment step
                 metrics = agent.update(buffer.sample(config.batch_size))
             run.log(metrics)

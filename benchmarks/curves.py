@@ -1,6 +1,6 @@
 """Lays learning curves side by side: `python benchmarks/curves.py RUN_DIR_OR_CSV ...`.
 
-Reads `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean` such as `sb3_sac.py` writes.
+Reads `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean` such as `sb3.py` writes.
 Prints one row an evaluation and one column a curve, then each curve's mean over its last three evaluations.
 """
 

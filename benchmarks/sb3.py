@@ -1,6 +1,6 @@
-"""Learning curve of Stable-Baselines3's SAC under the zoo's settings and evaluation protocol.
+"""Learning curve of Stable-Baselines3's SAC or TD3 under the zoo's settings and evaluation protocol.
 
-    python benchmarks/sb3_sac.py --env Hopper-v5 --steps 200000 --seed 0 --out hopper.csv
+    python benchmarks/sb3.py sac --env Hopper-v5 --steps 200000 --seed 0 --out hopper.csv
 
 Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs: step and return_mean, over
 ten episodes from fixed seeds with the deterministic policy every 10,000 steps, so the two files lie side by side.
@@ -10,13 +10,15 @@ import argparse
 import csv
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from stable_baselines3 import SAC
+from stable_baselines3 import SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise
 
 EVAL_EVERY = 10_000
 EVAL_EPISODES = 10
@@ -66,16 +68,26 @@ class Curve(BaseCallback):
 def main() -> None:
     """Trains, evaluating on the way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("algo", choices=("sac", "td3"))
     parser.add_argument("--env", default="Hopper-v5")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model = SAC(
-        "MlpPolicy", gymnasium.make(args.env), learning_rate=3e-4, buffer_size=1_000_000, learning_starts=5_000,
-        batch_size=256, tau=0.005, gamma=0.99, train_freq=1, gradient_steps=1, seed=args.seed, device="cpu",
-    )  # fmt: skip
+    env = gymnasium.make(args.env)
+    shared: dict[str, Any] = {
+        "learning_rate": 3e-4, "buffer_size": 1_000_000, "batch_size": 256, "tau": 0.005, "gamma": 0.99,
+        "train_freq": 1, "gradient_steps": 1, "policy_kwargs": {"net_arch": [256, 256]}, "seed": args.seed,
+        "device": "cpu",
+    }  # fmt: skip
+    model: BaseAlgorithm
+    if args.algo == "sac":
+        model = SAC("MlpPolicy", env, learning_starts=5_000, **shared)
+    else:
+        assert isinstance(env.action_space, gymnasium.spaces.Box)
+        noise = NormalActionNoise(np.zeros(env.action_space.shape), np.full(env.action_space.shape, 0.1))
+        model = TD3("MlpPolicy", env, learning_starts=25_000, action_noise=noise, **shared)
     model.learn(args.steps, callback=Curve(args.env, args.seed, args.out))
 
 

@@ -1,4 +1,4 @@
-"""Updates a second of the zoo's IQL and SAC beside their peers', on one core, in one process, in turn.
+"""How fast the zoo's IQL, SAC and PPO are beside their peers, on one core, in one process, in turn.
 
     pip install -e '.[peers]' && pip install --no-deps 'd3rlpy==2.8.1'
     OMP_NUM_THREADS=1 python benchmarks/speed.py
@@ -8,7 +8,7 @@ after round, so that a machine whose speed drifts slows all of them alike; the m
 round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for this, hence `--no-deps`; a
 peer that is not installed is left out. `eager style` is IQL as single-file implementations commonly write it (CORL's
 manner: a network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()` for every
-loss).
+loss), and PPO in CleanRL's: Gymnasium's wrappers around one environment, a `Normal`, loops over time and minibatches.
 """
 
 import argparse
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.algos import iql, sac
-from zoo.buffers import ReplayBuffer
+from zoo.algos import iql, ppo, sac
+from zoo.buffers import ReplayBuffer, Transition
 from zoo.datasets import Arrays, Dataset
 from zoo.envs import EnvConfig, Spec, make
 from zoo.rollout import Rollout
@@ -87,7 +87,7 @@ def eager_style_iql(arrays: Arrays) -> Subject:
 
     def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> float:
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         return loss.item()
 
@@ -108,7 +108,7 @@ def eager_style_iql(arrays: Arrays) -> Subject:
             target.data.copy_(0.995 * target.data + 0.005 * source.data)
         weight = torch.exp(3 * advantage.detach()).clamp(max=100)
         normal = torch.distributions.Normal(torch.tanh(policy(obs)), log_std.clamp(-5, 2).exp())
-        log_prob = normal.log_prob(action).sum(-1)  # type: ignore[no-untyped-call]
+        log_prob = normal.log_prob(action).sum(-1)
         losses.append(descend(-(weight * log_prob).mean(), policy_optimizer))
         schedule.step()
         return tuple(losses)
@@ -134,7 +134,7 @@ def d3rlpy_iql(arrays: Arrays) -> Subject:
 
 def zoo_sac(compiled: bool) -> Subject:
     """`algos/sac.py`'s loop: an environment step and an update."""
-    envs = Rollout(make(EnvConfig(id="Hopper-v5"), 1), 0, CPU, lambda *_: None)
+    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend="gymnasium"), 1), 0, CPU, lambda *_: None)
     agent = sac.SAC(envs.spec, sac.Config())
     buffer = ReplayBuffer(100_000, envs.spec, CPU)
     for _ in range(1_000):
@@ -161,11 +161,106 @@ def sb3_sac() -> Subject:
     return run
 
 
-def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int) -> None:
-    """Prints each subject's updates a second and, round by round, how many times the peers' the zoo's are."""
+def zoo_ppo(compiled: bool) -> Subject:
+    """`algos/ppo.py`'s loop: a rollout of one environment and what is learned from it."""
+    config = ppo.Config()
+    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend="gymnasium"), 1), 0, CPU, lambda *_: None)
+    agent = ppo.PPO(envs.spec, config)
+    if compiled:
+        agent.update = compile_update(agent.update)  # type: ignore[method-assign]
+
+    def iterate() -> None:
+        rollout = []
+        for _ in range(config.num_steps):
+            action = agent.sample(envs.obs)
+            rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        agent.learn(agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True)))))
+
+    return repeat(iterate)
+
+
+def eager_style_ppo() -> Subject:
+    """PPO as single-file implementations commonly write it, with the zoo's settings."""
+    config = ppo.Config()
+
+    def wrapped() -> gymnasium.Env:
+        env: gymnasium.Env = gymnasium.make("Hopper-v5")
+        wrappers = gymnasium.wrappers
+        env = wrappers.ClipAction(wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(env)))
+        space = env.observation_space
+        env = wrappers.TransformObservation(wrappers.NormalizeObservation(env), lambda x: np.clip(x, -10, 10), space)
+        return wrappers.TransformReward(wrappers.NormalizeReward(env), lambda x: float(np.clip(float(x), -10, 10)))
+
+    def network(outputs: int, gain: float) -> nn.Module:
+        layers = [nn.Linear(OBS_DIM, 64), nn.Linear(64, 64), nn.Linear(64, outputs)]
+        for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+            nn.init.orthogonal_(layer.weight, scale)
+        return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+    envs = gymnasium.vector.SyncVectorEnv([wrapped])
+    actor, critic, log_std = network(ACTION_DIM, 0.01), network(1, 1.0), nn.Parameter(torch.zeros(1, ACTION_DIM))
+    parameters = [*actor.parameters(), *critic.parameters(), log_std]
+    optimizer = torch.optim.Adam(parameters, lr=config.lr, eps=1e-5)
+    steps = config.num_steps
+    obs, actions = torch.zeros(steps, 1, OBS_DIM), torch.zeros(steps, 1, ACTION_DIM)
+    log_probs, rewards, ends, values = (torch.zeros(steps, 1) for _ in range(4))
+    current, end = torch.tensor(envs.reset(seed=0)[0], dtype=torch.float32), torch.zeros(1)
+
+    def policy(x: Tensor) -> torch.distributions.Normal:
+        mean = actor(x)
+        return torch.distributions.Normal(mean, log_std.expand_as(mean).exp())
+
+    def iterate() -> None:
+        nonlocal current, end
+        for t in range(steps):
+            obs[t], ends[t] = current, end
+            with torch.no_grad():
+                distribution = policy(current)
+                actions[t] = distribution.sample()
+                log_probs[t] = distribution.log_prob(actions[t]).sum(1)
+                values[t] = critic(current).flatten()
+            following, reward, terminated, truncated, _ = envs.step(actions[t].numpy())
+            rewards[t] = torch.tensor(reward)
+            current = torch.tensor(following, dtype=torch.float32)
+            end = torch.tensor(np.logical_or(terminated, truncated), dtype=torch.float32)
+        advantages = torch.zeros_like(rewards)
+        with torch.no_grad():
+            advantage, next_value, go_on = torch.zeros(1), critic(current).flatten(), 1 - end
+            for t in reversed(range(steps)):
+                delta = rewards[t] + config.discount * next_value * go_on - values[t]
+                advantages[t] = advantage = delta + config.discount * config.gae_lambda * go_on * advantage
+                next_value, go_on = values[t], 1 - ends[t]
+        flat = [x.reshape(steps, -1).squeeze(-1) for x in (obs, actions, log_probs, values, advantages)]
+        order, size, fractions = np.arange(steps), steps // config.minibatches, []
+        for _ in range(config.epochs):
+            np.random.shuffle(order)
+            for start in range(0, steps, size):
+                o, a, old, v, adv = (x[order[start : start + size]] for x in flat)
+                distribution, value = policy(o), critic(o).view(-1)
+                ratio = (distribution.log_prob(a).sum(1) - old).exp()
+                fractions.append(((ratio - 1).abs() > config.clip).float().mean().item())
+                normal = (adv - adv.mean()) / (adv.std() + 1e-8)
+                loss = torch.max(-normal * ratio, -normal * ratio.clamp(1 - config.clip, 1 + config.clip)).mean()
+                clipped = v + (value - v).clamp(-config.clip, config.clip)
+                error = torch.max((value - adv - v) ** 2, (clipped - adv - v) ** 2).mean()
+                entropy = distribution.entropy().sum(1).mean()
+                optimizer.zero_grad()
+                (loss - config.entropy_coef * entropy + config.value_coef * 0.5 * error).backward()
+                nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+                optimizer.step()
+
+    return repeat(iterate)
+
+
+def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, worth: int = 1) -> None:
+    """Prints each subject's speed and, round by round, how many times the peers' the zoo's is.
+
+    Args:
+        worth: what one call counts for.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in subjects}
     for run in subjects.values():
-        run(20)
+        run(min(20, count))
     for _ in range(rounds):
         for name, run in subjects.items():
             start = time.perf_counter()
@@ -175,7 +270,7 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int) -
     peers = [name for name in subjects if not name.startswith("zoo")]
     print(f"  {'':<22}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
     for name, taken in seconds.items():
-        speeds = [count / one for one in taken]
+        speeds = [count * worth / one for one in taken]
         ratios = [statistics.median(p / s for p, s in zip(seconds[peer], taken, strict=True)) for peer in peers]
         columns = "".join(f"{ratio:>24.2f}" for ratio in ratios) if name.startswith("zoo") else ""
         print(f"  {name:<22}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
@@ -183,7 +278,7 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int) -
 
 def main() -> None:
     """Times every subject that is installed."""
-    parser = argparse.ArgumentParser(description="Updates a second of the zoo's IQL and SAC beside their peers'.")
+    parser = argparse.ArgumentParser(description="How fast the zoo's IQL, SAC and PPO are beside their peers.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--count", type=int, default=60, help="updates a round")
     parser.add_argument("--transitions", type=int, default=200_000)
@@ -203,6 +298,12 @@ def main() -> None:
     if importlib.util.find_spec("stable_baselines3"):
         subjects["stable-baselines3"] = sb3_sac()
     compare("SAC on Hopper-v5, environment steps with an update each/s", subjects, args.rounds, args.count)
+    subjects = {
+        "zoo": zoo_ppo(compiled=False),
+        "zoo, compile=true": zoo_ppo(compiled=True),
+        "eager style": eager_style_ppo(),
+    }
+    compare("PPO on Hopper-v5, environment steps/s", subjects, args.rounds, 1, worth=ppo.Config.num_steps)
 
 
 if __name__ == "__main__":

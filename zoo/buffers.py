@@ -1,4 +1,4 @@
-"""Transitions on the run's device: what a batch is, and the replay buffer of the online algorithms."""
+"""Transitions on the run's device: what a batch is, and the replay buffers of the online algorithms."""
 
 from typing import Any, NamedTuple
 
@@ -30,6 +30,17 @@ class Batch(NamedTuple):
     index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer (tuple.index is hidden by it)
 
 
+class NStepBatch(NamedTuple):
+    """Up to n steps of an episode each; `reward + discount * V(next_obs)` is the n-step return."""
+
+    obs: Tensor  # [B, ...]
+    action: Tensor  # [B, A] or [B], the first of the steps
+    reward: Tensor  # [B] the discounted sum of the k <= n steps there are
+    next_obs: Tensor  # [B, ...] after them
+    discount: Tensor  # [B] discount^k, or 0 where the episode terminated
+    index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer
+
+
 def gather(source: Any, index: Tensor) -> Batch:
     """The transitions of a buffer or dataset at the given places `[B]`."""
     fields = (source.obs, source.action, source.reward, source.next_obs, source.terminated)
@@ -41,9 +52,8 @@ class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
-        self.capacity, self.size, self.position = capacity, 0, 0
-        self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
-        self.next_obs = torch.zeros_like(self.obs)
+        self.capacity, self.size, self.filled, self.position, self.num_envs = capacity, 0, 0, 0, 1
+        self._allocate_obs(spec, device)
         if spec.num_actions is None:
             self.action = torch.zeros(capacity, spec.action_dim, device=device)
         else:
@@ -52,28 +62,167 @@ class ReplayBuffer:
         self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.truncated = torch.zeros(capacity, dtype=torch.bool, device=device)
 
+    def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
+        self.obs = torch.zeros(self.capacity, *spec.obs_shape, dtype=getattr(torch, spec.obs_dtype), device=device)
+        self.next_obs = torch.zeros_like(self.obs)
+
     def add(self, transition: Transition) -> None:
-        """Stores one transition of each of N environments (N at most `capacity`)."""
+        """Stores one transition of each of N environments (N at most `capacity`, the same at every call)."""
         count = len(transition.reward)
-        first = min(count, self.capacity - self.position)  # the rest wraps around to the start
-        for name, value in transition._asdict().items():
-            stored = getattr(self, name)
-            stored[self.position : self.position + first] = value[:first]
-            if first < count:
-                stored[: count - first] = value[first:]
+        self._store(transition)
         self.position = (self.position + count) % self.capacity
-        self.size = min(self.size + count, self.capacity)
+        self.size, self.filled = (min(places + count, self.capacity) for places in (self.size, self.filled))
+        self.num_envs = count
+
+    def _store(self, transition: Transition) -> None:
+        for name, value in transition._asdict().items():
+            self._write(name, value)
+
+    def _write(self, name: str, value: Tensor) -> None:
+        stored = getattr(self, name)
+        first = min(len(value), self.capacity - self.position)  # the rest wraps around to the start
+        stored[self.position : self.position + first] = value[:first]
+        if first < len(value):
+            stored[: len(value) - first] = value[first:]
+
+    def draw(self, batch_size: int) -> Tensor:
+        """Places `[B]` of transitions, uniformly with replacement."""
+        return torch.randint(self.size, (batch_size,), device=self.reward.device)
+
+    def obs_at(self, index: Tensor) -> Tensor:
+        """Observations at the given places."""
+        return self.obs.index_select(0, index)
+
+    def next_obs_at(self, index: Tensor) -> Tensor:
+        """Their true successors."""
+        return self.next_obs.index_select(0, index)
 
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions drawn uniformly with replacement."""
-        return gather(self, torch.randint(self.size, (batch_size,), device=self.reward.device))
+        index = self.draw(batch_size)
+        action, reward, terminated = (x.index_select(0, index) for x in (self.action, self.reward, self.terminated))
+        return Batch(self.obs_at(index), action, reward, self.next_obs_at(index), terminated, index)
+
+    def sample_n_step(self, batch_size: int, n: int, discount: float) -> NStepBatch:
+        """`batch_size` places drawn uniformly, each with its n steps, or fewer at an episode's or the data's end.
+
+        Sutton 1988; in deep RL Hessel et al. 2018, arXiv 1710.02298.
+        """
+        index = self.draw(batch_size)
+        ahead = torch.arange(n, device=index.device)
+        steps = (index[:, None] + ahead * self.num_envs) % self.capacity  # [B, n]
+        added_since = (self.position - 1 - index) % self.capacity
+        ended = (self.terminated | self.truncated)[steps]
+        goes_on = torch.cat([torch.ones_like(ended[:, :1]), ~ended[:, :-1]], 1).cumprod(1).bool()
+        counted = goes_on & (added_since[:, None] >= ahead * self.num_envs)
+        reward = (self.reward[steps] * discount**ahead * counted).sum(1)
+        count = counted.sum(1)
+        last = steps.gather(1, count[:, None] - 1).squeeze(1)
+        bootstrap = discount**count * ~self.terminated[last]
+        return NStepBatch(self.obs_at(index), self.action[index], reward, self.next_obs_at(last), bootstrap, index)
+
+    # what a checkpoint holds: the filled part, so that it is no larger than what was collected
+    _saved = Transition._fields
+    _counts = ("size", "filled", "position", "num_envs")
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part, so that a checkpoint is no larger than what was collected."""
-        tensors = {name: getattr(self, name)[: self.size] for name in Transition._fields}
-        return {"size": self.size, "position": self.position, **tensors}
+        tensors = {name: getattr(self, name)[: self.filled] for name in self._saved}
+        return {name: getattr(self, name) for name in self._counts} | tensors
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.size, self.position = state["size"], state["position"]
-        for name in Transition._fields:
-            getattr(self, name)[: self.size] = state[name]
+        """Continues with new episodes: those that were running when the state was saved are truncated."""
+        for name in self._counts:
+            setattr(self, name, state[name])
+        for name in self._saved:
+            getattr(self, name)[: self.filled] = state[name]
+        newest = (self.position - 1 - torch.arange(min(self.num_envs, self.size))) % self.capacity
+        self.truncated[newest] |= ~self.terminated[newest]
+
+
+class FrameBuffer(ReplayBuffer):
+    """A `ReplayBuffer` of stacked frames that keeps each frame once: for uint8 observations `[S, H, W]`, newest last.
+
+    An episode's first observation is stored whole, S frames, then one frame a step: every stack is S consecutive frames
+    of its own episode. There is room for an eighth more frames than transitions; where episodes are so short that this
+    does not do, the oldest transitions are forgotten earlier.
+
+    Raises:
+        ValueError: observations are not frames.
+    """
+
+    def __init__(self, capacity: int, spec: Spec, device: torch.device, num_envs: int) -> None:
+        if len(spec.obs_shape) != 3 or spec.obs_dtype != "uint8":
+            raise ValueError(f"frames are uint8 of three dimensions, not {spec.obs_dtype} of {spec.obs_shape}")
+        self._streams = num_envs
+        super().__init__(capacity, spec, device)
+        self._written = torch.zeros(num_envs, dtype=torch.int64, device=device)  # frames so far, of each environment
+        self._starting = torch.ones(num_envs, dtype=torch.bool, device=device)  # the next observation is a first one
+
+    def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
+        self.stack, *frame = spec.obs_shape
+        self._room = self.capacity * 9 // 8 // self._streams + 2 * self.stack  # frames of one environment
+        self.frames = torch.zeros(self._streams * self._room, *frame, dtype=torch.uint8, device=device)
+        # of every transition: its environment, and which of its frames is the newest
+        self.env = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+        self.newest = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+
+    def add(self, transition: Transition) -> None:
+        envs = torch.arange(self._streams, device=self.newest.device)
+        for env in envs[self._starting]:
+            for frame in transition.obs[env]:
+                self._write_frames(env[None], frame[None])
+        self._write("env", envs)
+        self._write("newest", self._written - 1)
+        self._write_frames(envs, transition.next_obs[:, -1])
+        self._starting = transition.terminated | transition.truncated
+        super().add(transition)
+        while self.size and not self._has_frames((self.position - self.size + envs) % self.capacity):
+            self.size -= self._streams
+
+    def _store(self, transition: Transition) -> None:
+        for name in ("action", "reward", "terminated", "truncated"):
+            self._write(name, getattr(transition, name))
+
+    def _write_frames(self, envs: Tensor, frames: Tensor) -> None:
+        self.frames[envs * self._room + self._written[envs] % self._room] = frames
+        self._written[envs] += 1
+
+    def _has_frames(self, index: Tensor) -> bool:
+        oldest = self.newest[index] - self.stack + 1
+        return bool((oldest >= self._written[self.env[index]] - self._room).all())
+
+    def draw(self, batch_size: int) -> Tensor:
+        return (self.position - 1 - super().draw(batch_size)) % self.capacity  # the newest `size`
+
+    def obs_at(self, index: Tensor) -> Tensor:
+        return self._stacks(self.env[index], self.newest[index])
+
+    def next_obs_at(self, index: Tensor) -> Tensor:
+        return self._stacks(self.env[index], self.newest[index] + 1)
+
+    def _stacks(self, env: Tensor, newest: Tensor) -> Tensor:
+        numbers = newest[:, None] - torch.arange(self.stack - 1, -1, -1, device=newest.device)  # [B, S]
+        places = env[:, None] * self._room + numbers % self._room
+        return self.frames.index_select(0, places.flatten()).view(*places.shape, *self.frames.shape[1:])
+
+    _saved = ("env", "newest", "action", "reward", "terminated", "truncated")
+
+    def state_dict(self) -> dict[str, Any]:
+        used = min(int(self._written.max()), self._room)
+        return super().state_dict() | {"written": self._written, "frames": self._by_env()[:, :used]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._by_env()[:, : state["frames"].shape[1]] = state["frames"]
+        self._written.copy_(state["written"])
+        self._starting.fill_(True)
+
+    def _by_env(self) -> Tensor:
+        return self.frames.view(self._streams, self._room, *self.frames.shape[1:])
+
+
+def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int) -> ReplayBuffer:
+    """The buffer for what an environment shows: a `FrameBuffer` for Atari's stacks of 84x84 frames."""
+    if spec.obs_dtype == "uint8" and spec.obs_shape[1:] == (84, 84):
+        return FrameBuffer(capacity, spec, device, num_envs)
+    return ReplayBuffer(capacity, spec, device)

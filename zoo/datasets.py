@@ -24,6 +24,7 @@ from zoo.buffers import Batch, gather
 from zoo.catalog import Source, parse_mixture, resolve
 from zoo.envs import EnvConfig, Spec
 from zoo.errors import RunError, UsageError
+from zoo.returns import discounted_sum
 from zoo.samplers import Uniform
 
 MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
@@ -396,6 +397,25 @@ class Dataset:
     def scale_reward(self, factor: float) -> None:
         """Multiplies every reward."""
         self.reward = self.reward * factor
+
+    def value_bounds(self, discount: float) -> tuple[float, float]:
+        """The least and the largest discounted return from any transition on.
+
+        A truncated episode counts as going on for ever at its mean reward (`discount` below 1).
+        """
+        lengths = torch.diff(self.episode_starts, append=torch.tensor([len(self)], device=self.device))
+        last = self.episode_starts + lengths - 1
+        mean_reward = (
+            torch.zeros_like(self.reward[last]).index_add(
+                0, torch.arange(len(last), device=self.device).repeat_interleave(lengths), self.reward
+            )
+            / lengths
+        )
+        reward, decay = self.reward.clone(), torch.full_like(self.reward, discount)
+        reward[last] += discount * mean_reward / (1 - discount) * ~self.terminated[last]
+        decay[last] = 0
+        low, high = discounted_sum(reward, decay).aminmax()
+        return float(low), float(high)
 
     def return_range(self) -> float:
         """Largest minus smallest episode return. Raises UsageError where it is 0: rewards are divided by it."""

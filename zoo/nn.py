@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo.errors import UsageError
+
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 LOG_2 = math.log(2)
 
@@ -31,8 +33,11 @@ class MLP(nn.Sequential):
 class FrameEncoder(nn.Sequential):
     """Frames `[B, C, H, W]`, uint8, -> features `[B, features]`.
 
-    84x84: the network of Mnih et al. 2015 (Nature 518), on pixels scaled to [0, 1]. 10x10, MinAtar's planes of zeros
-    and ones: that of Young and Tian 2019 (arXiv 1903.03176). Raises ValueError for any other size.
+    84x84: the network of Mnih et al. 2015 (Nature 518), on pixels scaled to [0, 1]. Grids of up to 16 cells a side, as
+    MinAtar's and MiniGrid's: that of Young and Tian 2019 (arXiv 1903.03176), on the numbers as they are.
+
+    Raises:
+        UsageError: any other size.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -43,13 +48,17 @@ class FrameEncoder(nn.Sequential):
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
                 nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
             ]  # fmt: skip
-        elif size == [10, 10]:
+        elif min(size) >= 3 and max(size) <= 16:
             self.features, self.scale = 128, 1.0
+            inside = 16 * (size[0] - 2) * (size[1] - 2)
             layers = [
-                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 8 * 8, self.features), nn.ReLU(),
+                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(inside, self.features), nn.ReLU(),
             ]  # fmt: skip
         else:
-            raise ValueError(f"frames of {tuple(shape)} have no encoder: there is one for [C, 84, 84] and [C, 10, 10]")
+            raise UsageError(
+                f"no network is known for frames of {list(shape)}: there are some for [channels, 84, 84] and for grids "
+                "of 3 to 16 cells a side."
+            )
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,13 +74,13 @@ def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
     return nn.Flatten(), math.prod(shape)
 
 
-def orthogonal_(network: nn.Module, gain: float = math.sqrt(2), last_gain: float | None = None) -> nn.Module:
-    """Orthogonal weights and zero biases, in place; the last layer's gain may differ."""
+def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Module:
+    """Orthogonal weights of gain sqrt(2), the last layer's its own, and zero biases, in place."""
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     for layer in layers:
-        last = layer is layers[-1] and last_gain is not None
-        nn.init.orthogonal_(layer.weight, last_gain if last else gain)
-        nn.init.zeros_(layer.bias)
+        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return network
 
 
@@ -105,15 +114,16 @@ class EnsembleMLP(nn.Sequential):
 
 
 class EnsembleCritic(EnsembleMLP):
-    """`members` state-action values: `[B, obs_dim]` and `[B, action_dim] -> [members, B]`."""
+    """`members` critics for a value head: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
 
-    def __init__(self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(members, obs_dim + action_dim, 1, hidden)
+    def __init__(
+        self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1
+    ) -> None:
+        super().__init__(members, obs_dim + action_dim, outputs, hidden)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
-        """The value of each action by each member."""
-        values: Tensor = super().forward(torch.cat([obs, action], -1))  # type: ignore[no-untyped-call]
-        return values.squeeze(-1)
+        """What each member says of each action."""
+        return super().forward(torch.cat([obs, action], -1))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class Normalizer(nn.Module):
@@ -162,7 +172,7 @@ class RunningNormalizer(Normalizer):
 
 
 class BoundedPolicy(nn.Module):
-    """A network's output squashed by tanh onto the action bounds: the part that every continuous policy shares."""
+    """What every policy over continuous actions knows: their bounds `[low, high]`."""
 
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
@@ -173,8 +183,16 @@ class BoundedPolicy(nn.Module):
         self.register_buffer("scale", (high_ - low_) / 2)
 
     def squash(self, x: Tensor) -> Tensor:
-        """`[B, A]` real numbers -> actions within the bounds."""
+        """`[B, A]` real numbers -> actions within the bounds, by tanh."""
         return self.center + self.scale * torch.tanh(x)
+
+    def clip(self, action: Tensor) -> Tensor:
+        """Actions `[B, A]` brought within the bounds."""
+        return torch.clamp(action, self.center - self.scale, self.center + self.scale)
+
+    def perturb(self, action: Tensor, noise: Tensor) -> Tensor:
+        """Actions `[B, A]` with noise in units of half the range, clipped to the bounds."""
+        return self.clip(action + self.scale * noise)
 
 
 class TanhGaussian(BoundedPolicy):
@@ -241,8 +259,7 @@ class GaussianPolicy(BoundedPolicy):
     def sample(self, obs: Tensor) -> Tensor:
         """An action `[B, A]`, clipped to the bounds."""
         mean = self.mode(obs)
-        noise = torch.randn_like(mean) * self.log_std.clamp(*self.log_std_bounds).exp() * self.scale
-        return torch.clamp(mean + noise, self.center - self.scale, self.center + self.scale)
+        return self.perturb(mean, self.log_std.clamp(*self.log_std_bounds).exp() * torch.randn_like(mean))
 
 
 class DeterministicPolicy(BoundedPolicy):

@@ -1,5 +1,6 @@
 """What the plain implementations are written in: lists of parameters, a network a list, one `torch.optim.Adam` each."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -27,10 +28,11 @@ def forward(
     return x
 
 
-def step(adam: torch.optim.Adam, loss: Tensor) -> None:
-    """One step of PyTorch's optimizer down a loss."""
+def step(adam: torch.optim.Adam, loss: Tensor, max_norm: float = math.inf) -> None:
+    """One step of PyTorch's optimizer down a loss, its gradient scaled down to a norm."""
     adam.zero_grad()
     loss.backward()
+    torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], max_norm)
     adam.step()
 
 

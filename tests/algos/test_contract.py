@@ -4,12 +4,13 @@ import ast
 import dataclasses
 import io
 import re
+import typing
+from typing import Any
 
 import pytest
 import torch
 
 from zoo.agent import Agent
-from zoo.buffers import Batch
 from zoo.envs import Spec
 from zoo.registry import algorithms, settings
 
@@ -18,15 +19,19 @@ READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
 each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
 
 
-def batch_for(spec: Spec, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    obs, next_obs = torch.randn(2, 16, *spec.obs_shape, generator=generator)
+def batch_for(agent: Agent, seed: int) -> Any:
+    """A batch of the kind that the agent's `update` names, 16 transitions of random content."""
+    generator, spec = torch.Generator().manual_seed(seed), agent.spec
+    kind = typing.get_type_hints(agent.update)["batch"]
+    columns = {name: torch.randn(16, generator=generator) for name in kind._fields}
+    for name in ("obs", "next_obs"):
+        columns[name] = torch.randn(16, *spec.obs_shape, generator=generator)
     if spec.num_actions is None:
-        action = 2 * torch.rand(16, spec.action_dim, generator=generator) - 1
+        columns["action"] = 2 * torch.rand(16, spec.action_dim, generator=generator) - 1
     else:
-        action = torch.randint(spec.num_actions, (16,), generator=generator)
-    reward, terminated = torch.randn(2, 16, generator=generator)
-    return Batch(obs, action, reward, next_obs, terminated > 0, torch.arange(16))
+        columns["action"] = torch.randint(spec.num_actions, (16,), generator=generator)
+    columns["terminated"], columns["index"] = torch.randn(16, generator=generator) > 0, torch.arange(16)
+    return kind(**{name: columns[name] for name in kind._fields})
 
 
 def specs(algorithm) -> list[Spec]:
@@ -40,7 +45,7 @@ def make(algorithm, spec: Spec) -> Agent:
 
 
 def test_there_are_algorithms():
-    assert {"bc", "iql", "sac"} <= set(algorithms())
+    assert {"bc", "dqn", "iql", "ppo", "sac", "td3"} <= set(algorithms())
 
 
 @each_algorithm
@@ -96,7 +101,8 @@ def test_an_update_never_waits_for_the_device(algorithm):
 @each_algorithm
 def test_an_update_returns_tensors_without_a_graph(algorithm):
     for spec in specs(algorithm):
-        metrics = make(algorithm, spec).update(batch_for(spec, 0))
+        agent = make(algorithm, spec)
+        metrics = agent.update(batch_for(agent, 0))
         assert metrics
         assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in metrics.values())
         assert not any(value.requires_grad for value in metrics.values())
@@ -108,15 +114,15 @@ def test_a_restored_agent_learns_on_as_the_saved_one(algorithm):
         torch.manual_seed(0)
         saved, restored = make(algorithm, spec), make(algorithm, spec)
         for seed in range(3):
-            saved.update(batch_for(spec, seed))
+            saved.update(batch_for(saved, seed))
         file = io.BytesIO()
         torch.save(saved.state_dict(), file)
         file.seek(0)
         restored.load_state_dict(torch.load(file, weights_only=True))
         for agent in (saved, restored):
             torch.manual_seed(1)
-            agent.update(batch_for(spec, 3))
-            agent.update(batch_for(spec, 4))
+            agent.update(batch_for(agent, 3))
+            agent.update(batch_for(agent, 4))
         for one, other in zip(saved.parameters(), restored.parameters(), strict=True):
             assert torch.equal(one, other)
 
@@ -134,3 +140,18 @@ def test_deterministic_actions_repeat_and_lie_within_the_bounds(algorithm):
                 assert action.shape == (50,)
                 assert ((action >= 0) & (action < 4)).all()
         assert torch.equal(agent.act(obs), agent.act(obs))
+
+
+@pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
+@pytest.mark.parametrize("name", ["dqn", "iql", "ppo", "sac", "td3"])
+def test_a_critic_learns_with_every_value_head(name, head):
+    algorithm = algorithms()[name]
+    for spec in specs(algorithm):
+        torch.manual_seed(0)
+        settings = {"hidden": [32], "value_head": head, "v_min": -4.0, "v_max": 4.0, "num_bins": 21}
+        agent = algorithm.agent_class(spec, algorithm.module.Config(**settings))
+        batch = batch_for(agent, 0)
+        losses = [agent.update(batch) for _ in range(100)]
+        loss = {"dqn": "loss", "ppo": "value_loss"}.get(name, "critic_loss")
+        assert losses[-1][loss] < losses[0][loss] - 0.05  # what is left is the targets' own entropy
+        assert "clipped_targets" in losses[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from plain import assert_close, forward, leaves
+from plain import assert_close, forward, leaves, step
 from torch.distributions import Categorical, Normal
 
 import zoo
@@ -82,11 +82,11 @@ class Reference:
                     advantage[t, n] = following
         advantage = advantage.flatten()
         returns = advantage + old_value
-        for step in range(updates):
-            if step % config.minibatches == 0:
+        for update in range(updates):
+            if update % config.minibatches == 0:
                 order = torch.randperm(steps * envs)
             size = steps * envs // config.minibatches
-            part = order[(step % config.minibatches) * size :][:size]
+            part = order[(update % config.minibatches) * size :][:size]
             a = advantage[part]
             a = (a - a.mean()) / (a.std() + 1e-8)
             ratio = torch.exp(self.log_prob(obs[part], action[part]) - old_log_prob[part])
@@ -95,12 +95,9 @@ class Reference:
             clipped = old_value[part] + torch.clamp(value - old_value[part], -config.clip, config.clip)
             worse = torch.max((value - returns[part]) ** 2, (clipped - returns[part]) ** 2)
             loss = loss + 0.5 * 0.5 * worse.mean() - config.entropy_coef * self.entropy(obs[part]).mean()
-            self.adam.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
             for group in self.adam.param_groups:
-                group["lr"] = 3e-4 * (1 - step / updates)
-            self.adam.step()
+                group["lr"] = 3e-4 * (1 - update / updates)
+            step(self.adam, loss, max_norm=0.5)
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
@@ -130,13 +127,13 @@ def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(
         returns.append(so_far)
         so_far = so_far * ~ended[t]
     expected = data.reward / torch.stack(returns).var(correction=0).add(1e-8).sqrt()
-    torch.testing.assert_close(agent.scale_reward(data.reward, ended), expected.clamp(-10, 10), rtol=1e-6, atol=0)
+    torch.testing.assert_close(agent.scale_reward(data).reward, expected.clamp(-10, 10), rtol=1e-6, atol=0)
 
 
 def test_atari_rewards_are_clipped_to_their_sign():
     agent = make(DISCRETE, clip_reward=True)
-    reward = torch.tensor([[-7.0, 0.0], [0.5, 400.0]])
-    assert agent.scale_reward(reward, reward > 9e9).tolist() == [[-1, 0], [1, 1]]
+    data = rollout(DISCRETE, steps=2)._replace(reward=torch.tensor([[-7.0, 0.0], [0.5, 400.0]]))
+    assert agent.scale_reward(data).reward.tolist() == [[-1, 0], [1, 1]]
 
 
 def test_observations_are_normalized_by_the_rollouts_before():

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from zoo.buffers import ReplayBuffer, Transition
+from zoo.buffers import FrameBuffer, ReplayBuffer, Transition
 from zoo.envs import Spec
 
 SPEC = Spec((2,), (-1.0,), (1.0,))
@@ -84,3 +84,152 @@ def test_discrete_actions_are_whole_numbers():
     buffer.add(numbered(0, 2)._replace(action=torch.tensor([2, 1])))
     assert buffer.action.dtype == torch.int64
     assert buffer.action[:2].tolist() == [2, 1]
+
+
+def episodes(lengths: list[tuple[int, bool]], first: int = 0) -> list[Transition]:
+    """One environment's episodes of given lengths, terminated or truncated at their ends, numbered throughout."""
+    transitions, number = [], first
+    for length, terminates in lengths:
+        for step in range(length):
+            last = torch.tensor([step == length - 1])
+            terminated, truncated = last & terminates, last & (not terminates)
+            transitions.append(numbered(number, 1)._replace(terminated=terminated, truncated=truncated))
+            number += 1
+    return transitions
+
+
+def together(streams: list[list[Transition]]) -> list[Transition]:
+    """Step by step, all environments' transitions as one."""
+    return [Transition(*map(torch.cat, zip(*row, strict=True))) for row in zip(*streams, strict=True)]
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.parametrize("capacity", [200, 37])  # 37 wraps around, in the middle of a step of both environments
+def test_n_step_returns_are_the_loops(n, capacity):
+    lengths = [[(4, True), (7, False), (2, True), (9, True), (6, False), (2, False)], [(11, False), (19, True)]]
+    streams = [episodes(part, first) for part, first in zip(lengths, (0, 1000), strict=True)]
+    buffer = ReplayBuffer(capacity, SPEC, CPU)
+    for transition in together(streams):
+        buffer.add(transition)
+    batch = buffer.sample_n_step(500, n, 0.9)
+    by_number = {int(t.reward): (stream, i) for stream in streams for i, t in enumerate(stream)}
+    seen = set()
+    for obs, reward, next_obs, discount in zip(batch.obs, batch.reward, batch.next_obs, batch.discount, strict=True):
+        stream, i = by_number[int(obs[0])]
+        seen.add(int(obs[0]))
+        expected, k = 0.0, 0
+        while True:
+            step = stream[i + k]
+            expected += 0.9**k * float(step.reward)
+            k += 1
+            if k == n or step.terminated or step.truncated or i + k == len(stream):
+                break
+        assert float(reward) == pytest.approx(expected, rel=1e-5)
+        assert torch.equal(next_obs, step.next_obs[0])
+        assert float(discount) == pytest.approx(0.0 if step.terminated else 0.9**k)
+    assert len(seen) == min(capacity, 60)
+
+
+def test_n_steps_never_run_from_before_a_resumed_run_into_its_new_episodes():
+    saved, restored = ReplayBuffer(20, SPEC, CPU), ReplayBuffer(20, SPEC, CPU)
+    for transition in episodes([(3, True), (4, True)])[:-1]:  # the second episode goes on
+        saved.add(transition)
+    restored.load_state_dict(saved.state_dict())
+    for transition in episodes([(5, True)], first=100):
+        restored.add(transition)
+    batch = restored.sample_n_step(300, 3, 1.0)
+    before = batch.obs[:, 0] < 100
+    assert (batch.next_obs[before, 0] < 100).all()
+    last = batch.obs[:, 0] == 5
+    assert (batch.discount[last] == 1).all()  # it bootstraps: the episode was cut, not over
+
+
+FRAMES = Spec((4, 6, 5), num_actions=3, obs_dtype="uint8")
+
+
+def play(lengths: list[tuple[int, bool]], seed: int) -> list[Transition]:
+    """Episodes of random frames as environments stack them: the first frame four times, then a shift."""
+    rng, transitions = np.random.default_rng(seed), []
+    for length, terminates in lengths:
+        frames = rng.integers(256, size=(length + 1, 6, 5), dtype=np.uint8)
+        frames = np.concatenate([frames[:1]] * 3 + [frames])
+        for step in range(length):
+            obs, next_obs = (torch.from_numpy(frames[None, at : at + 4]) for at in (step, step + 1))
+            last = torch.tensor([step == length - 1])
+            action, reward = torch.from_numpy(rng.integers(3, size=1)), torch.from_numpy(rng.normal(size=1)).float()
+            transitions.append(Transition(obs, action, reward, next_obs, last & terminates, last & (not terminates)))
+    return transitions
+
+
+@pytest.mark.parametrize("capacity", [300, 60, 37])
+def test_a_frame_buffer_holds_the_same_stacks_as_one_that_stores_them_whole(capacity):
+    streams = [
+        play([(9, True), (1, False), (30, True), (25, False), (60, True)], 0),
+        play([(50, False), (3, True), (72, True)], 1),
+    ]
+    buffer, whole = FrameBuffer(capacity, FRAMES, CPU, num_envs=2), ReplayBuffer(capacity, FRAMES, CPU)
+    for transition in together(streams):
+        buffer.add(transition)
+        whole.add(transition)
+        for batch in (buffer.sample(8), buffer.sample_n_step(8, 3, 0.9)):
+            places = batch.index
+            assert torch.equal(batch.obs, whole.obs[places])
+            assert torch.equal(batch.action, whole.action[places])
+    batch = buffer.sample(2_000)
+    assert torch.equal(batch.obs, whole.obs[batch.index])
+    assert torch.equal(batch.next_obs, whole.next_obs[batch.index])
+    assert torch.equal(batch.reward, whole.reward[batch.index])
+    assert len(batch.index.unique()) == buffer.size >= 0.9 * min(capacity, 250)
+
+
+def test_no_stack_of_a_frame_buffer_crosses_an_episodes_start():
+    buffer = FrameBuffer(100, FRAMES, CPU, num_envs=1)
+    for episode, length in enumerate((1, 2, 3, 5, 8, 13, 1, 1, 21)):
+        frames = torch.full((length + 4, 6, 5), episode, dtype=torch.uint8)
+        for step in range(length):
+            last = torch.tensor([step == length - 1])
+            obs, next_obs = frames[None, step : step + 4], frames[None, step + 1 : step + 5]
+            number = torch.tensor([float(episode)])
+            buffer.add(Transition(obs, number.long(), number, next_obs, last, torch.zeros_like(last)))
+    batch = buffer.sample(1_000)
+    for stacks in (batch.obs, batch.next_obs):
+        assert (stacks == batch.reward[:, None, None, None]).all()
+
+
+def test_where_episodes_are_short_a_frame_buffer_forgets_early_but_never_mixes():
+    buffer, whole = FrameBuffer(400, FRAMES, CPU, num_envs=1), ReplayBuffer(400, FRAMES, CPU)
+    for transition in play([(2, True)] * 400, 3):  # six frames for two transitions
+        buffer.add(transition)
+        whole.add(transition)
+    assert 100 < buffer.size < 200
+    batch = buffer.sample(2_000)
+    assert torch.equal(batch.obs, whole.obs[batch.index])
+    assert torch.equal(batch.next_obs, whole.next_obs[batch.index])
+
+
+def test_a_restored_frame_buffer_goes_on_as_the_saved_one():
+    saved, restored = (FrameBuffer(50, FRAMES, CPU, num_envs=1) for _ in range(2))
+    for transition in play([(20, True), (45, True)], 4):
+        saved.add(transition)
+    restored.load_state_dict(saved.state_dict())
+    for transition in play([(7, False)], 5):
+        saved.add(transition)
+        restored.add(transition)
+    torch.manual_seed(0)
+    expected = saved.sample(100)
+    torch.manual_seed(0)
+    for field, other in zip(expected, restored.sample(100), strict=True):
+        assert torch.equal(field, other)
+
+
+def test_a_million_frames_take_less_than_seven_and_a_half_gibibytes():
+    atari = Spec((4, 84, 84), num_actions=6, obs_dtype="uint8")
+    buffer = FrameBuffer(1_000_000, atari, torch.device("meta"), num_envs=1)
+    tensors = [value for value in vars(buffer).values() if isinstance(value, torch.Tensor)]
+    assert sum(tensor.nbytes for tensor in tensors) < 7.5 * 2**30
+
+
+@pytest.mark.parametrize("spec", [Spec((84, 84), num_actions=2, obs_dtype="uint8"), Spec((4, 84, 84), num_actions=2)])
+def test_a_frame_buffer_refuses_what_is_no_stack_of_frames(spec):
+    with pytest.raises(ValueError, match="frames are uint8 of three dimensions, not"):
+        FrameBuffer(10, spec, CPU, num_envs=1)

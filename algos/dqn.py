@@ -1,0 +1,160 @@
+"""DQN: Deep Q-Network (Mnih et al. 2015, Nature 518), its refinements as options.
+
+Q-learning on a replay buffer with a network that is copied to a target network now and then. Actions are the greedy
+ones, but for a share epsilon of random ones, which shrinks.
+
+    L = E[(Q(s, a) - y)^2],  y = r + gamma (1 - terminated) max_a' Q'(s', a')
+
+- `double`: the online network chooses a', the target network values it (van Hasselt et al. 2015, arXiv 1509.06461)
+- `dueling`: Q = V + A - mean A (Wang et al. 2015, arXiv 1511.06581, Eq. 9)
+- `n_step`: y sums the rewards of n steps (Sutton 1988; Hessel et al. 2017, arXiv 1710.02298)
+- `value_head=c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887); `two_hot`, `hl_gauss`:
+  classification in the place of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
+
+Deviations: squared error and clipped gradients, not Huber's loss; Adam. On frames the dueling streams part after the
+last shared layer. The defaults are for small vector environments; Atari's (CleanRL's) stand behind them.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import NStepBatch, replay_buffer
+from zoo.envs import Spec
+from zoo.heads import reward_bounds, value_head
+from zoo.nn import MLP, encoder, polyak_update
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "online"
+ACTION_SPACES = ("discrete",)
+
+
+@dataclass
+class Config:
+    double: bool = False  # the online network chooses the action whose target value is taken
+    dueling: bool = False  # state value and advantages apart
+    n_step: int = 1  # rewards summed before the target network's value
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    discount: float = 0.99  # gamma
+    lr: float = 1e-3  # Adam's learning rate; Atari: 1e-4
+    max_grad_norm: float = 10.0  # gradients are scaled down to this norm
+    batch_size: int = 64  # transitions an update; Atari: 32
+    buffer_size: int = 100_000  # transitions kept; Atari: 1_000_000
+    learning_starts: int = 1_000  # environment steps before the first update; Atari: 80_000
+    train_every: int = 2  # environment steps an update; Atari: 4
+    target_every: int = 250  # environment steps between copies to the target network; Atari: 1_000
+    epsilon: float = 0.05  # share of random actions in the end; Atari: 0.01
+    exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
+    clip_reward: bool = False  # to -1, 0 or 1; Atari: true
+    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the first rewards; Atari: -10
+    v_max: float | None = None  # largest value of the bins; null likewise; Atari: 10
+    num_bins: int = 51  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        for name in ("n_step", "train_every", "target_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        for name in ("epsilon", "exploration_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must lie between 0 and 1")
+
+
+class QNetwork(nn.Module):
+    """Observations `[B, ...]` -> outputs of a value head for each action `[B, num_actions, outputs]`."""
+
+    def __init__(self, spec: Spec, config: Config, outputs: int) -> None:
+        super().__init__()
+        assert spec.num_actions is not None
+        self.shape = (spec.num_actions, outputs)
+        self.encoder, features = encoder(spec.obs_shape)
+        hidden = [] if len(spec.obs_shape) == 3 else config.hidden
+        self.advantage = MLP(features, spec.num_actions * outputs, hidden)
+        self.value = MLP(features, outputs, hidden) if config.dueling else None
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = self.encoder(obs)
+        advantage: Tensor = self.advantage(x).unflatten(-1, self.shape)
+        if self.value is None:
+            return advantage
+        value: Tensor = self.value(x)
+        return value[:, None] + advantage - advantage.mean(1, keepdim=True)
+
+
+class DQN(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.head = value_head(config)
+        self.network = QNetwork(spec, config, self.head.outputs)
+        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = Adam(self.network.parameters(), config.lr, max_norm=config.max_grad_norm)
+
+    def loss(self, batch: NStepBatch) -> tuple[Tensor, Tensor]:
+        """L, and the mean value of the actions taken."""
+        with torch.no_grad():
+            next_out = self.target_network(batch.next_obs)
+            chooser = self.network(batch.next_obs) if self.config.double else next_out
+            next_action = self.head.value(chooser).argmax(-1)
+            target = self.head.backup(batch.reward, batch.discount, of_action(next_out, next_action))
+        out = of_action(self.network(batch.obs), batch.action)
+        return self.head.loss(out, target).mean(), self.head.value(out.detach()).mean()
+
+    def update(self, batch: NStepBatch) -> Metrics:
+        """One gradient step."""
+        loss, q = self.loss(batch)
+        self.optimizer.minimize(loss)
+        return {"loss": loss.detach(), "q": q, **self.head.metrics()}
+
+    def copy_to_target(self) -> None:
+        polyak_update(self.target_network, self.network, tau=1.0)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        greedy: Tensor = self.head.value(self.network(obs)).argmax(-1)
+        return self.explore(greedy, self.config.epsilon) if explore else greedy
+
+    def explore(self, action: Tensor, epsilon: float) -> Tensor:
+        """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
+        shape, device = action.shape, action.device
+        random = torch.randint(self.spec.num_actions or 0, shape, device=device)
+        return torch.where(torch.rand(shape, device=device) < epsilon, random, action)
+
+
+def of_action(out: Tensor, action: Tensor) -> Tensor:
+    """Of outputs for every action `[B, num_actions, outputs]` those for one `[B]`: `[B, outputs]`."""
+    return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
+
+
+def train(run: Run, config: Config) -> DQN:
+    envs = run.envs()
+    agent = run.track(DQN(envs.spec, config))
+    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs))
+
+    def times(every: int) -> int:
+        """How many multiples of `every` this pass of the loop brings."""
+        return (step + envs.num_envs) // every - step // every
+
+    for step in run.steps():
+        progress = min(1.0, step / max(1.0, config.exploration_fraction * run.config.steps))
+        action = agent.explore(agent.act(envs.obs), 1 + progress * (config.epsilon - 1))
+        transition = envs.step(action)
+        buffer.add(transition._replace(reward=transition.reward.sign()) if config.clip_reward else transition)
+        if step >= config.learning_starts:
+            if not agent.head.has_support:
+                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.filled], config.discount)))
+            for _ in range(times(config.train_every)):
+                run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))
+            if times(config.target_every):
+                agent.copy_to_target()
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,129 @@
+"""TD3: Twin Delayed DDPG (Fujimoto, van Hoof, Meger 2018, arXiv 1802.09477).
+
+Off-policy, deterministic. A policy gradient through a critic overestimates; three remedies: the lesser of two critics
+makes the targets, noise on the target's action smooths them, and the policy moves less often than the critics.
+
+    critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a~)       (Algorithm 1)
+             a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)                     (Eq. 14)
+    actor    L_mu = E[-Q_1(s, mu(s))], every `policy_delay` updates, as the target networks
+
+DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is what it was made of: algo.num_critics=1 algo.policy_delay=1
+algo.target_noise=0. Noise is in units of half the action's range, as in the authors' code.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch, ReplayBuffer
+from zoo.envs import Spec
+from zoo.heads import reward_bounds, value_head
+from zoo.nn import DeterministicPolicy, EnsembleCritic, polyak_update
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "online"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
+    num_critics: int = 2  # the least of them makes the targets; DDPG: 1
+    policy_delay: int = 2  # updates of the critics for one of actor and targets; DDPG: 1
+    exploration_noise: float = 0.1  # standard deviation of the noise on the actions taken
+    target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions; DDPG: 0
+    target_noise_clip: float = 0.5  # c, the largest such noise
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target networks move this fraction of the way
+    actor_lr: float = 3e-4  # Adam's learning rate, actor
+    critic_lr: float = 3e-4  # Adam's learning rate, critics
+    batch_size: int = 256  # transitions an update
+    buffer_size: int = 1_000_000  # transitions kept
+    learning_starts: int = 25_000  # environment steps of uniform actions before the first update
+    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the first rewards
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        for name in ("num_critics", "policy_delay"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+
+
+class TD3(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.head = value_head(config)
+        self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.critic = EnsembleCritic(
+            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs
+        )
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The critics' losses, summed, and their mean value."""
+        with torch.no_grad():
+            clip = self.config.target_noise_clip
+            noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
+            next_action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
+            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
+            target = self.head.backup(batch.reward, self.config.discount * ~batch.terminated, next_out)
+        out = self.critic(batch.obs, batch.action)  # [num_critics, B, outputs]
+        return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
+
+    def actor_loss(self, batch: Batch) -> Tensor:
+        """L_mu."""
+        return -self.head.value(self.critic(batch.obs, self.actor.mode(batch.obs))[0]).mean()
+
+    def update(self, batch: Batch, delayed: bool = True) -> Metrics:
+        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks."""
+        critic_loss, q = self.critic_loss(batch)
+        self.critic_optimizer.minimize(critic_loss)
+        metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
+        if delayed:
+            actor_loss = self.actor_loss(batch)
+            self.actor_optimizer.minimize(actor_loss)
+            polyak_update(self.target_actor, self.actor, self.config.tau)
+            polyak_update(self.target_critic, self.critic, self.config.tau)
+            metrics["actor_loss"] = actor_loss.detach()
+        return metrics
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        action = self.actor.mode(obs)
+        if explore:
+            return self.actor.perturb(action, self.config.exploration_noise * torch.randn_like(action))
+        return action
+
+
+def train(run: Run, config: Config) -> TD3:
+    envs = run.envs()
+    agent = run.track(TD3(envs.spec, config))
+    buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
+    metrics: Metrics = {}
+    for step in run.steps():
+        learning = step >= config.learning_starts
+        action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
+        buffer.add(envs.step(action))
+        if learning:
+            if not agent.head.has_support:
+                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.size], config.discount)))
+            for update in range(step, step + envs.num_envs):  # one update an environment step
+                metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)
+            run.log(metrics)
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,99 @@
+"""DQN and its options against plain implementations, and against the task that it must learn."""
+
+import pytest
+import torch
+from plain import assert_close, forward, leaves, step
+
+import zoo
+from zoo.algos.dqn import DQN, Config
+from zoo.buffers import NStepBatch
+from zoo.envs import Spec
+
+SPEC = Spec((3,), num_actions=4)
+
+
+def make(**settings) -> DQN:
+    torch.manual_seed(1)
+    agent = DQN(SPEC, Config(hidden=[16, 8], **settings)).double()
+    with torch.no_grad():
+        for parameter in agent.target_network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return agent
+
+
+def batch(seed: int) -> NStepBatch:
+    torch.manual_seed(seed)
+    obs, next_obs = torch.randn(2, 32, 3).double()
+    discount = torch.where(torch.rand(32) < 0.3, 0.0, 0.99**3).double()
+    return NStepBatch(obs, torch.randint(4, (32,)), torch.randn(32).double(), next_obs, discount, torch.arange(32))
+
+
+def plain_q(parameters, obs, dueling):
+    if not dueling:
+        return forward(parameters, obs, transposed=True)
+    half = len(parameters) // 2
+    advantage, value = (forward(part, obs, transposed=True) for part in (parameters[:half], parameters[half:]))
+    return torch.stack([value[:, 0] + advantage[:, a] - advantage.sum(1) / 4 for a in range(4)], 1)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_five_updates_equal_a_plain_implementation(double, dueling):
+    agent = make(double=double, dueling=dueling)
+    online, target = leaves(agent.network.parameters()), leaves(agent.target_network.parameters())
+    adam = torch.optim.Adam(online, 1e-3)
+    begin = [parameter.detach().clone() for parameter in agent.network.parameters()]
+    for seed in range(5):
+        agent.update(batch(seed))
+        data, loss = batch(seed), 0.0
+        with torch.no_grad():
+            next_q, next_online = (plain_q(p, data.next_obs, dueling) for p in (target, online))
+        q = plain_q(online, data.obs, dueling)
+        for i in range(32):
+            best = next_online[i].argmax() if double else next_q[i].argmax()
+            y = data.reward[i] + data.discount[i] * next_q[i, best]
+            loss = loss + (q[i, data.action[i]] - y) ** 2 / 32
+        step(adam, loss, max_norm=10.0)
+    assert all(not torch.equal(old, new) for old, new in zip(begin, agent.network.parameters(), strict=True))
+    assert_close(agent.network.parameters(), online)
+    assert_close(agent.target_network.parameters(), target)
+
+
+@pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
+def test_a_categorical_head_minimizes_the_cross_entropy_of_its_action(head):
+    agent, data = make(value_head=head, v_min=-3.0, v_max=3.0, num_bins=7), batch(0)
+    with torch.no_grad():
+        next_out = forward(list(agent.target_network.parameters()), data.next_obs, transposed=True).view(32, 4, 7)
+        out = forward(list(agent.network.parameters()), data.obs, transposed=True).view(32, 4, 7)
+    expected = 0.0
+    for i in range(32):
+        best = (next_out[i].softmax(-1) * agent.head.centers()).sum(-1).argmax()
+        target = agent.head.backup(data.reward[i : i + 1], data.discount[i : i + 1], next_out[i, best][None])[0]
+        expected -= float((target * out[i, data.action[i]].log_softmax(-1)).sum()) / 32
+    assert agent.update(data)["loss"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_target_network_moves_only_when_it_is_copied_to():
+    agent = make()
+    before = leaves(agent.target_network.parameters())
+    agent.update(batch(0))
+    assert_close(agent.target_network.parameters(), before, atol=0)
+    agent.copy_to_target()
+    assert_close(agent.target_network.parameters(), agent.network.parameters(), atol=0)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_a_share_epsilon_of_the_actions_is_random(epsilon):
+    agent, greedy = make(), torch.full((40_000,), 2)
+    other = (agent.explore(greedy, epsilon) != greedy).double().mean()
+    assert float(other) == pytest.approx(0.75 * epsilon, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["mse", "hl_gauss"])
+def test_solves_cartpole_within_40000_steps(tmp_path, head):
+    run = zoo.train(
+        "dqn", env="cartpole", steps=40_000, eval_every=5_000, logger="none", run_dir=tmp_path / "run",
+        algo_config={"lr": 1e-3, "learning_starts": 1_000, "target_every": 200, "value_head": head},
+    )  # fmt: skip
+    assert max(episodes.returns.mean() for _, episodes in run.evaluations) >= 475
