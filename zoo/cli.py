@@ -172,7 +172,7 @@ def list_command(arguments: list[str]) -> int:
 
     print("algorithms (algo=)")
     for name, algorithm in algorithms().items():
-        print(f"  {name:<18} {algorithm.setting:<8} {'/'.join(algorithm.action_spaces):<11} {algorithm.title}")
+        print(f"  {name:<18} {algorithm.setting:<8} {'/'.join(algorithm.action_spaces):<19} {algorithm.title}")
     print("\nenvironments (env=), and any other Gymnasium id")
     for name, gymnasium_id, comment in describe_environments():
         print(f"  {name:<18} {gymnasium_id:<20} {comment}")
