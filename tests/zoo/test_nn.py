@@ -6,7 +6,19 @@ import scipy.stats
 import torch
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
-from zoo.nn import MLP, DeterministicPolicy, EnsembleMLP, GaussianPolicy, Normalizer, TanhGaussian, polyak_update
+from zoo.errors import UsageError
+from zoo.nn import (
+    MLP,
+    DeterministicPolicy,
+    EnsembleMLP,
+    GaussianPolicy,
+    Normalizer,
+    RunningNormalizer,
+    TanhGaussian,
+    encoder,
+    orthogonal_,
+    polyak_update,
+)  # fmt: skip
 
 LOW, HIGH = (-0.5, -2.0), (3.0, -1.0)  # neither symmetric nor of unit width
 
@@ -163,3 +175,53 @@ def test_normalizer_takes_mean_and_population_std_and_survives_a_constant_column
     loaded = Normalizer((3,))
     loaded.load_state_dict(normalizer.state_dict())
     assert torch.equal(loaded(x), normalizer(x))
+
+
+@pytest.mark.parametrize(("shape", "features"), [((4, 84, 84), 512), ((6, 10, 10), 128), ((3, 7, 7), 128)])
+def test_frames_are_encoded_as_pixels_or_as_the_numbers_they_are(shape, features):
+    frames = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
+    network, outputs = encoder(shape)
+    assert outputs == features
+    scaled = frames.float() / (255 if shape[1] == 84 else 1)
+    expected = scaled
+    for layer in network:
+        expected = layer(expected)
+    assert network(frames).shape == (5, features)
+    torch.testing.assert_close(network(frames), expected)
+
+
+def test_a_vector_is_encoded_as_itself():
+    network, outputs = encoder((7,))
+    x = torch.randn(3, 7)
+    assert outputs == 7
+    assert torch.equal(network(x), x)
+
+
+@pytest.mark.parametrize("shape", [(4, 80, 80), (3, 2, 7), (3, 17, 10)])
+def test_frames_of_an_unexpected_shape_are_refused(shape):
+    with pytest.raises(UsageError, match=r"no network is known for frames of \[.*\]: there are some for"):
+        encoder(shape)
+
+
+def test_orthogonal_layers_have_orthogonal_rows_of_their_gain():
+    network = MLP(32, 4, [16, 8], torch.nn.Tanh)
+    orthogonal_(network, last_gain=0.01)
+    for layer, gain in zip(list(network)[::2], (2**0.5, 2**0.5, 0.01), strict=True):
+        products = layer.weight @ layer.weight.T
+        torch.testing.assert_close(products, gain**2 * torch.eye(len(products)), rtol=0, atol=1e-5)
+        assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_running_statistics_are_those_of_all_that_was_seen(shape):
+    normalizer, parts = RunningNormalizer(shape), [5 + 3 * torch.randn(n, *shape) for n in (1, 40, 7, 200)]
+    assert torch.equal(normalizer(parts[1]), parts[1].clamp(-10, 10))  # nothing seen yet: as they are
+    for part in parts:
+        normalizer.update(part)
+    seen = torch.cat(parts)
+    torch.testing.assert_close(normalizer.mean, seen.mean(0))
+    torch.testing.assert_close(normalizer.std, seen.std(0, correction=0))
+    torch.testing.assert_close(
+        normalizer(seen), (seen - seen.mean(0)) / seen.std(0, correction=0), rtol=1e-4, atol=1e-4
+    )
+    assert normalizer(seen + 1e6).max() == 10

@@ -11,7 +11,7 @@ from torch import nn
 from zoo.algos import iql, sac
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.optim import Adam
+from zoo.optim import Adam, linear
 from zoo.run import compile_update
 
 SPEC = Spec((5,), (-1.0, -2.0), (1.0, 2.0))
@@ -92,3 +92,20 @@ def test_a_compiled_update_takes_the_steps_of_the_eager_one() -> None:
             torch.testing.assert_close(metrics[name], value, rtol=1e-3, atol=1e-4)
     for p, q in zip(eager.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("max_norm", [0.05, 100.0])
+def test_gradients_are_scaled_down_to_a_norm_as_torch_does_and_the_rate_falls_linearly(max_norm) -> None:
+    ours, theirs = two_networks()
+    adam = Adam(ours.parameters(), 1e-2, decay_steps=40, decay=linear, eps=1e-5, max_norm=max_norm)
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=1e-5)
+    for step in range(30):
+        x = torch.randn(8, 5)
+        adam.minimize(ours(x).square().mean())
+        reference.zero_grad()
+        theirs(x).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), max_norm)
+        reference.param_groups[0]["lr"] = 1e-2 * (1 - step / 40)
+        reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
