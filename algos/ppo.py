@@ -204,7 +204,7 @@ class PPO(Agent):
                 metrics = self.update(Minibatch(*minibatch))
         if isinstance(self.normalizer, RunningNormalizer):
             self.normalizer.update(rollout.obs.flatten(0, 1))
-        return metrics
+        return metrics | {"explained_variance": 1 - whole.advantage.var() / whole.returns.var()}
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
