@@ -21,8 +21,9 @@ import zoo
 HEADS = ("mse", "two_hot", "c51", "hl_gauss")
 
 
-def noisy_cartpole(noise: float, **settings: Any) -> gymnasium.Env:
-    """CartPole-v1 whose rewards are noisy."""
+def noisy_cartpole(**settings: Any) -> gymnasium.Env:
+    """CartPole-v1 whose rewards are noisy, by `noise`."""
+    noise = settings.pop("noise")
     env = gymnasium.make("CartPole-v1", **settings)
     rng = np.random.default_rng(0)
     return gymnasium.wrappers.TransformReward(env, lambda reward: float(reward) + rng.uniform(-noise, noise))

@@ -1,94 +1,132 @@
-"""Learning curve of Stable-Baselines3's SAC or TD3 under the zoo's settings and evaluation protocol.
+"""Learning curve of a Stable-Baselines3 algorithm under the zoo's settings and evaluation protocol.
 
-    python benchmarks/sb3.py sac --env Hopper-v5 --steps 200000 --seed 0 --out hopper.csv
+    python benchmarks/sb3.py sac --env hopper --steps 200000 --out hopper.csv
+    python benchmarks/sb3.py ppo --env pong --steps 1000000 --eval-every 50000 --out pong.csv
 
-Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs: step and return_mean, over
-ten episodes from fixed seeds with the deterministic policy every 10,000 steps, so the two files lie side by side.
+Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs, step and return_mean, so
+that the two files lie side by side. `ppo` and `dqn` are for Atari games, with the settings that stand behind the
+defaults of `algos/ppo.py` and `algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers.
 """
 
 import argparse
 import csv
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from stable_baselines3 import SAC, TD3
+from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from torch import Tensor
 
-EVAL_EVERY = 10_000
+from zoo.agent import Agent
+from zoo.compose import compose
+from zoo.envs import EnvConfig, Spec, make
+from zoo.envs.names import load_package
+from zoo.evaluation import evaluate
+
 EVAL_EPISODES = 10
+OFF_POLICY: dict[str, Any] = {
+    "learning_rate": 3e-4, "buffer_size": 1_000_000, "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1,
+    "gradient_steps": 1, "policy_kwargs": {"net_arch": [256, 256]},
+}  # fmt: skip
 
 
-def evaluate(model: BaseAlgorithm, env_id: str, seed: int) -> list[float]:
-    """Returns of one deterministic episode from each of the seeds `seed`, `seed + 1`, ..."""
-    env = gymnasium.make(env_id)
-    returns = []
-    for episode in range(EVAL_EPISODES):
-        obs, _ = env.reset(seed=seed + episode)
-        total, done = 0.0, False
-        while not done:
-            action, _ = model.predict(obs, deterministic=True)
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total += float(reward)
-            done = terminated or truncated
-        returns.append(total)
-    env.close()
-    return returns
+def falling(start: float) -> Callable[[float], float]:
+    """A straight line to 0."""
+    return lambda left: left * start
+
+
+def atari(env: EnvConfig, num_envs: int, seed: int) -> VecEnv:
+    """Training games: a lost life terminates, rewards are clipped, four frames a stack."""
+    load_package(env.id)
+    once = {"frameskip": 1, "repeat_action_probability": 0.0}  # the wrapper skips frames itself
+    return VecFrameStack(make_atari_env(env.id, num_envs, seed, env_kwargs=once), 4)
+
+
+def sac(env: EnvConfig, seed: int) -> BaseAlgorithm:
+    return SAC("MlpPolicy", gymnasium.make(env.id), learning_starts=5_000, seed=seed, device="cpu", **OFF_POLICY)
+
+
+def td3(env: EnvConfig, seed: int) -> BaseAlgorithm:
+    one = gymnasium.make(env.id)
+    assert isinstance(one.action_space, gymnasium.spaces.Box)
+    noise = NormalActionNoise(np.zeros(one.action_space.shape), np.full(one.action_space.shape, 0.1))
+    return TD3("MlpPolicy", one, learning_starts=25_000, action_noise=noise, seed=seed, device="cpu", **OFF_POLICY)
+
+
+def ppo(env: EnvConfig, seed: int) -> BaseAlgorithm:
+    return PPO(
+        "CnnPolicy", atari(env, 8, seed), n_steps=128, n_epochs=4, batch_size=256, learning_rate=falling(2.5e-4),
+        clip_range=0.1, clip_range_vf=0.1, ent_coef=0.01, vf_coef=0.5, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+def dqn(env: EnvConfig, seed: int) -> BaseAlgorithm:
+    return DQN(
+        "CnnPolicy", atari(env, 1, seed), buffer_size=100_000, learning_rate=1e-4, batch_size=32,
+        learning_starts=80_000, train_freq=4, target_update_interval=1_000, exploration_fraction=0.1,
+        exploration_final_eps=0.01, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+class Policy(Agent):
+    """Stable-Baselines3's policy as the zoo evaluates one."""
+
+    def __init__(self, model: BaseAlgorithm, spec: Spec) -> None:
+        super().__init__()
+        self.spec, self.model, self.policy = spec, model, model.policy
+
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return torch.as_tensor(self.model.predict(obs.numpy(), deterministic=not explore)[0])
 
 
 class Curve(BaseCallback):
     """Evaluates on schedule and appends a row at a time, so that a stopped run keeps its curve."""
 
-    def __init__(self, env_id: str, seed: int, out: Path) -> None:
+    def __init__(self, env: EnvConfig, seed: int, every: int, out: Path) -> None:
         super().__init__()
-        self.env_id, self.seed, self.out = env_id, seed, out
-        self.training_seconds, self.mark = 0.0, 0.0
+        self.envs, self.seed, self.every, self.out = make(env, EVAL_EPISODES), seed, every, out
+        self.spec = Spec.of(self.envs.single_observation_space, self.envs.single_action_space)
+        self.training_seconds, self.mark, self.evaluated = 0.0, 0.0, 0
 
     def _on_training_start(self) -> None:
         self.out.write_text("step,return_mean,return_std,training_seconds\n")
         self.mark = time.perf_counter()
 
     def _on_step(self) -> bool:
-        if self.num_timesteps % EVAL_EVERY == 0:
+        if self.num_timesteps // self.every > self.evaluated:
+            self.evaluated = self.num_timesteps // self.every
             self.training_seconds += time.perf_counter() - self.mark
-            returns = evaluate(self.model, self.env_id, self.seed + 10_000)
+            returns = evaluate(Policy(self.model, self.spec), self.envs, self.seed).returns
+            row = [self.evaluated * self.every, returns.mean(), returns.std(), f"{self.training_seconds:.1f}"]
             with self.out.open("a") as file:
-                csv.writer(file).writerow(
-                    [self.num_timesteps, np.mean(returns), np.std(returns), f"{self.training_seconds:.1f}"]
-                )
+                csv.writer(file).writerow(row)
             self.mark = time.perf_counter()
         return True
 
 
 def main() -> None:
     """Trains, evaluating on the way."""
+    algorithms = {"sac": sac, "td3": td3, "ppo": ppo, "dqn": dqn}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("algo", choices=("sac", "td3"))
-    parser.add_argument("--env", default="Hopper-v5")
+    parser.add_argument("algo", choices=algorithms)
+    parser.add_argument("--env", required=True, help="as in zoo run env=")
     parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    env = gymnasium.make(args.env)
-    shared: dict[str, Any] = {
-        "learning_rate": 3e-4, "buffer_size": 1_000_000, "batch_size": 256, "tau": 0.005, "gamma": 0.99,
-        "train_freq": 1, "gradient_steps": 1, "policy_kwargs": {"net_arch": [256, 256]}, "seed": args.seed,
-        "device": "cpu",
-    }  # fmt: skip
-    model: BaseAlgorithm
-    if args.algo == "sac":
-        model = SAC("MlpPolicy", env, learning_starts=5_000, **shared)
-    else:
-        assert isinstance(env.action_space, gymnasium.spaces.Box)
-        noise = NormalActionNoise(np.zeros(env.action_space.shape), np.full(env.action_space.shape, 0.1))
-        model = TD3("MlpPolicy", env, learning_starts=25_000, action_noise=noise, **shared)
-    model.learn(args.steps, callback=Curve(args.env, args.seed, args.out))
+    env = compose([f"algo={args.algo}", f"env={args.env}"])[0].env
+    algorithms[args.algo](env, args.seed).learn(args.steps, Curve(env, args.seed, args.eval_every, args.out))
 
 
 if __name__ == "__main__":
