@@ -146,6 +146,20 @@ def test_observations_are_normalized_by_the_rollouts_before():
     torch.testing.assert_close(agent.normalizer.std, seen.std(0, correction=0), rtol=1e-5, atol=1e-5)
 
 
+def test_a_loaded_agent_normalizes_raw_observations_by_the_statistics_of_its_training(tmp_path):
+    run = zoo.train(
+        "ppo", env="pendulum", steps=200, eval_every=200, eval_episodes=1, logger="none", run_dir=tmp_path / "run",
+        algo_config={"num_steps": 100, "minibatches": 2, "epochs": 1, "hidden": [8]},
+    )  # fmt: skip
+    policy = zoo.load(run.dir)
+    obs = np.array([[0.1, 0.9, -3.0], [-1.0, 0.0, 7.0]], dtype=np.float32)
+    normalizer = policy.agent.normalizer
+    assert normalizer.count == 200
+    scaled = (torch.from_numpy(obs) - normalizer.mean) / normalizer.std
+    assert not torch.allclose(scaled, torch.from_numpy(obs), atol=0.1)
+    np.testing.assert_allclose(policy.act(obs), policy.agent.policy.mode(scaled).detach(), rtol=1e-5)
+
+
 def test_actions_are_clipped_for_the_environment_alone():
     agent = make(CONTINUOUS)
     obs = torch.randn(500, 3).double()
