@@ -161,10 +161,10 @@ def sb3_sac() -> Subject:
     return run
 
 
-def zoo_ppo(compiled: bool) -> Subject:
+def zoo_ppo(compiled: bool, backend: str = "gymnasium") -> Subject:
     """`algos/ppo.py`'s loop: a rollout of one environment and what is learned from it."""
     config = ppo.Config()
-    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend="gymnasium"), 1), 0, CPU, lambda *_: None)
+    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend=backend), 1), 0, CPU, lambda *_: None)
     agent = ppo.PPO(envs.spec, config)
     if compiled:
         agent.update = compile_update(agent.update)  # type: ignore[method-assign]
@@ -268,12 +268,12 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
             seconds[name].append(time.perf_counter() - start)
     print(f"\n{title}: {rounds} rounds of {count}, one thread, torch {torch.__version__}")
     peers = [name for name in subjects if not name.startswith("zoo")]
-    print(f"  {'':<22}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
+    print(f"  {'':<28}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
     for name, taken in seconds.items():
         speeds = [count * worth / one for one in taken]
         ratios = [statistics.median(p / s for p, s in zip(seconds[peer], taken, strict=True)) for peer in peers]
         columns = "".join(f"{ratio:>24.2f}" for ratio in ratios) if name.startswith("zoo") else ""
-        print(f"  {name:<22}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
+        print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
 
 
 def main() -> None:
@@ -303,6 +303,9 @@ def main() -> None:
         "zoo, compile=true": zoo_ppo(compiled=True),
         "eager style": eager_style_ppo(),
     }
+    if importlib.util.find_spec("envpool"):
+        subjects["zoo, EnvPool"] = zoo_ppo(compiled=False, backend="envpool")
+        subjects["zoo, EnvPool, compile=true"] = zoo_ppo(compiled=True, backend="envpool")
     compare("PPO on Hopper-v5, environment steps/s", subjects, args.rounds, 1, worth=ppo.Config.num_steps)
 
 
