@@ -2,11 +2,13 @@
 
     git clone https://github.com/corl-team/CORL
     python benchmarks/corl_iql.py CORL/algorithms/offline/iql.py --data hopper-medium.hdf5 --steps 50000 --out corl.csv
+    python benchmarks/corl_iql.py CORL/algorithms/offline/iql.py --data hopper-medium.hdf5 --agree 300
 
-Runs CORL's networks, buffer and update as they stand, with its script's default settings (Gaussian policy, target rate
-0.005, rewards as they are, normalized observations). Only what surrounds them is replaced: the file is read with h5py,
-and the imports that its training script needs (d4rl, gym, pyrallis, wandb) are stood in for. Writes the columns of a
-run's `evaluations.csv` that a curve needs.
+The first runs CORL's networks, buffer and update as they stand, with its script's default settings (Gaussian policy,
+target rate 0.005, rewards as they are, normalized observations); the second both implementations from the same weights
+on the same batches, and prints how far their losses lie apart. Only what surrounds CORL's classes is replaced: the file
+is read with h5py, and the imports that its training script needs (d4rl, gym, pyrallis, wandb) are stood in for. Writes
+the columns of a run's `evaluations.csv` that a curve needs.
 """
 
 import argparse
@@ -23,6 +25,8 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent
+from zoo.algos.iql import IQL, Config
+from zoo.buffers import Batch
 from zoo.compose import compose
 from zoo.envs import Spec, make
 from zoo.evaluation import evaluate
@@ -60,6 +64,47 @@ class Policy(Agent):
         return action.clamp(-1, 1)
 
 
+def trainer(corl: Any, spec: Spec, steps: int) -> Any:
+    """CORL's agent with its script's defaults."""
+    networks = {
+        "actor": corl.GaussianPolicy(spec.obs_dim, spec.action_dim, 1.0),
+        "q": corl.TwinQ(spec.obs_dim, spec.action_dim),
+        "v": corl.ValueFunction(spec.obs_dim),
+    }
+    optimizers = {
+        f"{name}_optimizer": torch.optim.Adam(network.parameters(), lr=3e-4) for name, network in networks.items()
+    }
+    actor, critic, value = networks.values()
+    return corl.ImplicitQLearning(
+        1.0, actor, q_network=critic, v_network=value, tau=0.005, max_steps=steps, **optimizers
+    )
+
+
+def print_agreement(corl: Any, buffer: Any, spec: Spec, updates: int) -> None:
+    """The losses of both, from the same weights, on the same batches."""
+    theirs = trainer(corl, spec, updates)
+    ours = IQL(spec, Config(), decay_steps=updates)
+    with torch.no_grad():
+        for network, other in ((ours.actor.net, theirs.actor.net), (ours.value, theirs.vf.v)):
+            for parameter, value in zip(network.parameters(), other.parameters(), strict=True):
+                parameter.copy_(value)
+        for critic, both in ((ours.critic, theirs.qf), (ours.target_critic, theirs.q_target)):
+            for member, other in enumerate((both.q1, both.q2)):
+                for parameter, value in zip(critic.parameters(), other.parameters(), strict=True):
+                    parameter[member] = value.T if value.ndim == 2 else value
+    names = {"value_loss": "value_loss", "critic_loss": "q_loss", "actor_loss": "actor_loss"}
+    largest = dict.fromkeys(names, 0.0)
+    for update in range(1, updates + 1):
+        obs, action, reward, next_obs, done = batch = buffer.sample(256)
+        losses = theirs.train(batch)
+        metrics = ours.update(Batch(obs, action, reward[:, 0], next_obs, done[:, 0] > 0, torch.arange(256)))
+        for name, other in names.items():
+            largest[name] = max(largest[name], abs(float(metrics[name]) / losses[other] - 1))
+        if update in (1, 10, 30, 100, 300, 1_000) or update == updates:
+            listed = ", ".join(f"{name} {difference:.1e}" for name, difference in largest.items())
+            print(f"largest relative difference in {update:>5} updates: {listed}", flush=True)
+
+
 def main() -> None:
     """Trains, evaluating on the way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -68,7 +113,8 @@ def main() -> None:
     parser.add_argument("--env", default="hopper")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("corl.csv"))
+    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
     corl = load_corl(args.corl)
@@ -85,21 +131,16 @@ def main() -> None:
 
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    critic, value = corl.TwinQ(spec.obs_dim, spec.action_dim), corl.ValueFunction(spec.obs_dim)
-    actor = corl.GaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
-    optimizers = {
-        f"{name}_optimizer": torch.optim.Adam(network.parameters(), lr=3e-4)
-        for name, network in (("actor", actor), ("q", critic), ("v", value))
-    }
-    trainer = corl.ImplicitQLearning(
-        1.0, actor, q_network=critic, v_network=value, tau=0.005, max_steps=args.steps, **optimizers
-    )
-    agent = Policy(actor, spec, mean, std)
+    if args.agree:
+        print_agreement(corl, buffer, spec, args.agree)
+        return
+    theirs = trainer(corl, spec, args.steps)
+    agent = Policy(theirs.actor, spec, mean, std)
     with args.out.open("w") as file:
         rows = csv.writer(file)
         rows.writerow(["step", "return_mean", "return_std", "score", "returns"])
         for step in range(1, args.steps + 1):
-            trainer.train(buffer.sample(256))
+            theirs.train(buffer.sample(256))
             if step % EVAL_EVERY == 0:
                 returns = evaluate(agent, envs, args.seed).returns
                 listed = " ".join(f"{one:.6f}" for one in returns)
