@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+GYMNASIUM = {"env.backend": "gymnasium"}  # a learning test is one seed's curve: the same whether EnvPool is installed
+
 
 def leaves(parameters: Iterable[Tensor]) -> list[Tensor]:
     """Copies of parameters, to be moved by an optimizer of one's own."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
 from torch.distributions import AffineTransform, Normal, TanhTransform
 
 import zoo
@@ -101,6 +101,7 @@ def test_target_entropy_can_be_set(spec):
 def test_learns_to_swing_the_pendulum_up_within_6000_steps(tmp_path):
     run = zoo.train(
         "sac", env="pendulum", steps=6_000, eval_every=6_000, eval_episodes=20, logger="none", run_dir=tmp_path / "run",
+        **GYMNASIUM,
         algo_config={"hidden": [64, 64], "actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3, "learning_starts": 500},
     )  # fmt: skip
     _, episodes = run.evaluations[-1]
