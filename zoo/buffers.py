@@ -51,6 +51,11 @@ def gather(source: Any, index: Tensor) -> Batch:
 class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
 
+    _stored: tuple[str, ...] = Transition._fields  # of a transition, as they are
+    # what a checkpoint holds: the filled part, so that it is no larger than what was collected
+    _saved: tuple[str, ...] = _stored
+    _counts = ("size", "filled", "position", "num_envs")
+
     def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
         self.capacity, self.size, self.filled, self.position, self.num_envs = capacity, 0, 0, 0, 1
         self._allocate_obs(spec, device)
@@ -69,14 +74,11 @@ class ReplayBuffer:
     def add(self, transition: Transition) -> None:
         """Stores one transition of each of N environments (N at most `capacity`, the same at every call)."""
         count = len(transition.reward)
-        self._store(transition)
+        for name in self._stored:
+            self._write(name, getattr(transition, name))
         self.position = (self.position + count) % self.capacity
         self.size, self.filled = (min(places + count, self.capacity) for places in (self.size, self.filled))
         self.num_envs = count
-
-    def _store(self, transition: Transition) -> None:
-        for name, value in transition._asdict().items():
-            self._write(name, value)
 
     def _write(self, name: str, value: Tensor) -> None:
         stored = getattr(self, name)
@@ -121,10 +123,6 @@ class ReplayBuffer:
         bootstrap = discount**count * ~self.terminated[last]
         return NStepBatch(self.obs_at(index), self.action[index], reward, self.next_obs_at(last), bootstrap, index)
 
-    # what a checkpoint holds: the filled part, so that it is no larger than what was collected
-    _saved = Transition._fields
-    _counts = ("size", "filled", "position", "num_envs")
-
     def state_dict(self) -> dict[str, Any]:
         tensors = {name: getattr(self, name)[: self.filled] for name in self._saved}
         return {name: getattr(self, name) for name in self._counts} | tensors
@@ -149,6 +147,9 @@ class FrameBuffer(ReplayBuffer):
     Raises:
         ValueError: observations are not frames.
     """
+
+    _stored = ("action", "reward", "terminated", "truncated")
+    _saved = ("env", "newest", *_stored)
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device, num_envs: int) -> None:
         if len(spec.obs_shape) != 3 or spec.obs_dtype != "uint8":
@@ -179,10 +180,6 @@ class FrameBuffer(ReplayBuffer):
         while self.size and not self._has_frames((self.position - self.size + envs) % self.capacity):
             self.size -= self._streams
 
-    def _store(self, transition: Transition) -> None:
-        for name in ("action", "reward", "terminated", "truncated"):
-            self._write(name, getattr(transition, name))
-
     def _write_frames(self, envs: Tensor, frames: Tensor) -> None:
         self.frames[envs * self._room + self._written[envs] % self._room] = frames
         self._written[envs] += 1
@@ -204,8 +201,6 @@ class FrameBuffer(ReplayBuffer):
         numbers = newest[:, None] - torch.arange(self.stack - 1, -1, -1, device=newest.device)  # [B, S]
         places = env[:, None] * self._room + numbers % self._room
         return self.frames.index_select(0, places.flatten()).view(*places.shape, *self.frames.shape[1:])
-
-    _saved = ("env", "newest", "action", "reward", "terminated", "truncated")
 
     def state_dict(self) -> dict[str, Any]:
         used = min(int(self._written.max()), self._room)

@@ -115,7 +115,11 @@ class TwoHot(ValueHead):
 
     def centers(self) -> Tensor:
         """The value of each bin, `[num_bins]`."""
-        share = torch.linspace(0, 1, self.outputs, device=self.v_min.device, dtype=self.v_min.dtype)
+        return self.spread(self.outputs)
+
+    def spread(self, count: int) -> Tensor:
+        """So many values evenly spread over the support, its ends included, `[count]`."""
+        share = torch.linspace(0, 1, count, device=self.v_min.device, dtype=self.v_min.dtype)
         return self.v_min + share * (self.v_max - self.v_min)
 
     def value(self, out: Tensor) -> Tensor:
@@ -176,8 +180,7 @@ class HLGauss(TwoHot):
 
     def edges(self) -> Tensor:
         """Where the bins meet, `[num_bins + 1]`."""
-        share = torch.linspace(0, 1, self.outputs + 1, device=self.v_min.device, dtype=self.v_min.dtype)
-        return self.v_min + share * (self.v_max - self.v_min)
+        return self.spread(self.outputs + 1)
 
     def project(self, value: Tensor) -> Tensor:
         """Probabilities `[..., num_bins]`."""

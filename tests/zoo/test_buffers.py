@@ -21,6 +21,15 @@ def numbered(first: int, count: int) -> Transition:
     return Transition(obs, i[:, None] / 1000, i, obs + 0.5, i % 3 == 0, i % 5 == 0)
 
 
+def assert_draws_the_same(one: ReplayBuffer, other: ReplayBuffer) -> None:
+    """Both give the same 100 transitions from the same seed."""
+    torch.manual_seed(0)
+    expected = one.sample(100)
+    torch.manual_seed(0)
+    for field, value in zip(expected, other.sample(100), strict=True):
+        assert torch.equal(field, value)
+
+
 @pytest.mark.parametrize("envs", [1, 3, 10])
 def test_holds_what_a_list_of_the_last_capacity_transitions_holds(envs):
     buffer, naive = ReplayBuffer(10, SPEC, CPU), deque(maxlen=10)
@@ -66,11 +75,7 @@ def test_a_restored_buffer_goes_on_as_the_saved_one(added):
     restored.load_state_dict(saved.state_dict())
     for buffer in (saved, restored):
         buffer.add(numbered(100, 3))
-    torch.manual_seed(0)
-    expected = saved.sample(50)
-    torch.manual_seed(0)
-    for field, other in zip(expected, restored.sample(50), strict=True):
-        assert torch.equal(field, other)
+    assert_draws_the_same(saved, restored)
 
 
 def test_saves_only_what_it_holds():
@@ -215,11 +220,7 @@ def test_a_restored_frame_buffer_goes_on_as_the_saved_one():
     for transition in play([(7, False)], 5):
         saved.add(transition)
         restored.add(transition)
-    torch.manual_seed(0)
-    expected = saved.sample(100)
-    torch.manual_seed(0)
-    for field, other in zip(expected, restored.sample(100), strict=True):
-        assert torch.equal(field, other)
+    assert_draws_the_same(saved, restored)
 
 
 def test_a_million_frames_take_less_than_seven_and_a_half_gibibytes():
