@@ -5,10 +5,11 @@
     python benchmarks/corl_iql.py CORL/algorithms/offline/iql.py --data hopper-medium.hdf5 --agree 300
 
 The first runs CORL's networks, buffer and update as they stand, with its script's default settings (Gaussian policy,
-target rate 0.005, rewards as they are, normalized observations); the second both implementations from the same weights
-on the same batches, and prints how far their losses lie apart. Only what surrounds CORL's classes is replaced: the file
-is read with h5py, and the imports that its training script needs (d4rl, gym, pyrallis, wandb) are stood in for. Writes
-the columns of a run's `evaluations.csv` that a curve needs.
+target rate 0.005, rewards as they are, normalized observations); the second compares all that a run is made of: the
+data, the distribution of the initial weights, how batches are drawn, and the losses from the same weights on the same
+batches. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the imports that its training
+script needs (d4rl, gym, pyrallis, wandb) are stood in for. Writes the columns of a run's `evaluations.csv` that a curve
+needs.
 """
 
 import argparse
@@ -16,20 +17,25 @@ import csv
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import scipy.stats
 import torch
 from torch import Tensor
 
+from zoo import datasets
 from zoo.agent import Agent
 from zoo.algos.iql import IQL, Config
 from zoo.buffers import Batch
 from zoo.compose import compose
-from zoo.envs import Spec, make
+from zoo.datasets import Dataset
+from zoo.envs import Spec, make, time_limit
 from zoo.evaluation import evaluate
+from zoo.nn import Normalizer
 
 EVAL_EVERY, EVAL_EPISODES = 10_000, 10
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminals")
@@ -80,18 +86,46 @@ def trainer(corl: Any, spec: Spec, steps: int) -> Any:
     )
 
 
+def pairs(ours: IQL, theirs: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each weight of ours and CORL's own, as views of one shape; the target critics' last."""
+    for network, other in ((ours.actor.net, theirs.actor.net), (ours.value, theirs.vf.v)):
+        yield from zip(network.parameters(), other.parameters(), strict=True)
+    for critic, both in ((ours.critic, theirs.qf), (ours.target_critic, theirs.q_target)):
+        for member, other in enumerate((both.q1, both.q2)):
+            for parameter, value in zip(critic.parameters(), other.parameters(), strict=True):
+                yield parameter[member], value.T if value.ndim == 2 else value[None]
+
+
+def print_data(data: Dataset, buffer: Any) -> None:
+    """How far the transitions lie apart, and how evenly each draws them."""
+    theirs = (buffer._states, buffer._actions, buffer._rewards[:, 0], buffer._next_states, buffer._dones[:, 0])
+    ours = (data.obs, data.action, data.reward, data.next_obs, data.terminated.float())
+    largest = [f"{(x - y).abs().max():.1e}" for x, y in zip(ours, theirs, strict=True)]
+    print(f"{len(data.reward):,} and {buffer._size:,} transitions")
+    print("largest difference in obs, action, reward, next_obs, terminated:", *largest)
+    drawn = torch.cat([data.sample(256).index for _ in range(4_000)])
+    counts = torch.bincount(drawn, minlength=len(data.reward)).float()
+    print(f"times drawn, variance over mean (1 if uniform, with replacement): {counts.var() / counts.mean():.3f}")
+
+
+def print_initial_weights(corl: Any, spec: Spec, agents: int) -> None:
+    """The Kolmogorov-Smirnov test of each layer's initial weights, over so many agents of each."""
+    samples: list[list[Tensor]] = []  # of each agent, of each layer: some weights of ours and as many of CORL's
+    for _ in range(agents):
+        both = pairs(IQL(spec, Config()), trainer(corl, spec, 1))
+        samples.append([torch.stack([x.flatten()[:50], y.flatten()[:50]]).detach() for x, y in both if x.requires_grad])
+    layers = [torch.cat(layer, 1).numpy() for layer in zip(*samples, strict=True)]
+    smallest = min(scipy.stats.ks_2samp(ours, theirs).pvalue for ours, theirs in layers)
+    print(f"initial weights and biases, {len(layers)} of {agents} agents each: smallest p {smallest:.3f}")
+
+
 def print_agreement(corl: Any, buffer: Any, spec: Spec, updates: int) -> None:
     """The losses of both, from the same weights, on the same batches."""
     theirs = trainer(corl, spec, updates)
     ours = IQL(spec, Config(), decay_steps=updates)
     with torch.no_grad():
-        for network, other in ((ours.actor.net, theirs.actor.net), (ours.value, theirs.vf.v)):
-            for parameter, value in zip(network.parameters(), other.parameters(), strict=True):
-                parameter.copy_(value)
-        for critic, both in ((ours.critic, theirs.qf), (ours.target_critic, theirs.q_target)):
-            for member, other in enumerate((both.q1, both.q2)):
-                for parameter, value in zip(critic.parameters(), other.parameters(), strict=True):
-                    parameter[member] = value.T if value.ndim == 2 else value
+        for parameter, value in pairs(ours, theirs):
+            parameter.copy_(value)
     names = {"value_loss": "value_loss", "critic_loss": "q_loss", "actor_loss": "actor_loss"}
     largest = dict.fromkeys(names, 0.0)
     for update in range(1, updates + 1):
@@ -132,6 +166,13 @@ def main() -> None:
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     if args.agree:
+        arrays, _ = datasets.load(env, str(args.data), time_limit(env.id))
+        ours = Dataset(arrays, spec, torch.device("cpu"))
+        normalizer = Normalizer(spec.obs_shape)
+        normalizer.fit(ours.obs)
+        ours.map_obs(normalizer)
+        print_data(ours, buffer)
+        print_initial_weights(corl, spec, agents=100)
         print_agreement(corl, buffer, spec, args.agree)
         return
     theirs = trainer(corl, spec, args.steps)
