@@ -170,15 +170,17 @@ class PPO(Agent):
     @torch.no_grad()
     def prepare(self, rollout: Transition) -> Minibatch:
         """All of a rollout `[T, N, ...]`, its rewards scaled, as one batch `[T * N, ...]` with advantages."""
-        shape = rollout.reward.shape
-        obs, next_obs, action = (x.flatten(0, 1) for x in (rollout.obs, rollout.next_obs, rollout.action))
-        obs = self.normalizer(obs)
-        x, next_x = self.encoder(obs), self.encoder(self.normalizer(next_obs))
-        value, next_value = (self.head.value(self.value(y)).reshape(shape) for y in (x, next_x))
+        obs, action = self.normalizer(rollout.obs.flatten(0, 1)), rollout.action.flatten(0, 1)
+        x = self.encoder(obs)
+        log_prob, _ = self.policy.log_prob(x, action)
+        value = self.head.value(self.value(x)).reshape(rollout.reward.shape)
         ended = rollout.terminated | rollout.truncated
+        cut = ended.clone()
+        cut[-1] = True
+        next_value = value.roll(-1, 0)  # a step leads to where the next begins, but at an episode's or rollout's end
+        next_value[cut] = self.head.value(self.value(self.encoder(self.normalizer(rollout.next_obs[cut]))))
         discount, lambda_ = self.config.discount, self.config.gae_lambda
         advantage = gae(rollout.reward, value, next_value, rollout.terminated, ended, discount, lambda_)
-        log_prob, _ = self.policy.log_prob(x, action)
         return Minibatch(obs, action, log_prob, *(y.flatten() for y in (value, advantage, advantage + value)))
 
     @torch.no_grad()

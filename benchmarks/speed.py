@@ -1,22 +1,27 @@
-"""How fast the zoo's IQL, SAC and PPO are beside their peers, on one core, in one process, in turn.
+"""How fast the zoo's algorithms are beside their peers, in one process, in turn.
 
-    pip install -e '.[peers]' && pip install --no-deps 'd3rlpy==2.8.1'
-    OMP_NUM_THREADS=1 python benchmarks/speed.py
+    pip install -e '.[peers,envpool,atari]' && pip install --no-deps 'd3rlpy==2.8.1'
+    OMP_NUM_THREADS=1 python benchmarks/speed.py            # everything that is installed
+    OMP_NUM_THREADS=2 python benchmarks/speed.py vector --threads 2
 
-Every subject gets the same shapes (Hopper's, batches of 256, two hidden layers of 256) and is timed in turn, round
-after round, so that a machine whose speed drifts slows all of them alike; the medians over the rounds and the ratios
-round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for this, hence `--no-deps`; a
-peer that is not installed is left out. `eager style` is IQL as single-file implementations commonly write it (CORL's
-manner: a network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()` for every
-loss), and PPO in CleanRL's: Gymnasium's wrappers around one environment, a `Normal`, loops over time and minibatches.
+Every subject of a section gets the same shapes and settings (iql, sac: Hopper's, batches of 256, two hidden layers of
+256) and is timed in turn, round after round, so that a machine whose speed drifts slows all of them alike; the medians
+over the rounds and the ratios round by round are what to quote. d3rlpy pins an old Gymnasium that it does not need for
+this, hence `--no-deps`; a peer that is not installed is left out. `eager style` is IQL as single-file implementations
+commonly write it (CORL's manner: a network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target,
+`.item()` for every loss), and PPO in CleanRL's: Gymnasium's wrappers around one environment, a `Normal`, loops over
+time and minibatches.
 """
 
 import argparse
 import copy
 import importlib.util
+import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,16 +29,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.algos import iql, ppo, sac
-from zoo.buffers import ReplayBuffer, Transition
+from zoo.algos import dqn, iql, ppo, sac
+from zoo.buffers import ReplayBuffer, Transition, replay_buffer
 from zoo.datasets import Arrays, Dataset
 from zoo.envs import EnvConfig, Spec, make
+from zoo.envs.names import load_package
 from zoo.rollout import Rollout
 from zoo.run import compile_update
 
 OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper
 EPISODE = 1_000
 CPU = torch.device("cpu")
+PONG = "ALE/Pong-v5"
+ENVPOOL, SB3 = (importlib.util.find_spec(name) is not None for name in ("envpool", "stable_baselines3"))
 
 Subject = Callable[[int], None]  # runs that many updates
 
@@ -47,6 +55,12 @@ def random_arrays(size: int) -> Arrays:
     action = rng.uniform(-1, 1, (size, ACTION_DIM)).astype(np.float32)
     reward = rng.standard_normal(size, dtype=np.float32)
     return Arrays(obs[:-1], action, reward, obs[1:], np.zeros(size, bool), truncated)
+
+
+def rollout(env: str, num_envs: int = 1, threads: int = 1, backend: str = "gymnasium") -> Rollout:
+    """Environments as a training loop has them."""
+    envs = make(EnvConfig(id=env, backend=backend), num_envs, threads, training=True)
+    return Rollout(envs, 0, CPU, lambda *_: None)
 
 
 def repeat(step: Callable[[], object]) -> Subject:
@@ -134,7 +148,7 @@ def d3rlpy_iql(arrays: Arrays) -> Subject:
 
 def zoo_sac(compiled: bool) -> Subject:
     """`algos/sac.py`'s loop: an environment step and an update."""
-    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend="gymnasium"), 1), 0, CPU, lambda *_: None)
+    envs = rollout("Hopper-v5")
     agent = sac.SAC(envs.spec, sac.Config())
     buffer = ReplayBuffer(100_000, envs.spec, CPU)
     for _ in range(1_000):
@@ -148,35 +162,63 @@ def zoo_sac(compiled: bool) -> Subject:
     return repeat(step)
 
 
-def sb3_sac() -> Subject:
-    """Stable-Baselines3's SAC: an environment step and an update."""
-    from stable_baselines3 import SAC
-
-    model = SAC("MlpPolicy", gymnasium.make("Hopper-v5"), batch_size=BATCH_SIZE, learning_starts=1_000, device="cpu")
-    model.learn(1_001)
+def sb3(model: Any, first: int, worth: int) -> Subject:
+    """A model of Stable-Baselines3: after its first steps, `worth` environment steps and what is learned from them."""
+    model.learn(first)
 
     def run(count: int) -> None:
-        model.learn(count, reset_num_timesteps=False)
+        model.learn(count * worth, reset_num_timesteps=False)
 
     return run
 
 
-def zoo_ppo(compiled: bool, backend: str = "gymnasium") -> Subject:
-    """`algos/ppo.py`'s loop: a rollout of one environment and what is learned from it."""
-    config = ppo.Config()
-    envs = Rollout(make(EnvConfig(id="Hopper-v5", backend=backend), 1), 0, CPU, lambda *_: None)
+def sb3_atari(num_envs: int) -> Any:
+    """Stable-Baselines3's own wrappers around Pong."""
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    load_package(PONG)
+    once = {"frameskip": 1, "repeat_action_probability": 0.0}  # the wrapper skips frames itself
+    return VecFrameStack(make_atari_env(PONG, num_envs, seed=0, env_kwargs=once), 4)
+
+
+def zoo_ppo(envs: Rollout, config: ppo.Config, compiled: bool) -> Subject:
+    """`algos/ppo.py`'s loop: a rollout and what is learned from it."""
     agent = ppo.PPO(envs.spec, config)
     if compiled:
         agent.update = compile_update(agent.update)  # type: ignore[method-assign]
 
     def iterate() -> None:
-        rollout = []
+        steps = []
         for _ in range(config.num_steps):
             action = agent.sample(envs.obs)
-            rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
-        agent.learn(agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True)))))
+            steps.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        agent.learn(agent.scale_reward(Transition(*map(torch.stack, zip(*steps, strict=True)))))
 
     return repeat(iterate)
+
+
+def zoo_dqn(envs: Rollout, config: dqn.Config, compiled: bool) -> Subject:
+    """`algos/dqn.py`'s loop: as many environment steps as an update is due after, and the update."""
+    agent = dqn.DQN(envs.spec, config)
+    buffer = replay_buffer(config.buffer_size, envs.spec, CPU, envs.num_envs)
+    for _ in range(config.learning_starts):
+        buffer.add(envs.step(envs.random_action()))
+    update = compile_update(agent.update) if compiled else agent.update
+
+    def step() -> None:
+        for _ in range(config.train_every):
+            transition = envs.step(agent.explore(agent.act(envs.obs), config.epsilon))
+            buffer.add(transition._replace(reward=transition.reward.sign()))
+        update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount))
+
+    return repeat(step)
+
+
+def alone(envs: Rollout) -> Subject:
+    """The environments under uniformly random actions, drawn beforehand."""
+    actions = itertools.cycle([envs.envs.action_space.sample() for _ in range(1_000)])
+    return repeat(lambda: envs.envs.step(next(actions)))
 
 
 def eager_style_ppo() -> Subject:
@@ -266,7 +308,8 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
             start = time.perf_counter()
             run(count)
             seconds[name].append(time.perf_counter() - start)
-    print(f"\n{title}: {rounds} rounds of {count}, one thread, torch {torch.__version__}")
+    threads = f"{torch.get_num_threads()} thread" + "s" * (torch.get_num_threads() > 1)
+    print(f"\n{title}: {rounds} rounds of {count}, {threads}, torch {torch.__version__}", flush=True)
     peers = [name for name in subjects if not name.startswith("zoo")]
     print(f"  {'':<28}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
     for name, taken in seconds.items():
@@ -276,15 +319,8 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
         print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
 
 
-def main() -> None:
-    """Times every subject that is installed."""
-    parser = argparse.ArgumentParser(description="How fast the zoo's IQL, SAC and PPO are beside their peers.")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--count", type=int, default=60, help="updates a round")
-    parser.add_argument("--transitions", type=int, default=200_000)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+def time_iql(args: argparse.Namespace) -> None:
+    """Updates on random data."""
     arrays = random_arrays(args.transitions)
     subjects = {
         "zoo": zoo_iql(arrays, compiled=False),
@@ -293,20 +329,104 @@ def main() -> None:
     }
     if importlib.util.find_spec("d3rlpy"):
         subjects["d3rlpy"] = d3rlpy_iql(arrays)
-    compare("IQL, updates/s", subjects, args.rounds, args.count)
+    compare("IQL, updates/s", subjects, args.rounds, 60)
+
+
+def time_sac(args: argparse.Namespace) -> None:
+    """Hopper."""
     subjects = {"zoo": zoo_sac(compiled=False), "zoo, compile=true": zoo_sac(compiled=True)}
-    if importlib.util.find_spec("stable_baselines3"):
-        subjects["stable-baselines3"] = sb3_sac()
-    compare("SAC on Hopper-v5, environment steps with an update each/s", subjects, args.rounds, args.count)
+    if SB3:
+        from stable_baselines3 import SAC
+
+        peer = SAC("MlpPolicy", gymnasium.make("Hopper-v5"), batch_size=BATCH_SIZE, learning_starts=1_000, device="cpu")
+        subjects["stable-baselines3"] = sb3(peer, 1_001, worth=1)
+    compare("SAC on Hopper-v5, environment steps with an update each/s", subjects, args.rounds, 60)
+
+
+def time_ppo(args: argparse.Namespace) -> None:
+    """One Hopper, CleanRL's settings."""
+    config = ppo.Config()
     subjects = {
-        "zoo": zoo_ppo(compiled=False),
-        "zoo, compile=true": zoo_ppo(compiled=True),
+        "zoo": zoo_ppo(rollout("Hopper-v5"), config, compiled=False),
+        "zoo, compile=true": zoo_ppo(rollout("Hopper-v5"), config, compiled=True),
         "eager style": eager_style_ppo(),
     }
-    if importlib.util.find_spec("envpool"):
-        subjects["zoo, EnvPool"] = zoo_ppo(compiled=False, backend="envpool")
-        subjects["zoo, EnvPool, compile=true"] = zoo_ppo(compiled=True, backend="envpool")
-    compare("PPO on Hopper-v5, environment steps/s", subjects, args.rounds, 1, worth=ppo.Config.num_steps)
+    if ENVPOOL:
+        for compiled, name in ((False, "zoo, EnvPool"), (True, "zoo, EnvPool, compile=true")):
+            subjects[name] = zoo_ppo(rollout("Hopper-v5", backend="envpool"), config, compiled)
+    compare("PPO on one Hopper-v5, environment steps/s", subjects, args.rounds, 1, config.num_steps)
+
+
+def time_vector(args: argparse.Namespace) -> None:
+    """Sixteen of EnvPool's Hoppers."""
+    if not ENVPOOL:
+        return
+    num_envs = 16
+    made = partial(rollout, "Hopper-v5", num_envs, args.threads, "envpool")
+    compare("16 EnvPool Hopper-v5 alone, environment steps/s", {"zoo": alone(made())}, args.rounds, 2_000, num_envs)
+    config = ppo.Config()
+    subjects = {
+        "zoo": zoo_ppo(made(), config, compiled=False),
+        "zoo, compile=true": zoo_ppo(made(), config, compiled=True),
+    }
+    title = "PPO on 16 EnvPool Hopper-v5, environment steps/s"
+    compare(title, subjects, max(1, args.rounds // 5), 1, config.num_steps * num_envs)
+
+
+def time_atari(args: argparse.Namespace) -> None:
+    """Pong, the settings of `benchmarks/sb3.py`, with a replay buffer that two of them fit into memory."""
+    if not importlib.util.find_spec("ale_py"):
+        return
+    backend = "envpool" if ENVPOOL else "gymnasium"
+    common: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
+    config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **common)
+    subjects = {
+        "zoo": zoo_dqn(rollout(PONG, backend=backend), config, compiled=False),
+        "zoo, compile=true": zoo_dqn(rollout(PONG, backend=backend), config, compiled=True),
+    }
+    if SB3:
+        from stable_baselines3 import DQN, PPO
+
+        off_policy = DQN(
+            "CnnPolicy", sb3_atari(1), learning_rate=1e-4, train_freq=4, target_update_interval=1_000, device="cpu",
+            **common,
+        )  # fmt: skip
+        subjects["stable-baselines3"] = sb3(off_policy, 1_004, worth=4)
+    compare(f"DQN on Pong ({backend}), environment steps/s", subjects, args.rounds, 50, worth=4)
+    rollouts = ppo.Config(
+        num_steps=128, epochs=4, minibatches=4, lr=2.5e-4, clip=0.1, entropy_coef=0.01, normalize_reward=False,
+        clip_reward=True,
+    )  # fmt: skip
+    subjects = {
+        "zoo": zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled=False),
+        "zoo, compile=true": zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled=True),
+    }
+    if SB3:
+        on_policy = PPO(
+            "CnnPolicy", sb3_atari(8), n_steps=128, n_epochs=4, batch_size=256, learning_rate=2.5e-4, clip_range=0.1,
+            clip_range_vf=0.1, ent_coef=0.01, device="cpu",
+        )  # fmt: skip
+        subjects["stable-baselines3"] = sb3(on_policy, 1, worth=1_024)
+    compare(f"PPO on 8 Pong ({backend}), environment steps/s", subjects, max(1, args.rounds // 3), 1, worth=1_024)
+
+
+SECTIONS = {"iql": time_iql, "sac": time_sac, "ppo": time_ppo, "vector": time_vector, "atari": time_atari}
+
+
+def main() -> None:
+    """Times every subject that is installed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--transitions", type=int, default=200_000, help="of iql's data")
+    args = parser.parse_args()
+    if unknown := set(args.sections) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    for section in args.sections or SECTIONS:
+        SECTIONS[section](args)
 
 
 if __name__ == "__main__":

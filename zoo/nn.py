@@ -44,12 +44,14 @@ class FrameEncoder(nn.Sequential):
         channels, *size = shape
         if size == [84, 84]:
             self.features, self.scale = 512, 1 / 255
+            self.layout = torch.channels_last  # a third faster on a CPU
             layers = [
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
                 nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
             ]  # fmt: skip
         elif min(size) >= 3 and max(size) <= 16:
             self.features, self.scale = 128, 1.0
+            self.layout = torch.contiguous_format
             inside = 16 * (size[0] - 2) * (size[1] - 2)
             layers = [
                 nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(inside, self.features), nn.ReLU(),
@@ -62,7 +64,8 @@ class FrameEncoder(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = super().forward(x.float() * self.scale)  # type: ignore[no-untyped-call]
+        scaled = x.to(torch.float32, memory_format=self.layout, copy=True).mul_(self.scale)
+        features: Tensor = super().forward(scaled)  # type: ignore[no-untyped-call]
         return features
 
 
