@@ -95,12 +95,15 @@ class TwoHot(ValueHead):
 
     def hold(self, low: float, high: float) -> str:
         """Sets a support that is open; raises UsageError where the one that was given is too small."""
-        if not self.has_support:
-            self.set_support(low, high)
-            return (
-                f"value support: [{low:.4g}, {high:.4g}] in {self.outputs} bins; algo.v_min and algo.v_max set another"
-            )
+        given = self.has_support
+        if not given:
+            self.set_support(*self.around(low, high))
         v_min, v_max = self.v_min.item(), self.v_max.item()
+        if not given:
+            return (
+                f"value support: [{v_min:.4g}, {v_max:.4g}] in {self.outputs} bins, for values from {low:.4g} to "
+                f"{high:.4g}; algo.v_min and algo.v_max set another"
+            )
         if low < v_min or high > v_max:
             raise UsageError(
                 f"algo.v_min={v_min:g} algo.v_max={v_max:g} cannot hold the data's returns, from {low:.4g} to "
@@ -109,6 +112,10 @@ class TwoHot(ValueHead):
         return (
             f"value support: [{v_min:.4g}, {v_max:.4g}], as given; the data's returns go from {low:.4g} to {high:.4g}"
         )
+
+    def around(self, low: float, high: float) -> tuple[float, float]:
+        """The support in which values from `low` to `high` can be told without bias."""
+        return low, high
 
     def metrics(self) -> Metrics:
         return {"clipped_targets": self.clipped}
@@ -169,10 +176,16 @@ class HLGauss(TwoHot):
     """`hl_gauss`: a normal distribution about the target, integrated over each of `num_bins` bins of the support.
 
     Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
-    renormalization (Farebrother et al., section 3.1 and appendix A).
+    renormalization (Farebrother et al., section 3.1 and appendix A). That moves the mean of a target near an end of the
+    support inwards; so where the support is computed, it goes on for three standard deviations on either side.
     """
 
     sigma = 0.75  # in widths of a bin
+
+    def around(self, low: float, high: float) -> tuple[float, float]:
+        outside = min(3 * self.sigma, self.outputs / 4)  # in widths of a bin, which are wider by what lies outside
+        margin = outside * (high - low) / (self.outputs - 2 * outside)
+        return low - margin, high + margin
 
     def centers(self) -> Tensor:
         edges = self.edges()

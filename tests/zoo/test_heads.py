@@ -118,10 +118,19 @@ def test_the_least_member_is_chosen_for_each_transition(kind):
 
 
 @pytest.mark.parametrize("kind", CATEGORICAL)
+@pytest.mark.parametrize("bins", [51, 101])
+def test_a_computed_support_tells_the_bounds_themselves_without_bias(kind, bins):
+    head = kind(None, None, bins).double()
+    head.hold(-3.0, 7.0)
+    ends = torch.tensor([-3.0, 7.0], dtype=torch.float64)
+    torch.testing.assert_close(head.project(ends) @ head.centers(), ends, atol=0.01 * 10 / bins, rtol=0)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
 def test_the_support_is_saved_with_the_head(kind):
     saved, restored = kind(None, None, 7), kind(None, None, 7)
     assert not saved.has_support
-    assert "[-4, 9]" in saved.hold(-4.0, 9.0)
+    assert "for values from -4 to 9" in saved.hold(-4.0, 9.0)
     restored.load_state_dict(saved.state_dict())
     assert restored.has_support
     assert torch.equal(saved.centers(), restored.centers())
