@@ -53,11 +53,11 @@ class Adam(nn.Module):
 
     def minimize(self, loss: Tensor) -> None:
         """One step down the gradient of a scalar loss."""
-        gradients = torch.autograd.grad(loss, self.moved)
+        gradients = list(torch.autograd.grad(loss, self.moved))
         with torch.no_grad():
             if self.max_norm is not None:
                 norm = torch.stack(torch._foreach_norm(gradients)).norm()
-                gradients = torch._foreach_mul(gradients, (self.max_norm / (norm + 1e-6)).clamp(max=1))
+                gradients = list(torch._foreach_mul(gradients, (self.max_norm / (norm + 1e-6)).clamp(max=1)))
             _, *moments = cast("list[Tensor]", list(self._buffers.values()))  # as registered; get_buffer is far slower
             step, means, squares = self.step, moments[0::2], moments[1::2]
             lr: Any = self.lr  # a float or, decaying, a tensor
@@ -72,6 +72,9 @@ class Adam(nn.Module):
                 for parameter, mean, square in zip(self.moved, means, squares, strict=True):
                     parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + self.eps))
             else:
+                gradients = [
+                    gradient.contiguous() for gradient in gradients
+                ]  # the kernel takes their layout for granted
                 torch._fused_adam_(
                     self.moved, gradients, means, squares, [], [step] * len(self.moved),
                     lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,

@@ -42,6 +42,26 @@ def test_adam_moves_weights_as_torchs_fused_adam_does_to_the_last_bit() -> None:
         assert torch.equal(p, q)
 
 
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_gradients_of_any_layout_move_their_own_weights(max_norm) -> None:
+    torch.manual_seed(0)
+    ours = nn.Conv2d(3, 4, 3)
+    theirs = copy.deepcopy(ours)
+    adam = Adam(ours.parameters(), 1e-3, max_norm=max_norm)
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-3)
+    for _ in range(5):
+        x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+        (gradient, _) = torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
+        assert gradient.stride() != ours.weight.stride()
+        adam.minimize(ours(x).square().sum())
+        reference.zero_grad()
+        theirs(x).square().sum().backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), max_norm or math.inf)
+        reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
+
+
 def test_learning_rate_falls_to_zero_by_a_cosine() -> None:
     weight = nn.Parameter(torch.zeros(()))
     adam = Adam([weight], 0.1, decay_steps=10)
