@@ -23,7 +23,7 @@ class RunConfig:
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
-    compile: bool = False  # torch.compile the update: 15 s at the start, then about 1.25 times as fast on a CPU
+    compile: bool = False  # torch.compile the update: 15 s at the start, then 1.25 to 3 times as fast on a CPU
     logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
     run_dir: str | None = None  # where everything is written; null makes runs/<env>/<algo>-<dataset>-seed<seed>-<time>
     resume: str | None = None  # a run's directory to continue from its last checkpoint
