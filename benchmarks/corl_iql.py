@@ -97,7 +97,7 @@ def pairs(ours: IQL, theirs: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def print_data(data: Dataset, buffer: Any) -> None:
-    """How far the transitions lie apart, and how evenly each draws them."""
+    """How far the transitions lie apart, and how evenly ours are drawn."""
     theirs = (buffer._states, buffer._actions, buffer._rewards[:, 0], buffer._next_states, buffer._dones[:, 0])
     ours = (data.obs, data.action, data.reward, data.next_obs, data.terminated.float())
     largest = [f"{(x - y).abs().max():.1e}" for x, y in zip(ours, theirs, strict=True)]
@@ -140,7 +140,7 @@ def print_agreement(corl: Any, buffer: Any, spec: Spec, updates: int) -> None:
 
 
 def main() -> None:
-    """Trains, evaluating on the way."""
+    """Trains, evaluating on the way, or compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corl", type=Path, help="CORL's algorithms/offline/iql.py")
     parser.add_argument("--data", type=Path, required=True, help="D4RL-layout HDF5")

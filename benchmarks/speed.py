@@ -2,7 +2,7 @@
 
     pip install -e '.[peers,envpool,atari]' && pip install --no-deps 'd3rlpy==2.8.1'
     OMP_NUM_THREADS=1 python benchmarks/speed.py            # everything that is installed
-    OMP_NUM_THREADS=2 python benchmarks/speed.py vector --threads 2
+    OMP_NUM_THREADS=3 python benchmarks/speed.py vector --threads 3
 
 Every subject of a section gets the same shapes and settings (iql, sac: Hopper's, batches of 256, two hidden layers of
 256) and is timed in turn, round after round, so that a machine whose speed drifts slows all of them alike; the medians
@@ -33,7 +33,6 @@ from zoo.algos import dqn, iql, ppo, sac
 from zoo.buffers import ReplayBuffer, Transition, replay_buffer
 from zoo.datasets import Arrays, Dataset
 from zoo.envs import EnvConfig, Spec, make
-from zoo.envs.names import load_package
 from zoo.rollout import Rollout
 from zoo.run import compile_update
 
@@ -162,7 +161,7 @@ def zoo_sac(compiled: bool) -> Subject:
     return repeat(step)
 
 
-def sb3(model: Any, first: int, worth: int) -> Subject:
+def stable_baselines3(model: Any, first: int, worth: int) -> Subject:
     """A model of Stable-Baselines3: after its first steps, `worth` environment steps and what is learned from them."""
     model.learn(first)
 
@@ -170,16 +169,6 @@ def sb3(model: Any, first: int, worth: int) -> Subject:
         model.learn(count * worth, reset_num_timesteps=False)
 
     return run
-
-
-def sb3_atari(num_envs: int) -> Any:
-    """Stable-Baselines3's own wrappers around Pong."""
-    from stable_baselines3.common.env_util import make_atari_env
-    from stable_baselines3.common.vec_env import VecFrameStack
-
-    load_package(PONG)
-    once = {"frameskip": 1, "repeat_action_probability": 0.0}  # the wrapper skips frames itself
-    return VecFrameStack(make_atari_env(PONG, num_envs, seed=0, env_kwargs=once), 4)
 
 
 def zoo_ppo(envs: Rollout, config: ppo.Config, compiled: bool) -> Subject:
@@ -319,14 +308,15 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
         print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
 
 
+def eager_and_compiled(subject: Callable[[bool], Subject], name: str = "zoo") -> dict[str, Subject]:
+    """A subject of the zoo's, made with and without compilation."""
+    return {name: subject(False), f"{name}, compile=true": subject(True)}
+
+
 def time_iql(args: argparse.Namespace) -> None:
     """Updates on random data."""
     arrays = random_arrays(args.transitions)
-    subjects = {
-        "zoo": zoo_iql(arrays, compiled=False),
-        "zoo, compile=true": zoo_iql(arrays, compiled=True),
-        "eager style": eager_style_iql(arrays),
-    }
+    subjects = eager_and_compiled(partial(zoo_iql, arrays)) | {"eager style": eager_style_iql(arrays)}
     if importlib.util.find_spec("d3rlpy"):
         subjects["d3rlpy"] = d3rlpy_iql(arrays)
     compare("IQL, updates/s", subjects, args.rounds, 60)
@@ -334,26 +324,23 @@ def time_iql(args: argparse.Namespace) -> None:
 
 def time_sac(args: argparse.Namespace) -> None:
     """Hopper."""
-    subjects = {"zoo": zoo_sac(compiled=False), "zoo, compile=true": zoo_sac(compiled=True)}
+    subjects = eager_and_compiled(zoo_sac)
     if SB3:
         from stable_baselines3 import SAC
 
         peer = SAC("MlpPolicy", gymnasium.make("Hopper-v5"), batch_size=BATCH_SIZE, learning_starts=1_000, device="cpu")
-        subjects["stable-baselines3"] = sb3(peer, 1_001, worth=1)
+        subjects["stable-baselines3"] = stable_baselines3(peer, 1_001, worth=1)
     compare("SAC on Hopper-v5, environment steps with an update each/s", subjects, args.rounds, 60)
 
 
 def time_ppo(args: argparse.Namespace) -> None:
     """One Hopper, CleanRL's settings."""
     config = ppo.Config()
-    subjects = {
-        "zoo": zoo_ppo(rollout("Hopper-v5"), config, compiled=False),
-        "zoo, compile=true": zoo_ppo(rollout("Hopper-v5"), config, compiled=True),
-        "eager style": eager_style_ppo(),
-    }
+    subjects = eager_and_compiled(lambda compiled: zoo_ppo(rollout("Hopper-v5"), config, compiled))
+    subjects["eager style"] = eager_style_ppo()
     if ENVPOOL:
-        for compiled, name in ((False, "zoo, EnvPool"), (True, "zoo, EnvPool, compile=true")):
-            subjects[name] = zoo_ppo(rollout("Hopper-v5", backend="envpool"), config, compiled)
+        made = partial(rollout, "Hopper-v5", backend="envpool")
+        subjects |= eager_and_compiled(lambda compiled: zoo_ppo(made(), config, compiled), "zoo, EnvPool")
     compare("PPO on one Hopper-v5, environment steps/s", subjects, args.rounds, 1, config.num_steps)
 
 
@@ -365,10 +352,7 @@ def time_vector(args: argparse.Namespace) -> None:
     made = partial(rollout, "Hopper-v5", num_envs, args.threads, "envpool")
     compare("16 EnvPool Hopper-v5 alone, environment steps/s", {"zoo": alone(made())}, args.rounds, 2_000, num_envs)
     config = ppo.Config()
-    subjects = {
-        "zoo": zoo_ppo(made(), config, compiled=False),
-        "zoo, compile=true": zoo_ppo(made(), config, compiled=True),
-    }
+    subjects = eager_and_compiled(lambda compiled: zoo_ppo(made(), config, compiled))
     title = "PPO on 16 EnvPool Hopper-v5, environment steps/s"
     compare(title, subjects, max(1, args.rounds // 5), 1, config.num_steps * num_envs)
 
@@ -377,36 +361,28 @@ def time_atari(args: argparse.Namespace) -> None:
     """Pong, the settings of `benchmarks/sb3.py`, with a replay buffer that two of them fit into memory."""
     if not importlib.util.find_spec("ale_py"):
         return
-    backend = "envpool" if ENVPOOL else "gymnasium"
+    backend, pong = "envpool" if ENVPOOL else "gymnasium", EnvConfig(id=PONG)
+    if SB3:
+        from zoo.benchmarks import sb3
     common: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
     config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **common)
-    subjects = {
-        "zoo": zoo_dqn(rollout(PONG, backend=backend), config, compiled=False),
-        "zoo, compile=true": zoo_dqn(rollout(PONG, backend=backend), config, compiled=True),
-    }
+    subjects = eager_and_compiled(lambda compiled: zoo_dqn(rollout(PONG, backend=backend), config, compiled))
     if SB3:
-        from stable_baselines3 import DQN, PPO
+        from stable_baselines3 import DQN
 
         off_policy = DQN(
-            "CnnPolicy", sb3_atari(1), learning_rate=1e-4, train_freq=4, target_update_interval=1_000, device="cpu",
-            **common,
+            "CnnPolicy", sb3.atari(pong, 1, 0), learning_rate=1e-4, train_freq=4, target_update_interval=1_000,
+            device="cpu", **common,
         )  # fmt: skip
-        subjects["stable-baselines3"] = sb3(off_policy, 1_004, worth=4)
+        subjects["stable-baselines3"] = stable_baselines3(off_policy, 1_004, worth=4)
     compare(f"DQN on Pong ({backend}), environment steps/s", subjects, args.rounds, 50, worth=4)
     rollouts = ppo.Config(
         num_steps=128, epochs=4, minibatches=4, lr=2.5e-4, clip=0.1, entropy_coef=0.01, normalize_reward=False,
         clip_reward=True,
     )  # fmt: skip
-    subjects = {
-        "zoo": zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled=False),
-        "zoo, compile=true": zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled=True),
-    }
+    subjects = eager_and_compiled(lambda compiled: zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled))
     if SB3:
-        on_policy = PPO(
-            "CnnPolicy", sb3_atari(8), n_steps=128, n_epochs=4, batch_size=256, learning_rate=2.5e-4, clip_range=0.1,
-            clip_range_vf=0.1, ent_coef=0.01, device="cpu",
-        )  # fmt: skip
-        subjects["stable-baselines3"] = sb3(on_policy, 1, worth=1_024)
+        subjects["stable-baselines3"] = stable_baselines3(sb3.ppo(pong, 0), 1, worth=1_024)
     compare(f"PPO on 8 Pong ({backend}), environment steps/s", subjects, max(1, args.rounds // 3), 1, worth=1_024)
 
 

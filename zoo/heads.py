@@ -95,15 +95,14 @@ class TwoHot(ValueHead):
 
     def hold(self, low: float, high: float) -> str:
         """Sets a support that is open; raises UsageError where the one that was given is too small."""
-        given = self.has_support
-        if not given:
-            self.set_support(*self.around(low, high))
-        v_min, v_max = self.v_min.item(), self.v_max.item()
-        if not given:
+        if not self.has_support:
+            v_min, v_max = self.around(low, high)
+            self.set_support(v_min, v_max)
             return (
                 f"value support: [{v_min:.4g}, {v_max:.4g}] in {self.outputs} bins, for values from {low:.4g} to "
                 f"{high:.4g}; algo.v_min and algo.v_max set another"
             )
+        v_min, v_max = self.v_min.item(), self.v_max.item()
         if low < v_min or high > v_max:
             raise UsageError(
                 f"algo.v_min={v_min:g} algo.v_max={v_max:g} cannot hold the data's returns, from {low:.4g} to "

@@ -72,9 +72,8 @@ class Adam(nn.Module):
                 for parameter, mean, square in zip(self.moved, means, squares, strict=True):
                     parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + self.eps))
             else:
-                gradients = [
-                    gradient.contiguous() for gradient in gradients
-                ]  # the kernel takes their layout for granted
+                # the kernel takes it for granted that a gradient lies in memory as its weights do
+                gradients = [gradient.contiguous() for gradient in gradients]
                 torch._fused_adam_(
                     self.moved, gradients, means, squares, [], [step] * len(self.moved),
                     lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,
