@@ -25,10 +25,11 @@ from zoo.buffers import Batch
 from zoo.envs import Spec
 from zoo.heads import value_head
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
+from zoo.online import learn_online
 from zoo.optim import Adam
 from zoo.run import Run
 
-SETTING = "offline"
+SETTING = "offline to online"
 ACTION_SPACES = ("continuous",)
 
 
@@ -125,7 +126,7 @@ class IQL(Agent):
 
 def train(run: Run, config: Config) -> IQL:
     data = run.dataset()
-    agent = IQL(data.spec, config, decay_steps=run.config.steps)
+    agent = IQL(data.spec, config, decay_steps=run.config.steps + run.config.online_steps)
     if config.normalize_reward:
         data.scale_reward(1000 / data.return_range())
     if config.normalize_obs:
@@ -136,6 +137,7 @@ def train(run: Run, config: Config) -> IQL:
     run.track(agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
+    learn_online(run, agent, data, config.batch_size)
     return agent
 
 

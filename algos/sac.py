@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch, ReplayBuffer
+from zoo.buffers import Batch, ReplayBuffer, mixed
 from zoo.envs import Spec
 from zoo.heads import reward_bounds, value_head
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
@@ -42,10 +42,15 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
     target_entropy: float | None = None  # nats; null is -dim(A)
+    offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`; RLPD (arXiv 2302.02948) takes 0.5
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the first rewards
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offline_fraction < 1:
+            raise ValueError(f"algo.offline_fraction={self.offline_fraction} must be at least 0 and below 1")
 
 
 class SAC(Agent):
@@ -109,6 +114,8 @@ class SAC(Agent):
 
 def train(run: Run, config: Config) -> SAC:
     envs = run.envs()
+    data = run.dataset() if config.offline_fraction > 0 else None
+    offline = round(config.offline_fraction * config.batch_size)
     agent = run.track(SAC(envs.spec, config))
     buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
     for step in run.steps():
@@ -119,7 +126,8 @@ def train(run: Run, config: Config) -> SAC:
             if not agent.head.has_support:
                 run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.size], config.discount)))
             for _ in range(envs.num_envs):  # one update an environment step
-                metrics = agent.update(buffer.sample(config.batch_size))
+                batch = buffer.sample(config.batch_size - offline)
+                metrics = agent.update(mixed(batch, data.sample(offline)) if data else batch)
             run.log(metrics)
     return agent
 

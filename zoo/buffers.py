@@ -48,6 +48,11 @@ def gather(source: Any, index: Tensor) -> Batch:
     return Batch(obs, action, reward, next_obs, terminated, index)
 
 
+def mixed(one: Batch, other: Batch) -> Batch:
+    """Two batches, which may be of different sources, as one."""
+    return Batch(*(torch.cat(fields) for fields in zip(one, other, strict=True)))
+
+
 class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
 

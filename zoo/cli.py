@@ -110,10 +110,15 @@ def run_help(arguments: list[str], file: Path | None) -> str:
 
     lines = ["usage: zoo run algo=NAME env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
     lines += _table(
-        settings(Path(__file__).with_name("config.py"), "RunConfig"), "", {"algo": "required", "env": "required"}
+        settings(Path(__file__).with_name("config.py"), "RunConfig"),
+        "",
+        {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
     )
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "of the entry"})
+    for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):
+        name, *rows = settings(Path(__file__).with_name(file_name), f"{group.title()}Config")
+        lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", {})]
     chosen = Algorithm(file) if file else None
     for argument in arguments:
         if argument.startswith("algo="):
@@ -172,7 +177,7 @@ def list_command(arguments: list[str]) -> int:
 
     print("algorithms (algo=)")
     for name, algorithm in algorithms().items():
-        print(f"  {name:<18} {algorithm.setting:<8} {'/'.join(algorithm.action_spaces):<19} {algorithm.title}")
+        print(f"  {name:<18} {algorithm.setting:<17} {'/'.join(algorithm.action_spaces):<19} {algorithm.title}")
     print("\nenvironments (env=), and any other Gymnasium id")
     for name, gymnasium_id, comment in describe_environments():
         print(f"  {name:<18} {gymnasium_id:<20} {comment}")

@@ -18,9 +18,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zoo.config import RunConfig
+from zoo.corruption import KINDS as CORRUPTIONS
+from zoo.corruption import CorruptionConfig
 from zoo.envs import EnvConfig, exists, known
 from zoo.errors import UsageError, nearest
-from zoo.registry import Algorithm, algorithm, environments, folder
+from zoo.presets import preset, short
+from zoo.registry import Algorithm, algorithm, algorithms, environments, folder
+from zoo.samplers import SAMPLERS, SamplerConfig
 
 
 def expand(arguments: Sequence[str]) -> list[list[str]]:
@@ -63,16 +67,34 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     )
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
+    if "preset" in given and given["preset"].value() is not None:
+        given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
+    for group, names in (("sampler", SAMPLERS), ("corruption", CORRUPTIONS)):
+        if group in given and _text(given[group]) not in names:
+            raise UsageError(f"{group}={_text(given[group])} does not exist. {nearest(_text(given[group]), names)}")
     _check_keys(given, {field.name for field in dataclasses.fields(config_class)}, "algo.")
-    _check_keys(given, {field.name for field in dataclasses.fields(EnvConfig)}, "env.")
+    for group, group_class in (("env", EnvConfig), ("sampler", SamplerConfig), ("corruption", CorruptionConfig)):
+        _check_keys(given, {field.name for field in dataclasses.fields(group_class)}, f"{group}.")
     _check_switches(given, RunConfig, "")
     _check_switches(given, config_class, "algo.")
 
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
-    store.store(name="run", node={"defaults": ["schema", {"algo": chosen.name}, {"env": "???"}, "_self_"]})
+    defaults = [
+        "schema",
+        {"algo": chosen.name},
+        {"env": "???"},
+        {"sampler": "uniform"},
+        {"corruption": "none"},
+        "_self_",
+    ]
+    store.store(name="run", node={"defaults": defaults})
     store.store(group="algo", name=chosen.name, node=config_class)
+    for name in SAMPLERS:
+        store.store(group="sampler", name=name, node=SamplerConfig(name))
+    for name in CORRUPTIONS:
+        store.store(group="corruption", name=name, node=CorruptionConfig(name))
     inputs = {key: str(override.input_line) for key, override in given.items() if key != "algo"}
     if env not in environments():
         _check_id(env)
@@ -95,6 +117,16 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     return config, chosen, settings
 
 
+def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
+    """What a preset sets for the task that was asked for."""
+    dataset = _text(given["dataset"]) if "dataset" in given else RunConfig.dataset
+    corruption = _text(given["corruption"]) if "corruption" in given else CorruptionConfig.name
+    env_id = str(OmegaConf.load(environments()[env]).id) if env in environments() else env
+    task = {"env": {env, env_id}, "dataset": {dataset, short(dataset)}, "corruption": {corruption}}
+    settings = preset(_text(given["preset"]), algo, task)
+    return {override.get_key_element(): override for override in _parse(as_overrides(settings))}
+
+
 def _parse(arguments: Sequence[str]) -> list[Override]:
     for argument in arguments:
         if "=" not in argument:
@@ -114,7 +146,11 @@ def _parse(arguments: Sequence[str]) -> list[Override]:
 def _choice(given: dict[str, Override], key: str, examples: str) -> str:
     if key not in given:
         raise UsageError(f"{key} is missing. Give {examples}.")
-    return str(given[key].get_value_element_as_str()).strip("'\"")
+    return _text(given[key])
+
+
+def _text(override: Override) -> str:
+    return str(override.get_value_element_as_str()).strip("'\"")
 
 
 def _check_keys(given: dict[str, Override], known: set[str], prefix: str) -> None:
@@ -157,11 +193,22 @@ def _check_ranges(config: Any) -> None:
 
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored."""
-    if chosen.setting == "online" and config.dataset != RunConfig.dataset:
-        raise UsageError(f"dataset={config.dataset}: {chosen.name} learns online, without a dataset. Leave it out.")
-    if chosen.setting == "offline" and config.num_envs != RunConfig.num_envs:
+    online, name = chosen.setting == "online", chosen.name
+    takes_data = not online or getattr(config.algo, "offline_fraction", 0) > 0
+    for key, value, default in (
+        ("dataset", config.dataset, RunConfig.dataset),
+        ("sampler", config.sampler.name, SamplerConfig.name),
+        ("corruption", config.corruption.name, CorruptionConfig.name),
+    ):
+        if value != default and not takes_data:
+            share = ", or give algo.offline_fraction=0.5" if hasattr(config.algo, "offline_fraction") else ""
+            raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
+    if config.online_steps and chosen.setting != "offline to online":
+        able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
+        raise UsageError(f"online_steps={config.online_steps}: {name} cannot go on online. Those that can: {able}")
+    if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:
         raise UsageError(
-            f"num_envs={config.num_envs}: {chosen.name} learns offline. For evaluation: eval_episodes={config.num_envs}"
+            f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"
         )
 
 

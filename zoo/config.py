@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from zoo.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
+from zoo.samplers import SamplerConfig
 
 
 @dataclass
@@ -13,7 +15,15 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
+    sampler: SamplerConfig = field(
+        default_factory=SamplerConfig
+    )  # how a dataset is drawn from: uniform, return, advantage, top
+    corruption: CorruptionConfig = field(
+        default_factory=CorruptionConfig
+    )  # random- or adversarial-, and obs, action, ...: see below
+    preset: str | None = None  # settings for this task from configs/presets: paper; what is given counts more
     steps: int = 1_000_000  # gradient updates offline, environment steps online
+    online_steps: int = 0  # of offline algorithms that can: environment steps after the updates, an update each
     seed: int = 0  # decides parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
@@ -24,6 +34,7 @@ class RunConfig:
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
     compile: bool = False  # torch.compile the update: 15 s at the start, then 1.25 to 3 times as fast on a CPU
+    matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
     logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
     run_dir: str | None = None  # where everything is written; null makes runs/<env>/<algo>-<dataset>-seed<seed>-<time>
     resume: str | None = None  # a run's directory to continue from its last checkpoint
@@ -32,5 +43,11 @@ class RunConfig:
         for name in ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.online_steps < 0:
+            raise ValueError(f"online_steps={self.online_steps} must be 0 or more")
+        if self.matmul_precision not in ("highest", "high", "medium"):
+            raise ValueError(
+                f"matmul_precision={self.matmul_precision} does not exist; there are highest, high, medium"
+            )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must lie between 0 and {2**32 - 1}")

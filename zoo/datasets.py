@@ -25,7 +25,7 @@ from zoo.catalog import Source, parse_mixture, resolve
 from zoo.envs import EnvConfig, Spec
 from zoo.errors import RunError, UsageError
 from zoo.returns import discounted_sum
-from zoo.samplers import Uniform
+from zoo.samplers import SamplerConfig, make_sampler, top_weights
 
 MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
 FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
@@ -370,21 +370,28 @@ class Dataset:
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        episode_starts, episode_returns: `[E]` tensors; the returns are undiscounted, of the rewards as they are stored.
+        reward_scale: what the rewards have been multiplied by.
+        episode_starts, episode_lengths, episode_returns: `[E]` tensors; the returns are undiscounted, of the rewards as
+            they are stored.
         spec: shapes and bounds of the environment the data is for.
     """
 
-    def __init__(self, arrays: Arrays, spec: Spec, device: torch.device) -> None:
-        self.spec, self.device = spec, device
+    def __init__(self, arrays: Arrays, spec: Spec, device: torch.device, sampler: SamplerConfig | None = None) -> None:
+        self.spec, self.device, self.reward_scale = spec, device, 1.0
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
             torch.from_numpy(field).to(device) for field in arrays
         )
         self.episode_starts = torch.from_numpy(arrays.episode_starts).to(device)
+        self.episode_lengths = torch.from_numpy(arrays.episode_lengths).to(device)
         self.episode_returns = torch.from_numpy(arrays.episode_returns).to(device)
-        self.sampler = Uniform(len(self), device)
+        self.use(sampler or SamplerConfig())
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    def use(self, sampler: SamplerConfig) -> None:
+        """Draws with another sampler from here on. Raises UsageError where it cannot draw from this dataset."""
+        self.sampler_config, self.sampler = sampler, make_sampler(sampler, self)
 
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions, drawn with replacement by the sampler."""
@@ -396,14 +403,14 @@ class Dataset:
 
     def scale_reward(self, factor: float) -> None:
         """Multiplies every reward."""
-        self.reward = self.reward * factor
+        self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
 
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The least and the largest discounted return from any transition on.
 
         A truncated episode counts as going on for ever at its mean reward (`discount` below 1).
         """
-        lengths = torch.diff(self.episode_starts, append=torch.tensor([len(self)], device=self.device))
+        lengths = self.episode_lengths
         last = self.episode_starts + lengths - 1
         mean_reward = (
             torch.zeros_like(self.reward[last]).index_add(
@@ -417,6 +424,10 @@ class Dataset:
         low, high = discounted_sum(reward, decay).aminmax()
         return float(low), float(high)
 
+    def next_action(self) -> tuple[Tensor, Tensor]:
+        """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
+        return self.action.roll(-1, 0), ~(self.terminated | self.truncated)
+
     def return_range(self) -> float:
         """Largest minus smallest episode return. Raises UsageError where it is 0: rewards are divided by it."""
         value = float(self.episode_returns.max() - self.episode_returns.min())
@@ -429,16 +440,13 @@ class Dataset:
 
     def top_episodes(self, fraction: float) -> None:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
-        count = max(1, int(round(fraction * len(self.episode_returns), 6)))  # 0.29 of 100 is 28.999999999999996
-        best = torch.zeros(len(self.episode_returns), dtype=torch.bool, device=self.device)
-        best[self.episode_returns.argsort(descending=True, stable=True)[:count]] = True
-        lengths = torch.diff(self.episode_starts, append=torch.tensor([len(self)], device=self.device))
-        keep = best.repeat_interleave(lengths)
+        best = top_weights(self.episode_returns, fraction) > 0
+        keep = best.repeat_interleave(self.episode_lengths)
         for field in Arrays._fields:
             setattr(self, field, getattr(self, field)[keep])
-        self.episode_starts = lengths[best].cumsum(0) - lengths[best]
-        self.episode_returns = self.episode_returns[best]
-        self.sampler = Uniform(len(self), self.device)
+        self.episode_lengths, self.episode_returns = self.episode_lengths[best], self.episode_returns[best]
+        self.episode_starts = self.episode_lengths.cumsum(0) - self.episode_lengths
+        self.use(self.sampler_config)
 
 
 def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arrays, list[Source]]:

@@ -90,7 +90,7 @@ class Algorithm:
 
     @property
     def setting(self) -> str:
-        """`online` or `offline`."""
+        """`online`, `offline` or `offline to online`."""
         return str(self._constant("SETTING"))
 
     @property

@@ -14,6 +14,7 @@ import torch
 from zoo import checkpoint, datasets
 from zoo.agent import Agent, Metrics
 from zoo.config import RunConfig
+from zoo.corruption import corrupt
 from zoo.datasets import Dataset
 from zoo.envs import Spec, in_envpool, make, resolve_backend, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
@@ -55,6 +56,7 @@ class Run:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device = resolve_device(config.device)
         torch.set_num_threads(config.threads)
+        torch.set_float32_matmul_precision(config.matmul_precision)
         torch.manual_seed(config.seed)
         self._state = state
         self.done: int = state["step"] if state else 0  # steps completed
@@ -62,6 +64,7 @@ class Run:
         self._tracked: list[Any] = []
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
+        self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
         self._interrupted = False
@@ -110,9 +113,14 @@ class Run:
             raise UsageError(
                 f"dataset={name} is not the data this run began with: its content has changed. Start a new run."
             )
+        corruption = self.config.corruption
+        if corruption.name != "none":
+            arrays, changed = corrupt(arrays, corruption, self.config.seed)
+            described["corrupted"] = changed
         self.record["dataset"] = described
         self.save_record()
-        return Dataset(arrays, self.spec, self.device)
+        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler)
+        return self._dataset
 
     def track(self, tracked: Tracked) -> Tracked:
         """Counts something to the checkpoint; an agent it also moves to the device and, if asked to, compiles."""
@@ -146,20 +154,31 @@ class Run:
 
         Between passes: metrics, evaluation, checkpoints and interruptions, each when it is due.
         """
-        config = self.config
-        stride = self._rollout.num_envs if self._rollout else 1
         if self._state:
             restore_rng(self._state["rng"], self.device)
+            if self._dataset:
+                self._dataset.sampler.drawn = self._state["drawn"].to(self.device)
+        yield from self._passes(self.config.steps)
+        if self.done <= self.config.steps:
+            self._state = None  # the checkpoint is from before the online steps, if they come now
+
+    def online_steps(self) -> Iterator[int]:
+        """Goes on after `steps()` in the training environments, for the `online_steps` of the run."""
+        yield from self._passes(self.config.steps + self.config.online_steps)
+
+    def _passes(self, end: int) -> Iterator[int]:
+        config = self.config
+        stride = self._rollout.num_envs if self._rollout else 1
         mark, mark_step = time.perf_counter(), self.done
         with (
             self._signals(),
-            ProgressBar(config.steps, self.done, "env steps" if self._rollout else "updates") as bar,
+            ProgressBar(end, self.done, "env steps" if self._rollout else "updates") as bar,
         ):
             self._bar = bar
-            while self.done < config.steps:
+            while self.done < end:
                 yield self.done
                 before, self.done = self.done, self.done + stride
-                last = self.done >= config.steps
+                last = self.done >= end
                 interrupted = self._interrupted  # once: a signal that comes during the evaluation is the next pass's
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
                 saving = last or interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
@@ -227,6 +246,7 @@ class Run:
                 "seconds": self._seconds,
                 "tracked": [tracked.state_dict() for tracked in self._tracked],
                 "rng": rng_state(self.device),
+                "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,
             },
         )
 

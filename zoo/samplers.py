@@ -1,14 +1,173 @@
-"""How the transitions of a dataset are drawn. A sampler is made from a dataset and gives places `[B]` in it."""
+"""How the transitions of a dataset are drawn: `sampler=`. A sampler is made of a dataset and gives places `[B]` in it.
+
+All draw with replacement, on the dataset's device. Those that weigh give every transition of an episode the same weight
+(Hong et al. 2023, "Harnessing Mixed Offline Reinforcement Learning Datasets via Trajectory Weighting", arXiv
+2306.13085), so a draw looks up its episode among the episodes, not its transition among the transitions.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from zoo.errors import UsageError
+
+SAMPLERS = ("uniform", "return", "advantage", "top")
+BATCHES = 64  # as many does `Weighted` draw at a time
+
+
+@dataclass
+class SamplerConfig:
+    """Which sampler."""
+
+    name: str = "uniform"  # uniform: all alike; return, advantage: episodes by weight; top: the best episodes alone
+    alpha: float = 0.1  # of return and advantage: temperature; the paper takes 0.1, for CQL 0.2
+    fraction: float = 0.1  # of top: the share of the episodes, those of the highest returns
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ValueError(f"sampler.alpha={self.alpha} must be above 0; the paper takes 0.1")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"sampler.fraction={self.fraction} must be above 0 and at most 1")
+
+
+class Episodes(Protocol):
+    """What a sampler is made of: a `Dataset`."""
+
+    obs: Tensor  # [N, ...]
+    episode_starts: Tensor  # [E]
+    episode_lengths: Tensor  # [E]
+    episode_returns: Tensor  # [E]
+
+
+class Sampler(Protocol):
+    """Gives places `[B]`; `drawn` are those that it has ready for the next batches, which a checkpoint holds."""
+
+    drawn: Tensor
+
+    def __call__(self, batch_size: int) -> Tensor: ...
+
 
 class Uniform:
-    """Every transition with the same probability, with replacement, drawn on the dataset's device."""
+    """Every transition with the same probability."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
+        self.drawn = torch.zeros(0, dtype=torch.int64, device=device)  # never any
 
     def __call__(self, batch_size: int) -> Tensor:
         return torch.randint(self.size, (batch_size,), device=self.device)
+
+
+class Weighted:
+    """An episode's transitions with probabilities proportional to its weight.
+
+    Episodes are drawn by Walker's alias method (Vose 1991, "A linear algorithm for generating random numbers with a
+    given distribution"), which takes the same few operations however many there are: each column of a table holds one
+    episode up to `keep` and another, its alias, above. Few, but ten times uniform's: many batches are drawn at a time.
+
+    Args:
+        starts, lengths: `[E]` of the episodes, which lie one behind the other.
+        weights: `[E]` of a transition of each, 0 or more.
+    """
+
+    def __init__(self, starts: Tensor, lengths: Tensor, weights: Tensor) -> None:
+        self.starts, self.lengths = starts, lengths
+        mass = weights.double() * lengths
+        keep, alias = alias_table((mass / mass.sum()).tolist())
+        self.keep = torch.tensor(keep, device=starts.device)
+        self.alias = torch.tensor(alias, device=starts.device)
+        self.drawn = starts[:0]  # places for the next batches
+
+    def __call__(self, batch_size: int) -> Tensor:
+        if len(self.drawn) < batch_size:
+            self.drawn = self.draw(BATCHES * batch_size)
+        places, self.drawn = self.drawn[:batch_size], self.drawn[batch_size:]
+        return places
+
+    def draw(self, count: int) -> Tensor:
+        """So many places."""
+        column = torch.randint(len(self.keep), (count,), device=self.starts.device)
+        kept = torch.rand(count, device=self.starts.device) < self.keep.index_select(0, column)
+        episode = torch.where(kept, column, self.alias.index_select(0, column))
+        share = torch.rand(count, dtype=torch.float64, device=self.starts.device)  # float32 could round up to 1
+        step = (share * self.lengths.index_select(0, episode)).long()
+        return self.starts.index_select(0, episode) + step
+
+
+def alias_table(probabilities: list[float]) -> tuple[list[float], list[int]]:
+    """Of each column the share that its own entry keeps, and the entry that gets the rest."""
+    count = len(probabilities)
+    keep, alias = [p * count for p in probabilities], list(range(count))
+    small = [i for i in range(count) if keep[i] < 1]
+    large = [i for i in range(count) if keep[i] >= 1]
+    while small and large:
+        i, j = small.pop(), large[-1]
+        alias[i] = j
+        keep[j] -= 1 - keep[i]
+        if keep[j] < 1:
+            small.append(large.pop())
+    for i in small + large:  # full, but for rounding
+        keep[i] = 1.0
+    return keep, alias
+
+
+def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
+    """The sampler that was asked for.
+
+    Raises:
+        UsageError: it cannot tell the episodes of this dataset apart, or would never draw some.
+    """
+    if config.name == "uniform":
+        return Uniform(len(data.obs), data.obs.device)
+    if len(data.episode_returns) == 1:
+        raise UsageError(
+            f"sampler={config.name} chooses among episodes, and this dataset marks no end of one: it needs terminals "
+            "or timeouts. Leave it out: sampler=uniform."
+        )
+    if config.name == "top":
+        weights = top_weights(data.episode_returns, config.fraction)
+    elif config.name == "return":
+        weights = tempered(data.episode_returns, data.episode_returns, config)
+    else:
+        weights = tempered(data.episode_returns - initial_values(data), data.episode_returns, config)
+    return Weighted(data.episode_starts, data.episode_lengths, weights)
+
+
+def top_weights(returns: Tensor, fraction: float) -> Tensor:
+    """1 for that share of the episodes, those of the highest returns (at least one), else 0: `[E]`."""
+    count = max(1, int(round(fraction * len(returns), 6)))  # 0.29 of 100 is 28.999999999999996
+    weights = torch.zeros_like(returns)
+    weights[returns.argsort(descending=True, stable=True)[:count]] = 1
+    return weights
+
+
+def initial_values(data: Episodes) -> Tensor:
+    """`V(s0)` of each episode `[E]`: the linear regression of the returns on the first observations."""
+    first = data.obs[data.episode_starts].flatten(1).double()
+    inputs = torch.cat([first, torch.ones_like(first[:, :1])], 1)
+    # gelsd, alone, takes inputs that determine no solution (few episodes, a constant dimension), but only on the CPU
+    solution = torch.linalg.lstsq(inputs.cpu(), data.episode_returns.double().cpu()[:, None], driver="gelsd").solution
+    values: Tensor = inputs @ solution.squeeze(1).to(inputs.device)
+    return values
+
+
+def tempered(weights: Tensor, returns: Tensor, config: SamplerConfig) -> Tensor:
+    """`exp(w / alpha)` of weights brought to [0, 1] by their extremes, `[E]`, up to a factor."""
+    low, high = weights.aminmax()
+    if not torch.isfinite(weights).all():
+        raise UsageError(
+            f"sampler={config.name}: an episode's weight is not a number. zoo data verify checks the data."
+        )
+    if high - low <= 1e-9 * returns.abs().max():  # rounding leaves a regression that fits all returns this much
+        raise UsageError(
+            f"sampler={config.name}: every episode of this dataset weighs the same. Leave it out: sampler=uniform."
+        )
+    probabilities = ((weights.double() - high) / (high - low) / config.alpha).exp()
+    if never := int((probabilities == 0).sum()):
+        raise UsageError(
+            f"sampler.alpha={config.alpha} is so small that {never} of {len(weights)} episodes would never be drawn. "
+            "Take 0.002 or more, or the best episodes alone: sampler=top"
+        )
+    return probabilities

@@ -31,6 +31,7 @@ def batch_for(agent: Agent, seed: int) -> Any:
     else:
         columns["action"] = torch.randint(spec.num_actions, (16,), generator=generator)
     columns["terminated"], columns["index"] = torch.randn(16, generator=generator) > 0, torch.arange(16)
+    columns["next_action"], columns["follows"] = columns["action"].flip(0), ~columns["terminated"]
     return kind(**{name: columns[name] for name in kind._fields})
 
 
@@ -58,7 +59,7 @@ def test_docstring_names_the_algorithm_and_its_paper(algorithm):
 
 @each_algorithm
 def test_says_where_it_learns_from_and_which_actions_it_can_take(algorithm):
-    assert algorithm.setting in ("online", "offline")
+    assert algorithm.setting in ("online", "offline", "offline to online")
     assert algorithm.action_spaces
     assert set(algorithm.action_spaces) <= {"continuous", "discrete"}
 

@@ -57,6 +57,26 @@ REFUSED = {
     "unknown device": (["algo=sac", "env=pendulum", "device=foo"], ["device=foo", "device=cpu"]),
     "device that computes nothing": (["algo=sac", "env=pendulum", "device=meta"], ["device=meta", "device=cpu"]),
     "environment like no other": (["algo=sac", "env=xyzzy"], ["env=xyzzy does not exist. There are: acrobot, ant, "]),
+    "unknown sampler": (["algo=iql", "env=pendulum", "sampler=retur"], ["sampler=retur does not exist", "return"]),
+    "unknown sampler's key": (["algo=iql", "env=pendulum", "sampler.alpa=1"], ["sampler.alpa ", "sampler.alpha"]),
+    "no temperature": (
+        ["algo=iql", "env=pendulum", "sampler=return", "sampler.alpha=0"], ["sampler.alpha=0", "above 0"],
+    ),
+    "unknown corruption": (
+        ["algo=iql", "env=pendulum", "corruption=random-ob"], ["corruption=random-ob ", "random-obs"],
+    ),
+    "corruption of more than all": (
+        ["algo=iql", "env=pendulum", "corruption=random-obs", "corruption.rate=2"], ["corruption.rate=2.0", "0 and 1"],
+    ),
+    "adversary without critics": (
+        ["algo=iql", "env=pendulum", "corruption=adversarial-obs"], ["zoo run algo=edac", "corruption.critic=DIR"],
+    ),
+    "quantile of all": (["algo=riql", "env=pendulum", "algo.quantile=1"], ["algo.quantile=1.0", "between 0 and 1"]),
+    "unknown preset": (["algo=iql", "env=hopper", "preset=papr"], ["preset=papr does not exist", "paper"]),
+    "a sampler online": (["algo=sac", "env=pendulum", "sampler=top"], ["sac learns online", "algo.offline_fraction"]),
+    "online steps of what has none": (
+        ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, iql"],
+    ),
     "observations that are no box": (["algo=sac", "env=Blackjack-v1"], ["observations must be a Box"]),
 }  # fmt: skip
 

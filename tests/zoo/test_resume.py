@@ -17,7 +17,10 @@ import torch
 from zoo.evaluation import SEED_OFFSET
 from zoo.rollout import Rollout
 
-SETTINGS = ("algo=iql", "steps=600", "eval_every=50", "checkpoint_every=20", "log_every=10", "seed=1")
+# the sampler is one that has places drawn ahead when a checkpoint is written
+SETTINGS = (
+    "algo=iql", "sampler=return", "steps=600", "eval_every=50", "checkpoint_every=20", "log_every=10", "seed=1",
+)  # fmt: skip
 
 
 def status(run_dir: Path) -> str:
@@ -109,6 +112,25 @@ def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command
     resumed = zoo(*re.search("zoo (run) (resume=.*)", result.err).groups())
     assert resumed.code == 0, resumed.err
     same(run_dir, uninterrupted)
+
+
+@pytest.mark.parametrize("saved", [100, 300])
+def test_a_run_that_goes_on_online_resumes_in_either_part(start, command, tmp_path, zoo, saved):
+    run_dir = tmp_path / "run"
+    settings = [setting for setting in command if not setting.startswith(("steps=", "checkpoint_every="))]
+    process = start(*settings, "steps=200", "online_steps=400", f"checkpoint_every={saved}", f"run_dir={run_dir}")
+    process.wait_for(run_dir / "checkpoint.pt")
+    if not process.running():
+        print(process.wait())
+    while torch.load(run_dir / "checkpoint.pt", weights_only=True)["step"] < saved:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait().code == -signal.SIGKILL
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    assert state["step"] == 600
+    assert state["tracked"][1]["size"] == 400
 
 
 def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zoo):
@@ -288,5 +310,5 @@ def test_rewards_too_large_to_square_are_a_divergence_too(zoo, command, tmp_path
     shutil.copy(pendulum_file, huge)
     with h5py.File(huge, "r+") as file:
         file["rewards"][...] = 1e30
-    result = zoo(*command, f"dataset={huge}", "algo.normalize_reward=false", "run_dir=run")
+    result = zoo(*command, f"dataset={huge}", "algo.normalize_reward=false", "sampler=uniform", "run_dir=run")
     refused(result, 1, "diverged", "critic_loss")

@@ -1,0 +1,118 @@
+"""Corruption changes what it says, as much as it says, where the seed says."""
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from zoo.corruption import PARTS, CorruptionConfig, corrupt
+from zoo.datasets import Arrays
+from zoo.errors import UsageError
+
+SIZE = 20_000
+FIELDS = {"obs": "obs", "action": "action", "reward": "reward", "dynamics": "next_obs"}
+
+
+def arrays(size: int = SIZE) -> Arrays:
+    rng = np.random.default_rng(0)
+    obs = (rng.normal(size=(size + 1, 3)) * [1.0, 10.0, 0.1]).astype(np.float32)
+    action, reward = rng.uniform(-1, 1, (size, 2)).astype(np.float32), rng.normal(size=size).astype(np.float32)
+    truncated = np.arange(1, size + 1) % 100 == 0
+    return Arrays(obs[:-1], action, reward, obs[1:], np.zeros(size, dtype=bool), truncated)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_random_corruption_adds_uniform_noise_to_that_share_of_one_field(part):
+    clean = arrays()
+    dirty, changed = corrupt(clean, CorruptionConfig(f"random-{part}", rate=0.3, scale=0.5), seed=1)
+    for name in Arrays._fields:
+        assert (name == FIELDS[part]) != np.array_equal(getattr(clean, name), getattr(dirty, name))
+    before, after = (getattr(x, FIELDS[part]).reshape(SIZE, -1).astype(np.float64) for x in (clean, dirty))
+    moved = (before != after).any(1)
+    assert moved.sum() == changed
+    assert changed == pytest.approx(0.3 * SIZE, rel=0.03)
+    noise = after[moved] / 30 if part == "reward" else (after - before)[moved] / before.std(0)
+    assert np.abs(noise).max() <= 0.5 + 1e-4
+    np.testing.assert_allclose(noise.std(0), 0.5 / np.sqrt(3), rtol=0.03)
+
+
+def test_mixed_corrupts_every_part_in_transitions_of_its_own():
+    clean = arrays()
+    dirty, changed = corrupt(clean, CorruptionConfig("random-mixed"), seed=0)
+    moved = {
+        part: (getattr(clean, name) != getattr(dirty, name)).reshape(SIZE, -1).any(1) for part, name in FIELDS.items()
+    }
+    assert all(abs(one.mean() - 0.3) < 0.02 for one in moved.values())
+    assert np.logical_or.reduce(list(moved.values())).sum() == changed
+    assert changed == pytest.approx((1 - 0.7**4) * SIZE, rel=0.03)
+
+
+def test_the_seed_alone_decides():
+    one, two, other = (corrupt(arrays(), CorruptionConfig("random-obs"), seed)[0].obs for seed in (3, 3, 4))
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, other)
+
+
+def test_adversarial_rewards_are_turned_round():
+    clean = arrays()
+    dirty, _ = corrupt(clean, CorruptionConfig("adversarial-reward", scale=2.0), seed=0)
+    moved = clean.reward != dirty.reward
+    np.testing.assert_array_equal(dirty.reward[moved], -2 * clean.reward[moved])
+
+
+@pytest.fixture(scope="module")
+def critic(tmp_path_factory):
+    run = zoo.train(
+        "edac", env="hopper", steps=2, eval_every=2, eval_episodes=1, logger="none",
+        run_dir=tmp_path_factory.mktemp("edac") / "run", algo_config={"num_critics": 3, "hidden": [16]},
+    )  # fmt: skip
+    return run.dir
+
+
+def hopper_arrays(size: int = 300) -> Arrays:
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=(size + 1, 11)).astype(np.float32), rng.uniform(-1, 1, (size, 3)).astype(np.float32)
+    flags = np.zeros(size, dtype=bool)
+    return Arrays(obs[:-1], action, np.zeros(size, np.float32), obs[1:], flags, np.arange(1, size + 1) == size)
+
+
+@pytest.mark.parametrize("part", ["obs", "action", "dynamics"])
+def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic):
+    clean = hopper_arrays()
+    config = CorruptionConfig(f"adversarial-{part}", rate=0.5, critic=str(critic))
+    dirty, changed = corrupt(clean, config, seed=0)
+    random, _ = corrupt(clean, CorruptionConfig(f"random-{part}", rate=0.5), seed=0)
+    agent = zoo.load(critic).agent
+    moved = (getattr(clean, FIELDS[part]) != getattr(dirty, FIELDS[part])).any(1)
+    assert moved.sum() == changed
+    distance = np.abs(getattr(dirty, FIELDS[part]) - getattr(clean, FIELDS[part])) / getattr(clean, FIELDS[part]).std(0)
+    assert distance.max() <= 1 + 1e-4
+
+    def value(data: Arrays) -> float:
+        if part == "dynamics":
+            obs = torch.from_numpy(data.next_obs)
+            return float(agent.critic(obs, agent.actor.mode(obs)).mean())
+        return float(agent.critic(torch.from_numpy(data.obs), torch.from_numpy(data.action)).detach().mean())
+
+    assert value(dirty) < value(clean)
+    assert value(dirty) < value(random)
+    again, _ = corrupt(clean, config, seed=0)  # from what was kept
+    assert np.array_equal(getattr(again, FIELDS[part]), getattr(dirty, FIELDS[part]))
+
+
+def test_an_adversary_needs_critics():
+    with pytest.raises(UsageError, match=r"zoo run algo=edac .* corruption.critic=DIR"):
+        corrupt(arrays(100), CorruptionConfig("adversarial-obs"), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "random-ob"}, "corruption=random-ob does not exist. There are: none, random-obs"),
+        ({"name": "random-obs", "rate": 1.1}, "rate=1.1 must lie between 0 and 1"),
+        ({"name": "random-obs", "scale": 0.0}, "scale=0.0 must be above 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CorruptionConfig(**settings)

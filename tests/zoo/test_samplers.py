@@ -1,0 +1,124 @@
+"""Samplers draw what their weights say: chi-square against them, and the weights against the authors' formulas."""
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from sklearn.linear_model import LinearRegression
+
+from zoo.datasets import Arrays, Dataset
+from zoo.envs import Spec
+from zoo.errors import UsageError
+from zoo.samplers import SamplerConfig, Uniform, Weighted
+
+CPU = torch.device("cpu")
+SPEC = Spec((3,), (-1.0,), (1.0,))
+
+
+def dataset(sampler: SamplerConfig, episodes: int = 12, seed: int = 0) -> Dataset:
+    """Episodes of 1 to 20 steps, whose returns depend on where they begin."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 21, episodes)
+    size = lengths.sum()
+    obs = rng.normal(size=(size, 3)).astype(np.float32)
+    ends = np.zeros(size, dtype=bool)
+    ends[np.cumsum(lengths) - 1] = True
+    reward = (rng.normal(size=size) + obs[:, 0]).astype(np.float32)
+    arrays = Arrays(obs, np.zeros((size, 1), np.float32), reward, obs, ends, np.zeros(size, dtype=bool))
+    return Dataset(arrays, SPEC, CPU, sampler)
+
+
+def by_the_authors(data: Dataset, name: str, alpha: float) -> np.ndarray:
+    """The probability of each transition, `[N]`, as a softmax over transitions."""
+    lengths, returns = data.episode_lengths.numpy(), data.episode_returns.numpy()
+    if name == "advantage":
+        first = data.obs[data.episode_starts].numpy().astype(np.float64)
+        returns = returns - LinearRegression().fit(first, returns).predict(first)
+    weights = np.repeat(returns, lengths)
+    return scipy.special.softmax((weights - weights.min()) / (weights.max() - weights.min()) / alpha)
+
+
+def assert_drawn_with(data: Dataset, probabilities: np.ndarray, draws: int = 400) -> None:
+    torch.manual_seed(0)
+    drawn = np.bincount(torch.cat([data.sample(256).index for _ in range(draws)]), minlength=len(data))
+    expected = draws * 256 * probabilities
+    assert (drawn[expected == 0] == 0).all()
+    often = expected >= 5  # what the chi-square test asks for; the rest counts as one
+    observed = [*drawn[often], drawn[~often].sum()]
+    wanted = [*expected[often], expected[~often].sum()]
+    if wanted[-1] == 0:
+        observed, wanted = observed[:-1], wanted[:-1]
+    assert scipy.stats.chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", ["return", "advantage"])
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_transitions_are_drawn_as_the_papers_weights_say(name, alpha, seed):
+    data = dataset(SamplerConfig(name, alpha), seed=seed)
+    assert_drawn_with(data, by_the_authors(data, name, alpha))
+
+
+def test_top_draws_the_best_episodes_alone_and_their_transitions_alike():
+    data = dataset(SamplerConfig("top", fraction=0.25))
+    best = np.argsort(data.episode_returns.numpy())[-3:]
+    within = np.isin(np.repeat(np.arange(12), data.episode_lengths), best)
+    assert_drawn_with(data, within / within.sum())
+
+
+def test_uniform_draws_every_transition_alike():
+    data = dataset(SamplerConfig())
+    assert isinstance(data.sampler, Uniform)
+    assert_drawn_with(data, np.full(len(data), 1 / len(data)))
+
+
+def test_few_heavy_episodes_among_many_light_ones_are_drawn_exactly():
+    lengths = torch.tensor([1, 1_000, 3, 500, 1])
+    weights = torch.tensor([50.0, 0.0, 1e-3, 0.1, 100.0], dtype=torch.float64)
+    starts = lengths.cumsum(0) - lengths
+    torch.manual_seed(0)
+    episode = torch.searchsorted(starts, Weighted(starts, lengths, weights).draw(1_000_000), right=True) - 1
+    mass = weights * lengths / (weights * lengths).sum()
+    drawn = torch.bincount(episode, minlength=5)
+    assert drawn[1] == 0
+    some = mass > 0
+    assert scipy.stats.chisquare(drawn[some], 1_000_000 * mass[some]).pvalue > 1e-3
+
+
+def test_a_batch_does_not_depend_on_how_many_are_drawn_ahead_of_a_checkpoint():
+    data, other = (dataset(SamplerConfig("return")) for _ in range(2))
+    torch.manual_seed(0)
+    data.sample(256)
+    state, ahead = torch.get_rng_state(), data.sampler.drawn.clone()
+    expected = [data.sample(256).index for _ in range(100)]
+    torch.set_rng_state(state)
+    other.sampler.drawn = ahead
+    assert all(torch.equal(other.sample(256).index, index) for index in expected)
+
+
+@pytest.mark.parametrize("name", ["return", "advantage"])
+def test_episodes_that_all_weigh_the_same_are_refused(name):
+    data = dataset(SamplerConfig())
+    data.episode_returns = torch.full_like(data.episode_returns, 7.0)
+    with pytest.raises(UsageError, match="every episode of this dataset weighs the same"):
+        data.use(SamplerConfig(name))
+
+
+@pytest.mark.parametrize("name", ["return", "advantage", "top"])
+def test_data_whose_episodes_are_not_marked_are_refused(name):
+    obs, never = np.zeros((50, 3), np.float32), np.zeros(50, dtype=bool)
+    arrays = Arrays(obs, np.zeros((50, 1), np.float32), np.arange(50, dtype=np.float32), obs, never, never)
+    with pytest.raises(UsageError, match="marks no end of one"):
+        Dataset(arrays, SPEC, CPU, SamplerConfig(name))
+
+
+def test_a_temperature_that_would_never_draw_some_episodes_is_refused():
+    with pytest.raises(UsageError, match=r"alpha=0.001 is so small that \d+ of 12 episodes would never be drawn"):
+        dataset(SamplerConfig("return", alpha=0.001))
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0])
+def test_temperatures_are_above_zero(alpha):
+    with pytest.raises(ValueError, match="must be above 0"):
+        SamplerConfig("return", alpha)

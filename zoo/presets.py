@@ -1,0 +1,60 @@
+"""Settings that others chose for a task: `preset=paper`.
+
+`configs/presets/<preset>/<algo>.yaml` is a list of entries. Each says by `env`, `dataset` and `corruption` which tasks
+it is for (patterns, any where one is left out), what it sets, and where that comes from; of two that set one key the
+later counts. What is given on the command line counts more than either.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from zoo.errors import UsageError, nearest
+from zoo.registry import folder
+
+
+def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
+    """The settings `{key: value}` of a preset.
+
+    Args:
+        name: of the preset.
+        algo: the algorithm.
+        task: the names under which each of env, dataset and corruption may be asked for.
+
+    Raises:
+        UsageError: no such preset, or none for this algorithm or task.
+    """
+    root = folder("configs") / "presets"
+    names = sorted(path.name for path in root.iterdir() if path.is_dir())
+    if name not in names:
+        raise UsageError(f"preset={name} does not exist. {nearest(name, names)}")
+    path = root / name / f"{algo}.yaml"
+    if not path.exists():
+        able = sorted(other.stem for other in (root / name).glob("*.yaml"))
+        raise UsageError(f"preset={name} has nothing for {algo}, only for {', '.join(able)}. Leave it out.")
+    entries = [entry for entry in _read(path) if _matches(entry, task)]
+    if not entries:
+        raise UsageError(f"preset={name} has nothing for {algo} on this task; {path} says on which. Leave it out.")
+    return {key: value for entry in entries for key, value in entry["set"].items()}
+
+
+def short(dataset: str) -> str:
+    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper-medium-v2.hdf5` are medium."""
+    name = re.sub(r"(-v\d+)?(\.hdf5)?$", "", dataset.rsplit("/", 1)[-1])
+    return re.sub(r"^(halfcheetah|hopper|walker2d|ant)[-_]", "", name)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    entries: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return list(entries)
+
+
+def _matches(entry: dict[str, Any], task: dict[str, set[str]]) -> bool:
+    return all(
+        any(fnmatchcase(name, pattern) for name in names for pattern in entry[key])
+        for key, names in task.items()
+        if key in entry
+    )
