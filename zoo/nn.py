@@ -18,14 +18,20 @@ LOG_2 = math.log(2)
 
 
 class MLP(nn.Sequential):
-    """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization."""
+    """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization.
+
+    With `layer_norm` each activation is normalized (Ba et al. 2016, arXiv 1607.06450).
+    """
 
     def __init__(
-        self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), activation: type[nn.Module] = nn.ReLU
-    ) -> None:
+        self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), activation: type[nn.Module] = nn.ReLU,
+        layer_norm: bool = False,
+    ) -> None:  # fmt: skip
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [nn.Linear(inputs, width), activation()]
+            if layer_norm:
+                layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
@@ -79,11 +85,26 @@ def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
 
 def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Module:
     """Orthogonal weights of gain sqrt(2), the last layer's its own, and zero biases, in place."""
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d | EnsembleLinear)]
     for layer in layers:
-        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+        gain = last_gain if layer is layers[-1] else math.sqrt(2)
+        for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
+            nn.init.orthogonal_(weight, gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+    return network
+
+
+def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
+    """The last layer uniform in +-bound, the other layers' biases 0.1, in place.
+
+    An et al. 2021, arXiv 2110.01548 (EDAC), whose code that is; ReBRAC's has it too.
+    """
+    layers = [layer for layer in network if isinstance(layer, nn.Linear | EnsembleLinear)]
+    for layer in layers[:-1]:
+        nn.init.constant_(layer.bias, 0.1)
+    nn.init.uniform_(layers[-1].weight, -bound, bound)
+    nn.init.uniform_(layers[-1].bias, -bound, bound)
     return network
 
 
@@ -105,13 +126,29 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight)
 
 
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalization of `[members, B, width]`, each member with its own weights."""
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
+
+
 class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs as one batched network: `[B, inputs] -> [members, B, outputs]`."""
 
-    def __init__(self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
+    def __init__(
+        self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False
+    ) -> None:
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [EnsembleLinear(members, inputs, width), nn.ReLU(inplace=True)]
+            if layer_norm:
+                layers.append(EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
@@ -120,13 +157,29 @@ class EnsembleCritic(EnsembleMLP):
     """`members` critics for a value head: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
 
     def __init__(
-        self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1
-    ) -> None:
-        super().__init__(members, obs_dim + action_dim, outputs, hidden)
+        self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1,
+        layer_norm: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
         """What each member says of each action."""
         return super().forward(torch.cat([obs, action], -1))  # type: ignore[no-any-return, no-untyped-call]
+
+    def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Of several actions an observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
+
+        What the first layer makes of an observation is computed once.
+        """
+        first, *rest = self
+        assert isinstance(first, EnsembleLinear)
+        of_obs, of_action = first.weight[:, : obs.shape[-1]], first.weight[:, obs.shape[-1] :]
+        members, (n, count, _) = len(of_obs), actions.shape
+        of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
+        x = (of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)).flatten(1, 2)
+        for layer in rest:
+            x = layer(x)
+        return x.view(members, n, count, -1)
 
 
 class Normalizer(nn.Module):
@@ -221,7 +274,10 @@ class TanhGaussian(BoundedPolicy):
     def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """A reparameterized action `[B, A]` and its log density `[B]` (eq. 21)."""
         mean, log_std = self(obs)
-        noise = torch.randn_like(mean)
+        return self.draw(mean, log_std, torch.randn_like(mean))
+
+    def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[..., B, A]` and log densities `[..., B]` of standard normal `noise`, for what `forward` gave."""
         x = mean + log_std.exp() * noise
         log_prob = -0.5 * noise.square() - log_std - HALF_LOG_2PI
         # log(1 - tanh(x)^2) written so that it does not underflow for large |x|
@@ -249,19 +305,23 @@ class GaussianPolicy(BoundedPolicy):
         self.log_std = nn.Parameter(torch.zeros(len(low)))
         self.log_std_bounds = log_std_bounds
 
-    def mode(self, obs: Tensor) -> Tensor:
-        """The mean `[B, A]`: the deterministic action."""
+    def mean(self, obs: Tensor) -> Tensor:
+        """The mean `[B, A]`."""
         return self.squash(self.net(obs))
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The deterministic action `[B, A]`: the mean."""
+        return self.mean(obs)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log density `[B]` of actions `[B, A]`."""
         log_std = self.log_std.clamp(*self.log_std_bounds)
-        deviation = (action - self.mode(obs)) / self.scale * torch.exp(-log_std)
+        deviation = (action - self.mean(obs)) / self.scale * torch.exp(-log_std)
         return (-0.5 * deviation.square() - log_std - self.scale.log() - HALF_LOG_2PI).sum(-1)
 
     def sample(self, obs: Tensor) -> Tensor:
         """An action `[B, A]`, clipped to the bounds."""
-        mean = self.mode(obs)
+        mean = self.mean(obs)
         return self.perturb(mean, self.log_std.clamp(*self.log_std_bounds).exp() * torch.randn_like(mean))
 
 
@@ -269,10 +329,11 @@ class DeterministicPolicy(BoundedPolicy):
     """One action an observation: an MLP under tanh."""
 
     def __init__(
-        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256)
-    ) -> None:
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(low, high)
-        self.net = MLP(obs_dim, len(low), hidden)
+        self.net = MLP(obs_dim, len(low), hidden, layer_norm=layer_norm)
 
     def mode(self, obs: Tensor) -> Tensor:
         """The action `[B, A]`."""

@@ -1,0 +1,182 @@
+"""CQL: Conservative Q-Learning (Kumar, Zhou, Tucker, Levine 2020, arXiv 2006.04779), its variant CQL(H).
+
+SAC whose critics are pushed down on all actions, by a soft maximum, and up on the data's: what the data does not show
+is worth less than it seems, and the policy has no reason to leave it.
+
+    critic   L_Q  = E[(Q_i(s, a) - y)^2] + alpha E[logsumexp_a Q_i(s, a) - Q_i(s, a)],                      (Eq. 4)
+             y    = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')
+    actor    L_pi = E[alpha_H log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)                                    (SAC)
+
+The soft maximum is an importance-weighted sum over actions drawn uniformly, from pi(s) and from pi(s') (appendix F).
+With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30). Deviations, as in CORL (github
+young-geng/CQL): no entropy in y; all losses are taken before any network moves. Unlike there, one forward pass of the
+policy serves all actions that are drawn at an observation, and its log standard deviation begins at -1 by the bias of
+its layer, without a learned scale and offset besides.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.heads import value_head
+from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
+from zoo.online import learn_online
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "offline to online"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    alpha: float = 10.0  # weight of the gap between the soft maximum and the data's actions; AntMaze: 5
+    num_actions: int = 10  # actions for the soft maximum, from each of three distributions
+    lagrange: bool = False  # alpha times a learned weight that holds the gap at target_gap; AntMaze: true
+    target_gap: float = 0.8  # of lagrange
+    max_target: bool = False  # y takes the best of num_actions next actions; AntMaze: true
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 3e-5  # Adam's learning rate, actor and temperature alpha_H; AntMaze: 1e-4
+    critic_lr: float = 3e-4  # Adam's learning rate, critics and the learned weight
+    batch_size: int = 256  # transitions an update
+    target_entropy: float | None = None  # what alpha_H holds the entropy at; null takes minus the action's dimension
+    normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
+    normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
+    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ValueError(f"algo.alpha={self.alpha} must be 0 (no conservatism) or more; the paper takes 5 to 10")
+        if self.num_actions < 1:
+            raise ValueError(f"algo.num_actions={self.num_actions} must be at least 1; the paper takes 10")
+
+
+class CQL(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.head = value_head(config)
+        self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        *_, (weight, bias) = (layer.parameters() for layer in self.actor.net if isinstance(layer, nn.Linear))
+        nn.init.xavier_uniform_(weight, gain=0.01)
+        nn.init.zeros_(bias)
+        nn.init.constant_(bias[spec.action_dim :], -1.0)  # the log standard deviations'
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
+        orthogonal_(self.critic, last_gain=0.01)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.zeros(()))  # of alpha_H
+        self.log_weight = nn.Parameter(torch.ones(()))  # of lagrange
+        self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+        self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.alpha_optimizer = Adam([self.log_alpha], config.actor_lr)
+        self.weight_optimizer = Adam([self.log_weight], config.critic_lr)
+
+    def actor_loss(self, batch: Batch, policy: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """L_pi, and log pi(a|s) `[B]`, for the policy's mean and log standard deviation at the observations."""
+        action, log_prob = self.actor.draw(*policy, torch.randn_like(batch.action))
+        q = self.head.value(self.critic(batch.obs, action)).amin(0)
+        return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
+
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """SAC's, of its temperature alpha_H."""
+        return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
+
+    def target(self, batch: Batch, next_policy: tuple[Tensor, Tensor], next_actions: Tensor) -> Tensor:
+        """y, as the value head has it."""
+        discount = self.config.discount * ~batch.terminated
+        if not self.config.max_target:
+            next_action, _ = self.actor.draw(*next_policy, torch.randn_like(batch.action))
+            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))
+            return self.head.backup(batch.reward, discount, next_out)
+        value = self.head.value(self.target_critic.of_many(batch.next_obs, next_actions)).amin(0).amax(0)  # [B]
+        return self.head.project(batch.reward + discount * value)
+
+    def gap(self, batch: Batch, q: Tensor, drawn: tuple[Tensor, Tensor], drawn_next: tuple[Tensor, Tensor]) -> Tensor:
+        """The soft maximum over all actions minus the data's value, `[2]`.
+
+        Args:
+            batch: transitions.
+            q: `[2, B]` values of the data's actions.
+            drawn: actions `[n, B, A]` of the policy at the observations, and their log densities `[n, B]`.
+            drawn_next: likewise at the next observations.
+        """
+        low, high = self.actor.center - self.actor.scale, self.actor.center + self.actor.scale
+        uniform = low + (high - low) * torch.rand_like(drawn[0])
+        actions = torch.cat([uniform, drawn_next[0], drawn[0]])  # [3 n, B, A]
+        log_density = torch.cat([torch.full_like(drawn[1], self.log_uniform), drawn_next[1], drawn[1]])  # [3 n, B]
+        values = self.head.value(self.critic.of_many(batch.obs, actions))  # [2, 3 n, B]
+        return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of all networks, from the values before it, then of the target critics."""
+        policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
+        actor_loss, log_prob = self.actor_loss(batch, policy)
+        with torch.no_grad():
+            noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
+            next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
+            drawn, drawn_next = self.actor.draw(*policy, noise[0]), self.actor.draw(*next_policy, noise[1])
+            target = self.target(batch, next_policy, drawn_next[0])
+        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        q = self.head.value(out)
+        gap = self.gap(batch, q, drawn, drawn_next)
+        penalty = self.config.alpha * gap.sum()
+        if self.config.lagrange:
+            weight = self.log_weight.exp().clamp(max=1e6)
+            penalty = weight.detach() * penalty
+            excess = self.config.alpha * (gap.detach() - self.config.target_gap).mean()
+            self.weight_optimizer.minimize(-weight * excess)
+        self.alpha_optimizer.minimize(self.alpha_loss(log_prob))
+        self.actor_optimizer.minimize(actor_loss)
+        critic_loss = self.head.loss(out, target).mean(-1).sum()
+        self.critic_optimizer.minimize(critic_loss + penalty)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "gap": gap.detach().mean(),
+            "actor_loss": actor_loss.detach(),
+            "alpha": self.log_alpha.detach().exp(),
+            "entropy": -log_prob.mean(),
+            "q": q.detach().mean(),
+            **self.head.metrics(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        obs = self.normalizer(obs)
+        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> CQL:
+    data = run.dataset()
+    agent = CQL(data.spec, config)
+    if config.normalize_reward:
+        data.scale_reward(1000 / data.return_range())
+    if config.normalize_obs:
+        agent.normalizer.fit(data.obs)
+        data.map_obs(agent.normalizer)
+    if config.value_head != "mse":
+        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    run.track(agent)
+    for _ in run.steps():
+        run.log(agent.update(data.sample(config.batch_size)))
+    learn_online(run, agent, data, config.batch_size)
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

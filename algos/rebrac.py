@@ -1,0 +1,155 @@
+"""ReBRAC: Revisited Behavior Regularized Actor-Critic (Tarasov, Kurenkov, Nikulin, Kolesnikov 2023, arXiv 2305.09836).
+
+TD3+BC with what later work showed to matter: a penalty in the critic's target beside the actor's, each of its own
+weight; layer normalization in the critics; deeper networks; larger batches.
+
+    critic   L_Q  = E[(Q_i(s, a) - y)^2]
+             y    = r + gamma (1 - terminated) (min_i Q_i'(s', a~) - beta_2 |a~ - a'|^2)             (Eq. 4)
+    actor    L_mu = E[-lambda min_i Q_i(s, mu(s)) + beta_1 |mu(s) - a|^2],  lambda = 1 / mean |min_i Q_i|   (Eq. 5)
+
+a~ is the target policy's action under TD3's noise, a' the action that the dataset takes next. Deviations: of an episode
+that was truncated a' is unknown, and that transition goes without the penalty (the authors, CORL, drop it). The
+critics' normalization adds 1e-5 to the variance, not 1e-6.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.envs import Spec
+from zoo.heads import value_head
+from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    actor_penalty: float = 1.0  # beta_1, weight of the squared distance to the data's action in the actor's loss
+    critic_penalty: float = 1.0  # beta_2, weight of the squared distance to the data's next action in the target
+    normalize_q: bool = True  # values in the actor's loss are scaled to a mean size of 1, lambda
+    policy_delay: int = 2  # updates of the critics for one of actor and targets
+    target_noise: float = 0.2  # standard deviation of the noise on the target's actions
+    target_noise_clip: float = 0.5  # the largest such noise
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
+    actor_layer_norm: bool = False  # layer normalization in the actor
+    critic_layer_norm: bool = True  # layer normalization in the critics
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target networks move this fraction of the way
+    actor_lr: float = 1e-3  # Adam's learning rate, actor
+    critic_lr: float = 1e-3  # Adam's learning rate, critics
+    batch_size: int = 1024  # transitions an update
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
+    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        if self.policy_delay < 1:
+            raise ValueError(f"algo.policy_delay={self.policy_delay} must be at least 1")
+        for name in ("actor_penalty", "critic_penalty"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be 0 or more")
+
+
+class SarsaBatch(NamedTuple):
+    """Transitions, and what the dataset does next."""
+
+    obs: Tensor  # [B, obs_dim]
+    action: Tensor  # [B, A]
+    reward: Tensor  # [B]
+    next_obs: Tensor  # [B, obs_dim]
+    terminated: Tensor  # [B] bool
+    next_action: Tensor  # [B, A]
+    follows: Tensor  # [B] bool, whether there is a next action
+
+
+class ReBRAC(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.head = value_head(config)
+        self.actor = DeterministicPolicy(
+            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.actor_layer_norm
+        )
+        self.critic = EnsembleCritic(
+            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, config.critic_layer_norm
+        )
+        small_last_(self.actor.net, 1e-3)
+        small_last_(self.critic, 3e-3)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+
+    def critic_loss(self, batch: SarsaBatch) -> tuple[Tensor, Tensor]:
+        """Eq. 4, summed over the critics, and their mean value."""
+        with torch.no_grad():
+            clip = self.config.target_noise_clip
+            noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
+            action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
+            penalty = self.config.critic_penalty * (action - batch.next_action).square().sum(-1) * batch.follows
+            next_out = self.head.least(self.target_critic(batch.next_obs, action))  # [B, outputs]
+            discount = self.config.discount * ~batch.terminated
+            target = self.head.backup(batch.reward - discount * penalty, discount, next_out)
+        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
+
+    def actor_loss(self, batch: SarsaBatch) -> Tensor:
+        """Eq. 5."""
+        action = self.actor.mode(batch.obs)
+        q = self.head.value(self.critic(batch.obs, action)).amin(0)
+        scale = 1 / q.abs().mean().detach() if self.config.normalize_q else 1.0
+        penalty = self.config.actor_penalty * (action - batch.action).square().sum(-1)
+        return (penalty - scale * q).mean()
+
+    def update(self, batch: SarsaBatch, delayed: bool = True) -> Metrics:
+        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks."""
+        critic_loss, q = self.critic_loss(batch)
+        self.critic_optimizer.minimize(critic_loss)
+        metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
+        if delayed:
+            actor_loss = self.actor_loss(batch)
+            self.actor_optimizer.minimize(actor_loss)
+            polyak_update(self.target_actor, self.actor, self.config.tau)
+            polyak_update(self.target_critic, self.critic, self.config.tau)
+            metrics["actor_loss"] = actor_loss.detach()
+        return metrics
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.mode(self.normalizer(obs))
+
+
+def train(run: Run, config: Config) -> ReBRAC:
+    data = run.dataset()
+    agent = ReBRAC(data.spec, config)
+    if config.normalize_obs:
+        agent.normalizer.fit(data.obs)
+        data.map_obs(agent.normalizer)
+    if config.value_head != "mse":
+        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    run.track(agent)
+    next_action, follows = data.next_action()
+    metrics: Metrics = {}
+    for step in run.steps():
+        drawn = data.sample(config.batch_size)
+        batch = SarsaBatch(*drawn[:5], next_action[drawn.index], follows[drawn.index])
+        metrics |= agent.update(batch, delayed=step % config.policy_delay == 0)
+        run.log(metrics)
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

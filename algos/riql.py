@@ -1,0 +1,177 @@
+"""RIQL: Robust IQL (Yang, Zhong, Xu, Zhang, Zhang, Han, Zhang 2023, arXiv 2310.12955), for data that was tampered with.
+
+IQL with three changes. Observations are normalized, the more so where some are wrong; the critics' targets, whose
+errors corrupted dynamics make heavy-tailed, are regressed by Huber's loss; and a lower quantile of several critics
+stands for their minimum, which one misled critic would drag down.
+
+    value    L_V  = E[L2^tau(Q_alpha(s, a) - V(s))],  Q_alpha = the alpha-quantile of the K Q_i'(s, a)      (Eq. 9)
+    critic   L_Q  = E[l(r + gamma (1 - terminated) V(s') - Q_i(s, a))],                                    (Eq. 8)
+             l(x) = (sigma x)^2 / 2 where |x| < 1 / sigma^2, else |x| - 1 / (2 sigma^2)
+    actor    L_pi = E[-exp(beta (Q_alpha(s, a) - V(s))) log pi(a|s)]                                       (Eq. 10)
+
+Read beside iql.py: `target`, `critic_loss` and `normalize_obs` are what differs. As in the authors' code (github
+YangRui2015/RIQL): targets are clipped to [-100, 1000], statistics are those of observations and next observations
+together, the critics begin with small last layers, and the default policy is deterministic (-log pi is the squared
+error). Deviation: the critics' other weights begin as nn.Linear's do, where the authors' code takes a layer's outputs
+for its inputs.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch
+from zoo.envs import Spec
+from zoo.heads import value_head
+from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update, small_last_
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    num_critics: int = 5  # K; 3 in some of the paper's tasks
+    quantile: float = 0.25  # alpha of Eq. 9; near 0 it is the minimum
+    sigma: float = 1.0  # of Huber's loss: squares end at errors of 1 / sigma^2; 0.1 to 3 in the paper
+    target_bounds: list[float] = field(default_factory=lambda: [-100.0, 1000.0])  # the critics' targets are clipped to
+    expectile: float = 0.7  # tau of Eq. 9
+    beta: float = 3.0  # inverse temperature of Eq. 10
+    max_weight: float = 100.0  # the exponential of Eq. 10 is clipped here
+    policy: str = "deterministic"  # deterministic: squared error for -log pi; or gaussian
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
+    critic_lr: float = 3e-4  # Adam's learning rate, critics and value
+    batch_size: int = 256  # transitions an update
+    normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
+    normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
+    value_head: str = "mse"  # of the critics: mse (Huber's loss), or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        if self.num_critics < 1:
+            raise ValueError(f"algo.num_critics={self.num_critics} must be at least 1; the paper takes 3 or 5")
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"algo.quantile={self.quantile} must lie between 0 and 1; the paper takes 0.1 to 0.5")
+        if not self.sigma > 0:
+            raise ValueError(f"algo.sigma={self.sigma} must be above 0; the paper takes 0.1 to 3")
+        if not 0 < self.expectile < 1:
+            raise ValueError(f"algo.expectile={self.expectile} must lie between 0 and 1; the paper takes 0.7")
+        if self.policy not in ("gaussian", "deterministic"):
+            raise ValueError(f"algo.policy={self.policy} does not exist; there are gaussian and deterministic")
+        if len(self.target_bounds) != 2 or not self.target_bounds[0] < self.target_bounds[1]:
+            raise ValueError(f"algo.target_bounds={self.target_bounds} must be two, the lower first: [-100,1000]")
+
+
+def huber(x: Tensor, sigma: float) -> Tensor:
+    """l of Eq. 8."""
+    size, bend = x.abs(), 1 / sigma**2
+    return torch.where(size < bend, 0.5 * (sigma * x).square(), size - 0.5 * bend)
+
+
+class RIQL(Agent):
+    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        policy = GaussianPolicy if config.policy == "gaussian" else DeterministicPolicy
+        self.actor = policy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.value = MLP(spec.obs_dim, 1, config.hidden)
+        self.head = value_head(config)
+        self.critic = EnsembleCritic(
+            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs
+        )
+        small_last_(self.critic, 3e-3)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+
+    def target(self, batch: Batch) -> Tensor:
+        """Q_alpha `[B]`, by linear interpolation."""
+        values = self.head.value(self.target_critic(batch.obs, batch.action))  # [K, B]
+        return values.quantile(self.config.quantile, 0)
+
+    def value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 9, and the advantages `[B]`."""
+        advantage = target_q - self.value(batch.obs).squeeze(-1)
+        weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
+        return (weight * advantage.square()).mean(), advantage.detach()
+
+    def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 8, the mean over all critics, and their mean value."""
+        target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        target = target.clamp(*self.config.target_bounds)
+        out = self.critic(batch.obs, batch.action)  # [K, B, outputs]
+        q = self.head.value(out)
+        if self.config.value_head == "mse":
+            return huber(target - q, self.config.sigma).mean(), q.detach().mean()
+        return self.head.loss(out, self.head.project(target)).mean(), q.detach().mean()
+
+    def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
+        """Eq. 10."""
+        weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
+        if isinstance(self.actor, GaussianPolicy):
+            error = -self.actor.log_prob(batch.obs, batch.action)
+        else:
+            error = (self.actor.mode(batch.obs) - batch.action).square().sum(-1)
+        return (weight * error).mean()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
+        with torch.no_grad():
+            target_q = self.target(batch)
+            next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
+        value_loss, advantage = self.value_loss(batch, target_q)
+        self.value_optimizer.minimize(value_loss)
+        actor_loss = self.actor_loss(batch, advantage)
+        self.actor_optimizer.minimize(actor_loss)
+        critic_loss, q = self.critic_loss(batch, next_value)
+        self.critic_optimizer.minimize(critic_loss)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "value_loss": value_loss.detach(),
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "advantage": advantage.mean(),
+            "q": q,
+            **self.head.metrics(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        obs = self.normalizer(obs)
+        if explore and isinstance(self.actor, GaussianPolicy):
+            return self.actor.sample(obs)
+        return self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> RIQL:
+    data = run.dataset()
+    agent = RIQL(data.spec, config, decay_steps=run.config.steps)
+    if config.normalize_reward:
+        data.scale_reward(1000 / data.return_range())
+    if config.normalize_obs:
+        agent.normalizer.fit(torch.cat([data.obs, data.next_obs]))
+        data.map_obs(agent.normalizer)
+    if config.value_head != "mse":
+        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    run.track(agent)
+    for _ in run.steps():
+        run.log(agent.update(data.sample(config.batch_size)))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,91 @@
+"""Offline algorithms that go on online, and SAC with half of its batches from a dataset."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from zoo.buffers import Batch, mixed
+from zoo.registry import algorithms
+from zoo.rollout import Rollout
+
+SMALL = {"eval_episodes": 1, "logger": "none", "log_every": 10, "algo_config": {"hidden": [16], "batch_size": 32}}
+ABLE = [name for name, algorithm in algorithms().items() if algorithm.setting == "offline to online"]
+
+
+def test_there_are_some():
+    assert {"awac", "cql", "iql"} <= set(ABLE)
+
+
+def batch(value: float, count: int) -> Batch:
+    column = torch.full((count,), value)
+    return Batch(column[:, None], column[:, None], column, column[:, None], column > 0, column.long())
+
+
+def test_two_batches_as_one_keep_every_transition_whole():
+    both = mixed(batch(0.0, 3), batch(1.0, 5))
+    for field in both:
+        assert field.flatten().tolist() == [0] * 3 + [1] * 5
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """`batches(algo)`: the list that every batch of its updates will be added to."""
+
+    def of(algo: str) -> list[Batch]:
+        agent_class, seen = algorithms()[algo].agent_class, []
+        update = agent_class.update
+        monkeypatch.setattr(agent_class, "update", lambda agent, batch: (seen.append(batch), update(agent, batch))[1])
+        return seen
+
+    return of
+
+
+@pytest.mark.parametrize("algo", ABLE)
+def test_half_of_every_online_batch_is_of_the_dataset(algo, pendulum_file, tmp_path, batches):
+    seen = batches(algo)
+    run = zoo.train(
+        algo, env="pendulum", dataset=pendulum_file, steps=20, online_steps=30, eval_every=10,
+        run_dir=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    assert [step for step, _ in run.evaluations] == [10, 20, 30, 40, 50]
+    assert [len(batch.index) for batch in seen] == [32] * 50
+    for step, batch in enumerate(seen[20:]):
+        assert batch.index[16:].max() <= step  # what was collected so far
+    assert max(int(batch.index[:16].max()) for batch in seen[20:]) > 30
+
+
+def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_file, tmp_path, batches, monkeypatch):
+    seen, steps, step = batches("iql"), [], Rollout.step
+    monkeypatch.setattr(Rollout, "step", lambda envs, action: (steps.append(step(envs, action)), steps[-1])[1])
+    zoo.train(
+        "iql", env="pendulum", dataset=pendulum_file, steps=1, online_steps=250, eval_every=500,
+        run_dir=tmp_path / "run",
+        **SMALL | {"algo_config": SMALL["algo_config"] | {"normalize_obs": True, "normalize_reward": True}},
+    )  # fmt: skip
+    with h5py.File(pendulum_file) as file:
+        obs, reward = file["observations"][()], file["rewards"][()]
+        ends = np.flatnonzero(file["terminals"][()].astype(bool) | file["timeouts"][()].astype(bool)) + 1
+    returns = [part.sum() for part in np.split(reward, ends) if len(part)]
+    mean, std, scale = obs.mean(0), obs.std(0), 1000 / (max(returns) - min(returns))
+    for batch in seen[1:]:
+        for place, got_obs, got_reward in zip(batch.index[16:], batch.obs[16:], batch.reward[16:], strict=True):
+            given = steps[int(place)]
+            np.testing.assert_allclose(got_obs, (given.obs[0].numpy() - mean) / std, rtol=0.01, atol=0.01)
+            np.testing.assert_allclose(got_reward, float(given.reward[0]) * scale, rtol=1e-4)
+
+
+def test_sac_takes_the_share_that_it_was_told_from_the_dataset(pendulum_file, tmp_path, batches):
+    seen = batches("sac")
+    zoo.train(
+        "sac", env="pendulum", dataset=pendulum_file, steps=40, eval_every=40, run_dir=tmp_path / "run",
+        eval_episodes=1, logger="none",
+        algo_config={"hidden": [16], "batch_size": 32, "learning_starts": 20, "offline_fraction": 0.25},
+    )  # fmt: skip
+    assert {len(batch.index) for batch in seen} == {32}
+    assert max(int(batch.index[:24].max()) for batch in seen) < 40  # its own
+    assert max(int(batch.index[24:].max()) for batch in seen) > 40  # the dataset's
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["dataset"]["transitions"] > 40

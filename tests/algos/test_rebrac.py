@@ -1,0 +1,76 @@
+"""ReBRAC's losses against NumPy with the noise of the same seed, and what the dataset does next."""
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.algos.rebrac import Config, ReBRAC, SarsaBatch
+from zoo.datasets import Arrays, Dataset
+from zoo.envs import Spec
+
+
+def make(spec, **settings) -> ReBRAC:
+    torch.manual_seed(1)
+    agent = ReBRAC(spec, Config(hidden=[16, 16], **settings)).double()
+    with torch.no_grad():
+        for network in (agent.target_critic, agent.critic, agent.target_actor, agent.actor):
+            for parameter in network.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return agent
+
+
+def sarsa(batch) -> SarsaBatch:
+    *fields, index = batch
+    return SarsaBatch(*fields, batch.action.flip(0), index % 3 != 0)
+
+
+def normalized_network(ensemble, m: int, x: np.ndarray) -> np.ndarray:
+    """One member, `[B]`: after every hidden layer ReLU, then (x - mean) / sqrt(variance + 1e-5) * weight + bias."""
+    p = [parameter[m].detach().numpy() for parameter in ensemble.parameters()]
+    for i in range(0, len(p) - 2, 4):
+        x = np.maximum(x @ p[i] + p[i + 1], 0)
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * p[i + 2] + p[i + 3]
+    return (x @ p[-2] + p[-1])[:, 0]
+
+
+def q_values(ensemble, obs, action) -> np.ndarray:
+    inputs = np.concatenate([obs, action], -1)
+    return np.stack([normalized_network(ensemble, m, inputs) for m in (0, 1)])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+def test_critic_loss_is_equation_4(spec, make_batch, network, penalty):
+    agent, batch = make(spec, critic_penalty=penalty), sarsa(make_batch())
+    low, high = np.array(spec.action_low), np.array(spec.action_high)
+    torch.manual_seed(3)
+    noise = np.clip(0.2 * torch.randn(batch.action.shape, dtype=torch.float64).numpy(), -0.5, 0.5)
+    action = (low + high) / 2 + (high - low) / 2 * np.tanh(network(agent.target_actor.net, batch.next_obs.numpy()))
+    action = np.clip(action + noise * (high - low) / 2, low, high)
+    distance = ((action - batch.next_action.numpy()) ** 2).sum(-1)
+    next_q = q_values(agent.target_critic, batch.next_obs, action).min(0) - penalty * distance * batch.follows.numpy()
+    target = batch.reward.numpy() + 0.99 * ~batch.terminated.numpy() * next_q
+    expected = ((q_values(agent.critic, batch.obs, batch.action) - target) ** 2).mean(-1).sum()
+    torch.manual_seed(3)
+    assert agent.update(batch)["critic_loss"].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("normalize_q", [True, False])
+def test_actor_loss_is_equation_5(spec, make_batch, network, normalize_q):
+    agent, batch = make(spec, actor_penalty=0.3, normalize_q=normalize_q), sarsa(make_batch())
+    low, high = np.array(spec.action_low), np.array(spec.action_high)
+    action = (low + high) / 2 + (high - low) / 2 * np.tanh(network(agent.actor.net, batch.obs.numpy()))
+    q = q_values(agent.critic, batch.obs, action).min(0)
+    scale = 1 / np.abs(q).mean() if normalize_q else 1
+    expected = (0.3 * ((action - batch.action.numpy()) ** 2).sum(-1) - scale * q).mean()
+    assert agent.actor_loss(batch).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_next_action_is_the_episodes_and_its_last_step_has_none():
+    flags = np.array([False, False, True, False, True])
+    action = np.arange(5, dtype=np.float32)[:, None]
+    obs = np.zeros((5, 3), np.float32)
+    terminated = flags & (np.arange(5) == 2)
+    arrays = Arrays(obs, action, np.zeros(5, np.float32), obs, terminated, flags & ~terminated)
+    following, follows = Dataset(arrays, Spec((3,), (-9.0,), (9.0,)), torch.device("cpu")).next_action()
+    assert follows.tolist() == [True, True, False, True, False]
+    assert following[follows, 0].tolist() == [1.0, 2.0, 4.0]
