@@ -2,6 +2,7 @@
 
     pip install -e '.[peers,envpool,atari]' && pip install --no-deps 'd3rlpy==2.8.1'
     OMP_NUM_THREADS=1 python benchmarks/speed.py            # everything that is installed
+    OMP_NUM_THREADS=1 python benchmarks/speed.py td3_bc cql --corl CORL/algorithms/offline
     OMP_NUM_THREADS=3 python benchmarks/speed.py vector --threads 3
 
 Every subject of a section gets the same shapes and settings (iql, sac: Hopper's, batches of 256, two hidden layers of
@@ -19,8 +20,9 @@ import importlib.util
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,18 +31,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.algos import dqn, iql, ppo, sac
+from zoo.algos import cql, dqn, iql, ppo, sac, td3_bc
+from zoo.benchmarks import corl
 from zoo.buffers import ReplayBuffer, Transition, replay_buffer
 from zoo.datasets import Arrays, Dataset
 from zoo.envs import EnvConfig, Spec, make
 from zoo.rollout import Rollout
 from zoo.run import compile_update
+from zoo.samplers import SAMPLERS, SamplerConfig
 
 OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper
 EPISODE = 1_000
 CPU = torch.device("cpu")
 PONG = "ALE/Pong-v5"
-ENVPOOL, SB3 = (importlib.util.find_spec(name) is not None for name in ("envpool", "stable_baselines3"))
+SPEC = Spec((OBS_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+ENVPOOL, SB3, D3RLPY = (
+    importlib.util.find_spec(name) is not None for name in ("envpool", "stable_baselines3", "d3rlpy")
+)
 
 Subject = Callable[[int], None]  # runs that many updates
 
@@ -72,13 +79,32 @@ def repeat(step: Callable[[], object]) -> Subject:
     return run
 
 
-def zoo_iql(arrays: Arrays, compiled: bool) -> Subject:
-    """`algos/iql.py`'s loop."""
-    spec = Spec((OBS_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
-    data = Dataset(arrays, spec, CPU)
-    agent = iql.IQL(spec, iql.Config())
+def updates(agent: Any, arrays: Arrays, compiled: bool, *arguments: Iterator[Any]) -> Subject:
+    """An offline algorithm's loop: batches and, beside them, what its update takes."""
+    data = Dataset(arrays, SPEC, CPU)
     update = compile_update(agent.update) if compiled else agent.update
-    return repeat(lambda: update(data.sample(BATCH_SIZE)))
+    return repeat(lambda: update(data.sample(BATCH_SIZE), *map(next, arguments)))
+
+
+def in_bfloat16(subject: Subject) -> Subject:
+    """The same with `matmul_precision=medium`."""
+
+    def run(count: int) -> None:
+        torch.set_float32_matmul_precision("medium")
+        subject(count)
+        torch.set_float32_matmul_precision("highest")
+
+    return run
+
+
+def corls(folder: Path, algo: str, arrays: Arrays) -> Subject:
+    """CORL's own class and buffer."""
+    peer = corl.PEERS[algo]
+    module = corl.load_corl(folder / peer.file)
+    buffer = module.ReplayBuffer(OBS_DIM, ACTION_DIM, len(arrays.reward), device="cpu")
+    buffer.load_d4rl_dataset(dict(zip(corl.FIELDS, [*arrays[:4], arrays.terminated], strict=True)))
+    update = getattr(peer.build(module, SPEC, 1_000_000), peer.update)
+    return repeat(lambda: update(buffer.sample(BATCH_SIZE)))
 
 
 def eager_style_iql(arrays: Arrays) -> Subject:
@@ -129,8 +155,8 @@ def eager_style_iql(arrays: Arrays) -> Subject:
     return repeat(step)
 
 
-def d3rlpy_iql(arrays: Arrays) -> Subject:
-    """d3rlpy's IQL: sampling from its buffer and its update."""
+def d3rlpys(config: Any, arrays: Arrays) -> Subject:
+    """One of d3rlpy's algorithms: sampling from its buffer and its update."""
     import d3rlpy
 
     dataset = d3rlpy.dataset.MDPDataset(
@@ -140,7 +166,7 @@ def d3rlpy_iql(arrays: Arrays) -> Subject:
         arrays.terminated.astype(np.float32),
         arrays.truncated.astype(np.float32),
     )
-    algo = d3rlpy.algos.IQLConfig(batch_size=BATCH_SIZE).create(device="cpu:0")
+    algo = config.create(device="cpu:0")
     algo.build_with_dataset(dataset)
     return repeat(lambda: algo.update(dataset.sample_transition_batch(BATCH_SIZE)))
 
@@ -300,12 +326,12 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
     threads = f"{torch.get_num_threads()} thread" + "s" * (torch.get_num_threads() > 1)
     print(f"\n{title}: {rounds} rounds of {count}, {threads}, torch {torch.__version__}", flush=True)
     peers = [name for name in subjects if not name.startswith("zoo")]
-    print(f"  {'':<28}{'median /s':>10}{'min':>8}{'max':>8}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
+    print(f"  {'':<28}{'median /s':>10}{'min':>10}{'max':>10}" + "".join(f"{'x ' + peer:>24}" for peer in peers))
     for name, taken in seconds.items():
         speeds = [count * worth / one for one in taken]
         ratios = [statistics.median(p / s for p, s in zip(seconds[peer], taken, strict=True)) for peer in peers]
         columns = "".join(f"{ratio:>24.2f}" for ratio in ratios) if name.startswith("zoo") else ""
-        print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>8.1f}{max(speeds):>8.1f}{columns}")
+        print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>10.1f}{max(speeds):>10.1f}{columns}")
 
 
 def eager_and_compiled(subject: Callable[[bool], Subject], name: str = "zoo") -> dict[str, Subject]:
@@ -316,10 +342,61 @@ def eager_and_compiled(subject: Callable[[bool], Subject], name: str = "zoo") ->
 def time_iql(args: argparse.Namespace) -> None:
     """Updates on random data."""
     arrays = random_arrays(args.transitions)
-    subjects = eager_and_compiled(partial(zoo_iql, arrays)) | {"eager style": eager_style_iql(arrays)}
-    if importlib.util.find_spec("d3rlpy"):
-        subjects["d3rlpy"] = d3rlpy_iql(arrays)
+    subjects = eager_and_compiled(lambda compiled: updates(iql.IQL(SPEC, iql.Config()), arrays, compiled))
+    subjects["eager style"] = eager_style_iql(arrays)
+    if D3RLPY:
+        from d3rlpy.algos import IQLConfig
+
+        subjects["d3rlpy"] = d3rlpys(IQLConfig(batch_size=BATCH_SIZE), arrays)
     compare("IQL, updates/s", subjects, args.rounds, 60)
+
+
+def time_td3_bc(args: argparse.Namespace) -> None:
+    """Updates on random data."""
+    arrays = random_arrays(args.transitions)
+    subjects = eager_and_compiled(
+        lambda compiled: updates(td3_bc.TD3BC(SPEC, td3_bc.Config()), arrays, compiled, itertools.cycle((False, True)))
+    )
+    if args.corl:
+        subjects["CORL"] = corls(args.corl, "td3_bc", arrays)
+    if D3RLPY:
+        from d3rlpy.algos import TD3PlusBCConfig
+
+        subjects["d3rlpy"] = d3rlpys(TD3PlusBCConfig(batch_size=BATCH_SIZE), arrays)
+    compare("TD3+BC, updates/s", subjects, args.rounds, 60)
+
+
+def time_cql(args: argparse.Namespace) -> None:
+    """Updates on random data, CORL's shape: three hidden layers of 256, no learned weight."""
+    arrays = random_arrays(args.transitions)
+    subjects = eager_and_compiled(lambda compiled: updates(cql.CQL(SPEC, cql.Config()), arrays, compiled))
+    in_half = eager_and_compiled(
+        lambda compiled: updates(cql.CQL(SPEC, cql.Config()), arrays, compiled), "zoo, bfloat16"
+    )
+    subjects |= {name: in_bfloat16(subject) for name, subject in in_half.items()}
+    if args.corl:
+        subjects["CORL"] = corls(args.corl, "cql", arrays)
+    if D3RLPY:
+        from d3rlpy.algos import CQLConfig
+        from d3rlpy.models import VectorEncoderFactory
+
+        shape = VectorEncoderFactory([256, 256, 256])
+        config = CQLConfig(
+            batch_size=BATCH_SIZE, actor_encoder_factory=shape, critic_encoder_factory=shape, alpha_learning_rate=0.0
+        )
+        subjects["d3rlpy"] = d3rlpys(config, arrays)
+    compare("CQL, updates/s", subjects, args.rounds, 5)
+
+
+def time_samplers(args: argparse.Namespace) -> None:
+    """Batches out of 1,000,000 transitions, and where they lie alone."""
+    arrays = random_arrays(1_000_000)
+    data = {name: Dataset(arrays, SPEC, CPU, SamplerConfig(name)) for name in SAMPLERS}
+    drawn = {name if name == "uniform" else f"zoo, {name}": one for name, one in data.items()}
+    batches = {name: repeat(partial(one.sample, BATCH_SIZE)) for name, one in drawn.items()}
+    compare(f"batches of {BATCH_SIZE} of 1,000,000/s", batches, args.rounds, 2_000)
+    places = {name: repeat(partial(one.sampler, BATCH_SIZE)) for name, one in drawn.items()}
+    compare("their places alone/s", places, args.rounds, 2_000)
 
 
 def time_sac(args: argparse.Namespace) -> None:
@@ -386,7 +463,10 @@ def time_atari(args: argparse.Namespace) -> None:
     compare(f"PPO on 8 Pong ({backend}), environment steps/s", subjects, max(1, args.rounds // 3), 1, worth=1_024)
 
 
-SECTIONS = {"iql": time_iql, "sac": time_sac, "ppo": time_ppo, "vector": time_vector, "atari": time_atari}
+SECTIONS = {
+    "iql": time_iql, "td3_bc": time_td3_bc, "cql": time_cql, "samplers": time_samplers, "sac": time_sac,
+    "ppo": time_ppo, "vector": time_vector, "atari": time_atari,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -395,7 +475,8 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--transitions", type=int, default=200_000, help="of iql's data")
+    parser.add_argument("--transitions", type=int, default=200_000, help="of the offline algorithms' data")
+    parser.add_argument("--corl", type=Path, help="CORL's folder algorithms/offline, to time its classes beside")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
