@@ -72,7 +72,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
     try:
         record = json.loads((run_dir / "run.json").read_text())
-        settings = dict(record["config"])
+        settings = record["config"] | {"preset": None}  # what a preset set is among them
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
     made_by = record["algorithm"]["file"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from zoo.api import reopen
 from zoo.compose import compose
 from zoo.errors import UsageError
 from zoo.presets import preset, short
@@ -34,6 +35,15 @@ def test_a_later_entry_that_is_for_fewer_tasks_counts_more():
 )
 def test_a_dataset_is_known_by_any_of_its_names(name):
     assert short(name) == "medium"
+
+
+def test_a_run_with_a_preset_is_evaluated_and_resumed_with_what_it_set(zoo, tmp_path):
+    quick = ("eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.batch_size=8")
+    run = ("run", "algo=riql", "env=hopper", "corruption=random-obs", "preset=paper", "steps=4", "run_dir=run", *quick)
+    assert zoo(*run).code == 0
+    result = zoo("eval", "run", "--episodes", "1")
+    assert result.code == 0, result.err
+    assert reopen(tmp_path / "run")[0].algo.sigma == 0.1
 
 
 def test_the_command_line_counts_more():
