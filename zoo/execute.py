@@ -17,12 +17,15 @@ from omegaconf import OmegaConf
 
 from zoo import checkpoint
 from zoo.config import RunConfig
+from zoo.corruption import CorruptionConfig
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.provenance import provenance
 from zoo.registry import Algorithm
 from zoo.run import Run
+from zoo.samplers import SamplerConfig
 
 LOCK = ".lock"
+DEFAULTS = (SamplerConfig.name, CorruptionConfig.name)
 
 
 def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
@@ -74,8 +77,11 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
     """The run's new folder, and all that had to be made for it, innermost first."""
     if config.run_dir is None:
-        data = "" if algorithm.setting == "online" else "-" + re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem)
-        name = f"{algorithm.name}{data}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        parts = [algorithm.name]
+        if algorithm.setting != "online":
+            parts.append(re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem))
+            parts += [given for given in (config.sampler.name, config.corruption.name) if given not in DEFAULTS]
+        name = f"{'-'.join(parts)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = Path("runs") / config.env.name / name
     else:
         run_dir = Path(config.run_dir).expanduser()

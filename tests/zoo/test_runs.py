@@ -261,6 +261,15 @@ def test_multirun_finds_a_typing_error_in_the_last_run_before_the_first_begins(z
     assert not list(tmp_path.iterdir())
 
 
+def test_a_runs_folder_tells_its_sampler_and_corruption(zoo, tmp_path, pendulum_file):
+    run = ("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=2", "eval_episodes=1", "logger=none")
+    assert zoo(*run).code == 0
+    assert zoo(*run, "sampler=top", "corruption=random-obs").code == 0
+    stem = pendulum_file.stem
+    names = sorted(path.name.partition("-seed0-")[0] for path in tmp_path.glob("runs/pendulum/*"))
+    assert names == [f"bc-{stem}", f"bc-{stem}-top-random-obs"]
+
+
 def test_multirun_into_one_folder_is_refused_at_once(zoo, tmp_path, pendulum_file):
     result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=one", "seed=0,1")
     assert result.code == 2
