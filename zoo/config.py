@@ -36,9 +36,7 @@ class RunConfig:
     compile: bool = False  # torch.compile the update: 15 s at the start, then 1.25 to 3 times as fast on a CPU
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
     logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
-    run_dir: str | None = (
-        None  # where everything is written; null makes one in runs/<env>/, named after the run
-    )
+    run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
     resume: str | None = None  # a run's directory to continue from its last checkpoint
 
     def __post_init__(self) -> None:
