@@ -81,15 +81,10 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
 
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
-    defaults = [
-        "schema",
-        {"algo": chosen.name},
-        {"env": "???"},
-        {"sampler": "uniform"},
-        {"corruption": "none"},
-        "_self_",
-    ]
-    store.store(name="run", node={"defaults": defaults})
+    groups = {
+        "algo": chosen.name, "env": "???", "sampler": SamplerConfig.name, "corruption": CorruptionConfig.name,
+    }  # fmt: skip
+    store.store(name="run", node={"defaults": ["schema", *({key: name} for key, name in groups.items()), "_self_"]})
     store.store(group="algo", name=chosen.name, node=config_class)
     for name in SAMPLERS:
         store.store(group="sampler", name=name, node=SamplerConfig(name))

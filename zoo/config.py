@@ -15,12 +15,8 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
-    sampler: SamplerConfig = field(
-        default_factory=SamplerConfig
-    )  # how a dataset is drawn from: uniform, return, advantage, top
-    corruption: CorruptionConfig = field(
-        default_factory=CorruptionConfig
-    )  # random- or adversarial-, and obs, action, ...: see below
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of a dataset: uniform, return, advantage, top
+    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings for this task from configs/presets: paper; what is given counts more
     steps: int = 1_000_000  # gradient updates offline, environment steps online
     online_steps: int = 0  # of offline algorithms that can: environment steps after the updates, an update each

@@ -14,7 +14,7 @@ import torch
 from zoo import checkpoint, datasets
 from zoo.agent import Agent, Metrics
 from zoo.config import RunConfig
-from zoo.corruption import corrupt
+from zoo.corruption import CorruptionConfig, corrupt
 from zoo.datasets import Dataset
 from zoo.envs import Spec, in_envpool, make, resolve_backend, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
@@ -114,7 +114,7 @@ class Run:
                 f"dataset={name} is not the data this run began with: its content has changed. Start a new run."
             )
         corruption = self.config.corruption
-        if corruption.name != "none":
+        if corruption.name != CorruptionConfig.name:
             arrays, changed = corrupt(arrays, corruption, self.config.seed)
             described["corrupted"] = changed
         self.record["dataset"] = described
