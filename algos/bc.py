@@ -65,8 +65,7 @@ def train(run: Run, config: Config) -> BC:
     data.top_episodes(config.top_fraction)
     agent = BC(data.spec, config)
     if config.normalize_obs:
-        agent.normalizer.fit(data.obs)
-        data.map_obs(agent.normalizer)
+        data.normalize_obs(agent.normalizer)
     run.track(agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

@@ -136,10 +136,9 @@ def train(run: Run, config: Config) -> EDAC:
     data = run.dataset()
     agent = EDAC(data.spec, config)
     if config.normalize_reward:
-        data.scale_reward(1000 / data.return_range())
+        data.normalize_reward()
     if config.normalize_obs:
-        agent.normalizer.fit(data.obs)
-        data.map_obs(agent.normalizer)
+        data.normalize_obs(agent.normalizer)
     run.track(agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

@@ -128,10 +128,9 @@ def train(run: Run, config: Config) -> IQL:
     data = run.dataset()
     agent = IQL(data.spec, config, decay_steps=run.config.steps + run.config.online_steps)
     if config.normalize_reward:
-        data.scale_reward(1000 / data.return_range())
+        data.normalize_reward()
     if config.normalize_obs:
-        agent.normalizer.fit(data.obs)
-        data.map_obs(agent.normalizer)
+        data.normalize_obs(agent.normalizer)
     if config.value_head != "mse":
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)

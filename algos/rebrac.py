@@ -134,8 +134,7 @@ def train(run: Run, config: Config) -> ReBRAC:
     data = run.dataset()
     agent = ReBRAC(data.spec, config)
     if config.normalize_obs:
-        agent.normalizer.fit(data.obs)
-        data.map_obs(agent.normalizer)
+        data.normalize_obs(agent.normalizer)
     if config.value_head != "mse":
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)

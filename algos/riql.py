@@ -159,7 +159,7 @@ def train(run: Run, config: Config) -> RIQL:
     data = run.dataset()
     agent = RIQL(data.spec, config, decay_steps=run.config.steps)
     if config.normalize_reward:
-        data.scale_reward(1000 / data.return_range())
+        data.normalize_reward()
     if config.normalize_obs:
         agent.normalizer.fit(torch.cat([data.obs, data.next_obs]))
         data.map_obs(agent.normalizer)

@@ -107,10 +107,9 @@ def train(run: Run, config: Config) -> TD3BC:
     data = run.dataset()
     agent = TD3BC(data.spec, config)
     if config.normalize_reward:
-        data.scale_reward(1000 / data.return_range())
+        data.normalize_reward()
     if config.normalize_obs:
-        agent.normalizer.fit(data.obs)
-        data.map_obs(agent.normalizer)
+        data.normalize_obs(agent.normalizer)
     if config.value_head != "mse":
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)

@@ -24,6 +24,7 @@ from zoo.buffers import Batch, gather
 from zoo.catalog import Source, parse_mixture, resolve
 from zoo.envs import EnvConfig, Spec
 from zoo.errors import RunError, UsageError
+from zoo.nn import Normalizer
 from zoo.returns import discounted_sum
 from zoo.samplers import SamplerConfig, make_sampler, top_weights
 
@@ -405,6 +406,21 @@ class Dataset:
         """Multiplies every reward."""
         self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
 
+    def normalize_obs(self, normalizer: Normalizer) -> None:
+        """Fits it to the observations and normalizes them, and the next ones."""
+        normalizer.fit(self.obs)
+        self.map_obs(normalizer)
+
+    def normalize_reward(self) -> None:
+        """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError where that is 0."""
+        spread = float(self.episode_returns.max() - self.episode_returns.min())
+        if spread == 0:
+            raise UsageError(
+                "every episode of this dataset has the same return, so its range cannot scale rewards. "
+                "Type: algo.normalize_reward=false"
+            )
+        self.scale_reward(1000 / spread)
+
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The least and the largest discounted return from any transition on.
 
@@ -427,16 +443,6 @@ class Dataset:
     def next_action(self) -> tuple[Tensor, Tensor]:
         """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
         return self.action.roll(-1, 0), ~(self.terminated | self.truncated)
-
-    def return_range(self) -> float:
-        """Largest minus smallest episode return. Raises UsageError where it is 0: rewards are divided by it."""
-        value = float(self.episode_returns.max() - self.episode_returns.min())
-        if value == 0:
-            raise UsageError(
-                "every episode of this dataset has the same return, so its range cannot scale rewards. "
-                "Type: algo.normalize_reward=false"
-            )
-        return value
 
     def top_episodes(self, fraction: float) -> None:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
