@@ -1,6 +1,6 @@
 """Names -> vector environments with one autoreset rule, and the reference scores that normalize their returns."""
 
-from zoo.envs import dmc, minatar  # noqa: F401 - their environments are Gymnasium's from here on
+from zoo.envs import dmc, minatar, pointmaze  # noqa: F401 - their environments are Gymnasium's from here on
 from zoo.envs.config import EnvConfig, Spec
 from zoo.envs.make import make, resolve_backend
 from zoo.envs.names import exists, in_envpool, known, time_limit

@@ -1,13 +1,20 @@
 """Which environments there are, which of them EnvPool has, and which package has the others."""
 
+import contextlib
 import importlib
+import io
 
 import gymnasium
 
 from zoo.envs import dmc
 
 # ids that begin so -> the package that has them, and the zoo's extra that installs it
-PACKAGES = {"ALE/": ("ale_py", "atari"), "minatar/": ("minatar", "minatar"), "MiniGrid-": ("minigrid", "minigrid")}
+PACKAGES = {
+    "ALE/": ("ale_py", "atari"),
+    "minatar/": ("minatar", "minatar"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "PointMaze": ("gymnasium_robotics", "robotics"),
+}
 
 # EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
@@ -42,7 +49,8 @@ def load_package(env_id: str) -> None:
     for prefix, (package, extra) in PACKAGES.items():
         if env_id.startswith(prefix):
             try:
-                importlib.import_module(package)
+                with contextlib.redirect_stderr(io.StringIO()):  # some print news of their environments
+                    importlib.import_module(package)
             except ImportError as error:
                 raise ValueError(f"env={env_id} needs {package}. Type: pip install 'rl-zoo[{extra}]'") from error
 

@@ -28,6 +28,7 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+SCRIPTED_KINDS = {"PointMazeStitch-v0": ("waypoint",)}  # what controllers made for one environment give
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,13 @@ def resolve(env: "EnvConfig", name: str) -> Source:
 
 def _ways(env: "EnvConfig", name: str) -> str:
     known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
-    kind = name if name in D4RL_KINDS else "medium"
+    scripted = SCRIPTED_KINDS.get(env.id, ())
+    kind = name if name in D4RL_KINDS + scripted else (*scripted, "medium")[0]
+    hours = "" if kind in scripted else " (3 hours on one core; with --steps 300000, one)"
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
     return (
         f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make one: zoo data make {env.name} {kind} (3 hours on one core; with --steps 300000, one); "
+        f"Make one: zoo data make {env.name} {kind}{hours}; "
         f"import one: zoo data import FILE.hdf5 {env.name}/{new}; "
         f"or download one: minari download mujoco/{env.name}/medium-v0."
     )

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo import checkpoint
+from zoo import checkpoint, waypoints
 from zoo.api import build_agent, reopen
-from zoo.catalog import D4RL_KINDS, parse_mixture
+from zoo.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
 from zoo.compose import compose
 from zoo.config import RunConfig
 from zoo.datasets import Arrays, cut_at_breaks
@@ -165,9 +165,11 @@ class Collector:
             self.evaluations = _evaluations(run_dir)
 
     def part(self, kind: str) -> Part:
-        """One of D4RL's kinds other than medium-expert."""
+        """One of D4RL's kinds other than medium-expert, or of the environment's own."""
         if kind not in self._parts:
-            if kind == "random":
+            if kind == "waypoint":
+                self._parts[kind] = Part(waypoints.collect(self.size, self.seed), 0, None)
+            elif kind == "random":
                 arrays = collect(self.env, Rollout.random_action, self.size, self.seed + SEED_OFFSET[kind])
                 self._parts[kind] = Part(arrays, 0, None)
             elif kind == "medium-replay":
@@ -274,10 +276,11 @@ def _evaluations(run_dir: Path) -> dict[int, float]:
         return {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
 
 
-def check_kinds(text: str) -> bool:
+def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
     kinds = [kind for _, kind in parse_mixture(text)]
+    scripted = SCRIPTED_KINDS.get(env.id, ())
     for kind in kinds:
-        if kind not in D4RL_KINDS:
-            raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, D4RL_KINDS)}")
-    return any(kind != "random" for kind in kinds)
+        if kind not in (*D4RL_KINDS, *scripted):
+            raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, (*D4RL_KINDS, *scripted))}")
+    return any(kind != "random" and kind not in scripted for kind in kinds)

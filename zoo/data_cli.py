@@ -9,7 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zoo.catalog import D4RL_KINDS, FILE_SUFFIXES, ZOO_NAMESPACE, Source, at_hand, parse_mixture, resolve, store
+from zoo.catalog import (
+    D4RL_KINDS,
+    FILE_SUFFIXES,
+    SCRIPTED_KINDS,
+    ZOO_NAMESPACE,
+    Source,
+    at_hand,
+    parse_mixture,
+    resolve,
+    store,
+)
 from zoo.errors import Interrupted, RunError, UsageError, nearest
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
@@ -23,11 +33,14 @@ usage: zoo data COMMAND
   zoo data show hopper/demo           size, returns, lengths; draws their distribution as a PNG
   zoo data make hopper medium         train the zoo's SAC and collect data with it: random, medium, medium-replay,
                                       expert, medium-expert
+                                      pointmaze-stitch without a kind: the detours of its paper
   zoo data import FILE hopper/NAME    take a D4RL-layout HDF5 file into the local Minari store
   zoo data verify hopper/demo         is it whole, finite, and of this environment?
 
   zoo data COMMAND --help says more about each."""
 
+SIZE = 1_000_000  # transitions of each of D4RL's kinds
+SCRIPTED_SIZE = 200_000  # 1,000 episodes of Point Maze
 STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
 
 
@@ -113,7 +126,10 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
 def _spec(env: "EnvConfig") -> "Spec":
     from zoo.envs import Spec, make
 
-    envs = make(env, 1)
+    try:
+        envs = make(env, 1)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     envs.close()
     return Spec.of(envs.single_observation_space, envs.single_action_space)
 
@@ -270,16 +286,17 @@ def make_command(arguments: list[str]) -> int:
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
-        "A command that was stopped goes on where it was when it is repeated.",
+        "A command that was stopped goes on where it was when it is repeated. pointmaze-stitch has a kind of its own, "
+        "waypoint, which takes no training: a controller's detours.",
     )
     parser.add_argument("env")
     parser.add_argument(
-        "kinds", nargs="+", metavar="KIND",
-        help=f"{', '.join(D4RL_KINDS)}, or with --name a mixture such as medium-replay+30%%medium; "
-        "then settings of the training run, key=value",
+        "kinds", nargs="*", metavar="KIND",
+        help=f"{', '.join(D4RL_KINDS)}, or the environment's own, or with --name a mixture such as "
+        "medium-replay+30%%medium; then settings of the training run, key=value",
     )  # fmt: skip
     parser.add_argument(
-        "--size", type=int, default=1_000_000, help="transitions of each kind, at least (default 1,000,000)"
+        "--size", type=int, help=f"transitions of each kind, at least (default {SIZE:,}; {SCRIPTED_SIZE:,} of waypoint)"
     )
     parser.add_argument("--steps", type=int, default=1_000_000, help="training steps of the expert (default 1,000,000)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything (default 0)")
@@ -296,7 +313,7 @@ def make_command(arguments: list[str]) -> int:
     from zoo.datasets import concatenate, write_minari
 
     run_dir = args.run
-    if run_dir is None and any(check_kinds(kind) for kind in kinds):
+    if run_dir is None and any(check_kinds(kind, env) for kind in kinds):
         run_dir = Path("runs") / env.name / f"sac-data-seed{args.seed}"
         print(
             f"training sac for {args.steps:,} steps in {run_dir}: about "
@@ -323,7 +340,7 @@ def make_command(arguments: list[str]) -> int:
         metadata = {
             "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
             "author": {"rl-zoo"},
-            "algorithm_name": "SAC" if run_dir else "uniform random actions",
+            "algorithm_name": "SAC" if run_dir else "none: controllers and random actions",
             "zoo": origin,
         }
         flat = args.out is None  # what is made for elsewhere is to be small
@@ -341,6 +358,11 @@ def _check_make(
     args: argparse.Namespace, kinds: list[str], overrides: list[str]
 ) -> tuple["EnvConfig", dict[str, Path]]:
     """All that can be wrong with the request, before an hour is spent on it."""
+    env = environment(args.env)
+    scripted = SCRIPTED_KINDS.get(env.id, ())
+    kinds = kinds or list(scripted)
+    if args.size is None:
+        args.size = SCRIPTED_SIZE if set(kinds) <= set(scripted) else SIZE
     for option in ("size", "steps"):
         if getattr(args, option) < 1:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least 1.")
@@ -350,13 +372,12 @@ def _check_make(
         raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
-    env = environment(args.env)
     from zoo.collect import check_kinds, open_run
     from zoo.datasets import check_free
 
     for kind in kinds:
-        check_kinds(kind)
-        if kind not in D4RL_KINDS and not args.name:
+        check_kinds(kind, env)
+        if kind not in D4RL_KINDS + scripted and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if _spec(env).num_actions is not None:
         raise UsageError(f"SAC needs continuous actions; {env.name} has {_spec(env).num_actions} discrete ones.")

@@ -126,7 +126,7 @@ def test_show_without_matplotlib_says_how_to_install_it(zoo, mine, monkeypatch) 
         ("import ../mine.hdf5 pendulum/other-v2", ["other-v2 cannot be a dataset's name"]),
         ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
         ("verify pendulum/mien", ["Nearest: mine"]),
-        ("make pendulum", ["required: KIND"]),
+        ("make pendulum", ["no kind of dataset is given", "random, medium, medium-replay"]),
         ("make pendulum expret", ["expret is not a kind of dataset", "Nearest: expert"]),
         ("make cartpole random", ["SAC needs continuous actions", "cartpole"]),
         ("make pendulum random+10%expert", ["is a mixture", "--name"]),

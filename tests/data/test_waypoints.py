@@ -1,0 +1,88 @@
+"""Point Maze's scripted data: detours, and no episode that takes the best way."""
+
+import numpy as np
+import pytest
+
+from zoo import cli, waypoints
+from zoo.datasets import Arrays, read_minari
+
+pytest.importorskip("gymnasium_robotics")
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    """Twenty episodes, five of each kind."""
+    return waypoints.collect(4_000, seed=0)
+
+
+def positions(arrays: Arrays) -> np.ndarray:
+    """`[episodes, steps, 2]`."""
+    return arrays.obs.reshape(-1, 200, 4)[:, :, :2]
+
+
+def visits(arrays: Arrays, cell: tuple[int, int]) -> np.ndarray:
+    """Whether each episode comes to a cell, `[episodes]`."""
+    return (np.abs(positions(arrays) - waypoints.center(cell)).max(-1) < 0.5).any(1)
+
+
+def test_half_of_the_episodes_reach_the_goal_and_only_by_the_left(arrays):
+    at_goal, by_the_left = visits(arrays, (2, 4)), visits(arrays, (2, 1))
+    assert at_goal.sum() == 10
+    assert (at_goal == by_the_left).all()
+    assert visits(arrays, (2, 2)).all()  # where the routes can be joined
+
+
+def test_the_best_way_is_worth_more_than_any_episode(arrays):
+    import gymnasium
+
+    env = gymnasium.make("PointMazeStitch-v0")
+    straight = [waypoints.play(env, seed, [(2, 4)], False, np.random.default_rng(seed))[2].sum() for seed in range(5)]
+    assert min(straight) > 1.3 * arrays.episode_returns.max()
+
+
+def test_episodes_are_whole_and_what_the_environment_did(arrays):
+    assert (arrays.episode_lengths == 200).all()
+    assert not arrays.terminated.any()
+    inside = np.arange(len(arrays.reward)) % 200 < 199
+    np.testing.assert_array_equal(arrays.next_obs[inside], arrays.obs[np.flatnonzero(inside) + 1])
+    assert (np.abs(arrays.action) <= 1).all()
+
+
+def test_the_seed_decides():
+    one, again, other = (waypoints.collect(800, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not np.array_equal(one.obs, other.obs)
+
+
+@pytest.mark.parametrize(
+    ("start", "goal", "cells"),
+    [
+        ((1, 2), (2, 2), [(2, 2)]),
+        ((1, 2), (2, 4), [(2, 2), (2, 3), (2, 4)]),
+        ((2, 1), (2, 4), [(2, 2), (2, 3), (2, 4)]),
+        ((1, 1), (2, 4), [(1, 2), (2, 2), (2, 3), (2, 4)]),  # as short as by (2, 1)
+        ((2, 2), (2, 2), [(2, 2)]),
+    ],
+)
+def test_a_path_goes_through_free_cells(start, goal, cells):
+    assert waypoints.path(start, goal) == cells
+
+
+def test_positions_and_cells_are_two_ways_to_say_the_same():
+    for row, column in ((1, 1), (1, 2), (2, 4)):
+        assert waypoints.cell_of(waypoints.center((row, column)) + np.array([0.49, -0.49])) == (row, column)
+
+
+def test_make_needs_no_kind_and_no_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    assert cli.main(["data", "make", "pointmaze-stitch", "--size", "800"]) == 0
+    assert "pointmaze-stitch/waypoint" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [tmp_path / "store"]
+    made = read_minari(tmp_path / "store" / "zoo" / "pointmaze-stitch" / "waypoint-v0" / "data")
+    assert all(np.array_equal(a, b) for a, b in zip(made, waypoints.collect(800, 0), strict=True))
+
+
+def test_other_environments_have_no_such_kind(capsys):
+    assert cli.main(["data", "make", "pendulum", "waypoint"]) == 2
+    assert "waypoint is not a kind of dataset" in capsys.readouterr().err

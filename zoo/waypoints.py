@@ -1,0 +1,115 @@
+"""Scripted data of Point Maze: episodes of a controller that steers from cell to cell, none of them the best way.
+
+Zhou et al. 2023 (arXiv 2310.19308), section 5.1, as their code has it (github zhaoyizhou1123/mbrcsl, `envs/pointmaze`):
+half of the episodes go from the start down to the cell below and stay there; the other half go to the goal, but round
+by the left, and stop at each corner. A quarter of all wander about at random once they are there. (The paper lets the
+first half wander; the code the second, and so does this.)
+"""
+
+from collections import deque
+
+import gymnasium
+import numpy as np
+
+from zoo.datasets import Arrays
+from zoo.envs.names import load_package
+from zoo.envs.pointmaze import ENV_ID, MAP, STEPS
+
+Cell = tuple[int, int]
+
+SHORT: list[Cell] = [(2, 2)]
+DETOUR: list[Cell] = [(1, 1), (2, 1), (2, 4)]
+ROUTES = ((SHORT, False), (SHORT, False), (DETOUR, False), (DETOUR, True))  # goals one after another, wanders at last?
+GOAL_NOISE = 0.25  # a goal lies within that of its cell's center
+WAYPOINT_NOISE = 0.2  # and a cell on the way up to that to the lower left
+PROPORTIONAL, DERIVATIVE = 10.0, -1.0  # gains
+NEAR = 0.1  # a cell's center has been passed
+ARRIVED, SLOW = 0.5, 0.5  # a goal is reached, if each velocity is at most that
+
+
+def center(cell: Cell) -> np.ndarray:
+    """Position of a cell's center, the maze's at the origin: `[2]`."""
+    return np.array([cell[1] - (len(MAP[0]) - 1) / 2, (len(MAP) - 1) / 2 - cell[0]])
+
+
+def cell_of(position: np.ndarray) -> Cell:
+    """The cell that a position lies in."""
+    return int(np.floor(len(MAP) / 2 - position[1])), int(np.floor(position[0] + len(MAP[0]) / 2))
+
+
+def path(start: Cell, goal: Cell) -> list[Cell]:
+    """The free cells of a shortest path after `start`, right before left before up before down where there are two."""
+    before: dict[Cell, Cell] = {start: start}
+    queue = deque([start])
+    while goal not in before:
+        row, column = cell = queue.popleft()
+        for neighbor in ((row, column + 1), (row, column - 1), (row - 1, column), (row + 1, column)):
+            if MAP[neighbor[0]][neighbor[1]] == "0" and neighbor not in before:
+                before[neighbor] = cell
+                queue.append(neighbor)
+    cells = [goal]
+    while before[cells[-1]] != start:
+        cells.append(before[cells[-1]])
+    return cells[::-1]
+
+
+class Controller:
+    """Pushes the ball towards a goal, cell by cell, as a spring with a damper would."""
+
+    def __init__(self, goal: Cell, obs: np.ndarray, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.goal = center(goal) + rng.uniform(-GOAL_NOISE, GOAL_NOISE, 2)
+        self.cells = path(cell_of(obs[:2]), goal)
+        self.target = center(self.cells[0])
+
+    def action(self, obs: np.ndarray) -> np.ndarray:
+        """The force `[2]` for an observation `[4]`."""
+        if np.linalg.norm(self.target - obs[:2]) <= NEAR and len(self.cells) > 1:
+            self.cells.pop(0)
+            last = len(self.cells) == 1
+            self.target = self.goal if last else center(self.cells[0]) - self.rng.uniform(0, WAYPOINT_NOISE, 2)
+        force: np.ndarray = np.clip(PROPORTIONAL * (self.target - obs[:2]) + DERIVATIVE * obs[2:], -1, 1)
+        return force
+
+    def arrived(self, obs: np.ndarray, at_any_speed: bool) -> bool:
+        """Whether the goal is reached."""
+        near = np.linalg.norm(self.goal - obs[:2]) <= ARRIVED
+        return bool(near and (at_any_speed or (np.abs(obs[2:]) <= SLOW).all()))
+
+
+def play(env: gymnasium.Env, seed: int, goals: list[Cell], wanders: bool, rng: np.random.Generator) -> list[np.ndarray]:
+    """One episode: observations `[T + 1, 4]`, actions `[T, 2]`, rewards `[T]`."""
+    obs, _ = env.reset(seed=seed)
+    ahead = list(goals)
+    controller = Controller(ahead.pop(0), obs, rng)
+    observations, actions = [obs], []
+    rewards: list[float] = []
+    wandering = False
+    while len(rewards) < STEPS:
+        if not wandering and controller.arrived(obs, at_any_speed=wanders and not ahead):
+            if ahead:
+                controller = Controller(ahead.pop(0), obs, rng)
+            else:
+                wandering = wanders
+        action = rng.uniform(-1, 1, 2) if wandering else controller.action(obs)
+        actions.append(action.astype(np.float32))
+        obs, reward, *_ = env.step(actions[-1])
+        observations.append(obs)
+        rewards.append(float(reward))
+    return [np.array(column, np.float32) for column in (observations, actions, rewards)]
+
+
+def collect(transitions: int, seed: int) -> Arrays:
+    """At least that many transitions, in whole episodes, as many on each route, shuffled."""
+    rng = np.random.default_rng(seed)
+    load_package(ENV_ID)
+    env = gymnasium.make(ENV_ID)
+    episodes = -(-transitions // (STEPS * len(ROUTES))) * len(ROUTES)
+    routes = rng.permutation(np.arange(episodes) % len(ROUTES))
+    played = [play(env, int(rng.integers(2**31)), *ROUTES[route], rng) for route in routes]
+    env.close()
+    obs, action, reward = (np.stack(columns) for columns in zip(*played, strict=True))
+    truncated = np.zeros((episodes, STEPS), bool)
+    truncated[:, -1] = True
+    fields = (obs[:, :-1], action, reward, obs[:, 1:], np.zeros_like(truncated), truncated)
+    return Arrays(*(field.reshape(-1, *field.shape[2:]) for field in fields))
