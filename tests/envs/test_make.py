@@ -20,6 +20,10 @@ def _config(name, backend):
         pytest.importorskip("Box2D")
     if config.id.startswith("ALE/") and backend == "gymnasium":
         pytest.importorskip("ale_py")
+    if name == "pointmaze-stitch":
+        pytest.importorskip("gymnasium_robotics")
+        if backend == "envpool":
+            pytest.skip("EnvPool does not have it")
     return config
 
 
