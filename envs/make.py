@@ -67,8 +67,17 @@ def _explained(env_id: str) -> Iterator[None]:
             yield
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
-    except (gymnasium.error.Error, ImportError) as error:  # a malformed or withdrawn id, a package that is missing
+    except ImportError as error:
+        raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
+    except gymnasium.error.Error as error:  # a malformed or withdrawn id
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
+
+
+def _newest(env_id: str) -> str:
+    """What to say of a later version that needs another package, or none: gym's old MuJoCo."""
+    namespace, name, version = gymnasium.envs.registration.parse_env_id(env_id)
+    newest = gymnasium.envs.registration.find_highest_version(namespace, name)
+    return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
 def _make_one(env_id: str) -> gymnasium.Env:

@@ -67,7 +67,7 @@ def _refusal(env_id, backend="gymnasium"):
         ("Hopper-v99", "`v5`"),
         ("Nowhere/Hopper-v5", "`zoo list`"),
         ("LunarLander-v1", "`LunarLander-v3`"),  # withdrawn
-        ("Hopper-v3", "gymnasium-robotics"),  # moved to another package
+        ("Hopper-v3", "Try env=Hopper-v5"),  # moved to another package
         ("two words", "[namespace/](env-name)-v(version)"),
     ],
 )
