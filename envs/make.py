@@ -67,7 +67,7 @@ def _explained(env_id: str) -> Iterator[None]:
             yield
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
-    except ImportError as error:
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
     except gymnasium.error.Error as error:  # a malformed or withdrawn id
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
