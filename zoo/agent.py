@@ -28,6 +28,12 @@ class Agent(nn.Module):
         """Actions `[B, A]` for observations `[B, ...]`, in the environment's units; deterministic unless `explore`."""
         raise NotImplementedError
 
+    def begin(self, num_envs: int) -> None:
+        """So many episodes begin, one in each row of what `act` is given: what is remembered of others is forgotten."""
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        """What came of the last actions, rewards `[B]`. Only an agent that remembers its episodes makes use of it."""
+
 
 class Policy:
     """A trained agent seen from outside: NumPy in, NumPy out."""
@@ -43,3 +49,16 @@ class Policy:
         single = obs_.ndim == len(self.agent.spec.obs_shape)
         action = self.agent.act(obs_[None] if single else obs_, explore)
         return (action[0] if single else action).cpu().numpy()
+
+    def begin(self, num_envs: int = 1) -> None:
+        """So many episodes begin. To be told where the policy remembers something of them: what return is left."""
+        self.agent.begin(num_envs)
+
+    def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:
+        """What came of the last actions, of a batch or of one observation."""
+        device = next(self.agent.parameters()).device
+        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=device)
+        action_, reward_ = torch.as_tensor(action, device=device), torch.as_tensor(reward, device=device)
+        if obs_.ndim == len(self.agent.spec.obs_shape):
+            obs_, action_ = obs_[None], action_[None]
+        self.agent.observe(obs_, action_, reward_.float().reshape(-1))

@@ -162,10 +162,11 @@ def eval_command(arguments: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     episodes = evaluate(agent, envs, config.seed if args.seed is None else args.seed, args.explore)
-    for index, (episode_return, length) in enumerate(zip(*episodes, strict=True)):
+    for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
         print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     row = summary(episodes, config)
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+    score += f"  success {row['success']:.0%}" if "success" in row else ""
     print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{score}")
     return 0
 

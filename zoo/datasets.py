@@ -22,6 +22,7 @@ from torch import Tensor
 
 from zoo.buffers import Batch, gather
 from zoo.catalog import Source, parse_mixture, resolve
+from zoo.checkpoint import replacing
 from zoo.envs import EnvConfig, Spec
 from zoo.errors import RunError, UsageError
 from zoo.nn import Normalizer
@@ -272,6 +273,19 @@ def _episodes_image(arrays: Arrays) -> bytes:
     return image
 
 
+def write_d4rl(arrays: Arrays, path: Path, attributes: dict[str, str]) -> None:
+    """Writes a D4RL-layout HDF5 file, whole or not at all. Raises RunError where the disk is full."""
+    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    with h5py.File("flat", "w", driver="core", backing_store=False) as file:
+        file.attrs.update(attributes)
+        for name, field in zip(names, arrays, strict=True):
+            file.create_dataset(name, data=field, compression="gzip", shuffle=True)
+        file.flush()
+        image = file.id.get_file_image()
+    with replacing(path) as place:
+        place.write(image)
+
+
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
 
@@ -439,6 +453,13 @@ class Dataset:
         decay[last] = 0
         low, high = discounted_sum(reward, decay).aminmax()
         return float(low), float(high)
+
+    def return_to_go(self) -> Tensor:
+        """What is still to come of each transition's episode, its own reward included, undiscounted: `[N]`."""
+        ended = torch.zeros_like(self.terminated)
+        ended[self.episode_starts + self.episode_lengths - 1] = True
+        total = discounted_sum(self.reward.double(), (~ended).double())
+        return total.to(self.reward)
 
     def next_action(self) -> tuple[Tensor, Tensor]:
         """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""

@@ -71,6 +71,8 @@ class Logger:
     def __init__(
         self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str
     ) -> None:
+        self.run_dir = run_dir
+        self.stage_csv: dict[str, CsvLog] = {}
         self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
         self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
         self.tensorboard = self.wandb = None
@@ -103,6 +105,14 @@ class Logger:
     def evaluation(self, step: int, row: dict[str, Any]) -> None:
         self.evaluations_csv.write({"step": step, **row})
         self._scalars(step, {f"eval/{name}": value for name, value in row.items() if isinstance(value, float)})
+
+    def stage(self, name: str, done: int, values: dict[str, float], seconds: float) -> None:
+        """A row of `<name>.csv`, for one pass of what comes before the steps."""
+        if name not in self.stage_csv:
+            self.stage_csv[name] = CsvLog(self.run_dir / f"{name}.csv", done - 1)
+        values = values | {"seconds": round(seconds, 2)}
+        self.stage_csv[name].write({"step": done, **values})
+        self._scalars(done, {f"{name}/{key}": value for key, value in values.items()})
 
     def _scalars(self, step: int, scalars: dict[str, float]) -> None:
         if self.tensorboard is not None:

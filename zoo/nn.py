@@ -142,11 +142,12 @@ class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs as one batched network: `[B, inputs] -> [members, B, outputs]`."""
 
     def __init__(
-        self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False
-    ) -> None:
+        self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False,
+        activation: type[nn.ReLU | nn.SiLU] = nn.ReLU,
+    ) -> None:  # fmt: skip
         layers: list[nn.Module] = []
         for width in hidden:
-            layers += [EnsembleLinear(members, inputs, width), nn.ReLU(inplace=True)]
+            layers += [EnsembleLinear(members, inputs, width), activation(inplace=True)]
             if layer_norm:
                 layers.append(EnsembleLayerNorm(members, width))
             inputs = width

@@ -36,13 +36,16 @@ class Adam(nn.Module):
         decay: how it falls.
         eps: added to the root of the second moment.
         max_norm: gradients whose norm, over all parameters, is larger are scaled down to it.
+        weight_decay: times the weights, added to their gradients; with `decoupled` taken from the weights themselves,
+            times the learning rate (AdamW, Loshchilov & Hutter 2019, arXiv 1711.05101).
     """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, decay_steps: int | None = None, decay: Decay = cosine,
-        eps: float = 1e-8, max_norm: float | None = None,
+        eps: float = 1e-8, max_norm: float | None = None, weight_decay: float = 0.0, decoupled: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.weight_decay, self.decoupled = weight_decay, decoupled
         self.moved: list[Tensor] = list(parameters)  # in a list, they stay parameters of their own module only
         self.lr, self.decay_steps, self.decay, self.eps, self.max_norm = lr, decay_steps, decay, eps, max_norm
         self.step: Tensor
@@ -65,6 +68,10 @@ class Adam(nn.Module):
                 lr = self.lr * self.decay((step / self.decay_steps).clamp(max=1))
             step.add_(1)
             if torch.compiler.is_compiling():  # cannot trace the fused kernel, and fuses the formula by itself
+                if self.weight_decay and self.decoupled:
+                    torch._foreach_mul_(self.moved, 1 - lr * self.weight_decay)
+                elif self.weight_decay:
+                    gradients = list(torch._foreach_add(gradients, self.moved, alpha=self.weight_decay))
                 unbiased = torch.sqrt(1 - BETA2**step)
                 torch._foreach_lerp_(means, gradients, 1 - BETA1)
                 torch._foreach_mul_(squares, BETA2)
@@ -74,7 +81,8 @@ class Adam(nn.Module):
             else:
                 # the kernel takes it for granted that a gradient lies in memory as its weights do
                 gradients = [gradient.contiguous() for gradient in gradients]
-                torch._fused_adam_(
-                    self.moved, gradients, means, squares, [], [step] * len(self.moved),
-                    lr=lr, beta1=BETA1, beta2=BETA2, weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,
+                fused = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+                fused(
+                    self.moved, gradients, means, squares, [], [step] * len(self.moved), lr=lr, beta1=BETA1,
+                    beta2=BETA2, weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
                 )  # fmt: skip

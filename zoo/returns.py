@@ -1,7 +1,14 @@
-"""Discounted sums over a rollout, in a logarithmic number of vectorized steps rather than a loop over time."""
+"""Discounted sums over a rollout, in a logarithmic number of vectorized steps rather than a loop over time.
+
+And `ReturnToGo`, what a return-conditioned policy is asked for.
+"""
+
+import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
 
 
 def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
@@ -50,3 +57,49 @@ def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor
     first = (reward[0] + before)[None]
     decay = torch.cat([torch.zeros_like(first), discount * (~ended[:-1]).to(reward)])
     return discounted_sum(torch.cat([first, reward[1:]]).flip(0), decay.flip(0)).flip(0)
+
+
+class ReturnToGo(nn.Module):
+    """What is left of the return that each running episode is asked for: a target, less what has been paid.
+
+    The target is saved with the agent that has it; the episodes are not.
+    """
+
+    FAR = 2.0  # spreads of the data's returns beyond the best or the worst of them
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target: Tensor
+        self.register_buffer("target", torch.tensor(math.nan))
+        self._left = torch.zeros(0)
+
+    def aim(self, target: float | None, returns: Tensor) -> str:
+        """Sets the target, or, of None, the best of the returns `[E]`; returns what it is, to be reported.
+
+        Raises:
+            UsageError: it is far outside the returns that a policy could learn from.
+        """
+        low, high = float(returns.min()), float(returns.max())
+        value = high if target is None else target
+        reach = self.FAR * (high - low)
+        if not low - reach <= value <= high + reach:
+            raise UsageError(
+                f"algo.target_return={value:g} is far outside the data, whose episodes return {low:.4g} to {high:.4g}: "
+                "no policy can have learned what it takes. Leave it out for the best of them."
+            )
+        self.target.fill_(value)
+        return f"target return: {value:.4g}; the episodes learned from return {low:.4g} to {high:.4g}"
+
+    def begin(self, num_envs: int) -> None:
+        """So many episodes begin."""
+        self._left = self.target.repeat(num_envs)
+
+    def left(self, num_envs: int) -> Tensor:
+        """`[num_envs]`; of other episodes than have begun, the whole target."""
+        if len(self._left) != num_envs:
+            self.begin(num_envs)
+        return self._left
+
+    def pay(self, reward: Tensor) -> None:
+        """Each episode has got its reward `[num_envs]`."""
+        self._left = self.left(len(reward)) - reward

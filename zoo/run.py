@@ -61,6 +61,7 @@ class Run:
         self._state = state
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
+        self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
         self._tracked: list[Any] = []
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
@@ -69,7 +70,7 @@ class Run:
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
         self._interrupted = False
         self._bar: ProgressBar | None = None
-        self._told_of_clipping = False
+        self._told_of_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
             self._resolve_backend()
@@ -126,8 +127,7 @@ class Run:
         """Counts something to the checkpoint; an agent it also moves to the device and, if asked to, compiles."""
         if isinstance(tracked, Agent):
             self._agent = tracked.to(self.device)
-            if self.config.compile:
-                tracked.update = compile_update(tracked.update)  # type: ignore[method-assign]
+            tracked.update = self.compiled(tracked.update)  # type: ignore[method-assign]
         if self._state:
             try:
                 tracked.load_state_dict(self._state["tracked"][len(self._tracked)])
@@ -139,25 +139,57 @@ class Run:
         self._tracked.append(tracked)
         return tracked
 
+    def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
+        """An update as one compiled graph, if the run is to compile."""
+        return compile_update(update) if self.config.compile else update
+
     def report(self, line: str) -> None:
-        """Says something on the terminal that `run.json` keeps under `notes`."""
+        """Says something on the terminal that `run.json` keeps under `notes`, once."""
         self._bar.print(line) if self._bar else print(line, flush=True)
-        self.record.setdefault("notes", []).append(line)
+        if line not in self.record.setdefault("notes", []):
+            self.record["notes"].append(line)
         self.save_record()
 
     def log(self, metrics: Metrics) -> None:
         """Keeps the latest metrics; they are read, and the device waited for, only when a row is due."""
         self._metrics = metrics
 
+    def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
+        """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
+
+        At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run goes on with
+        the pass that it was in. What was logged is a row of `<name>.csv`.
+        """
+        if self._stages.get(name, 0) >= passes or until():
+            return
+        self._restore()
+        with self._signals(), ProgressBar(passes, self._stages.get(name, 0), f"passes of {name}") as bar:
+            self._bar = bar
+            while self._stages.get(name, 0) < passes and not until():
+                mark = time.perf_counter()
+                yield self._stages.get(name, 0)
+                done = self._stages[name] = self._stages.get(name, 0) + 1
+                seconds = time.perf_counter() - mark
+                self._seconds += seconds
+                values = self._values(f"in pass {done:,} of {name}")
+                self._logger.stage(name, done, values, seconds)
+                bar.update(done)
+                spent = self.record.setdefault("stages", {}).setdefault(name, {"seconds": 0.0})
+                spent["seconds"], spent["passes"] = round(spent["seconds"] + seconds, 2), done
+                self.save_record()
+                self._checkpoint(self.dir / "checkpoint.pt")
+                if self._interrupted:
+                    raise Interrupted(
+                        f"interrupted after pass {done:,} of {name}; its checkpoint is written. Continue: "
+                        f"{self.algorithm.command} resume={self.dir}"
+                    )
+
     def steps(self) -> Iterator[int]:
         """The number of steps done before each pass of the loop: 0, 1, 2, ... offline; by `num_envs` online.
 
         Between passes: metrics, evaluation, checkpoints and interruptions, each when it is due.
         """
-        if self._state:
-            restore_rng(self._state["rng"], self.device)
-            if self._dataset:
-                self._dataset.sampler.drawn = self._state["drawn"].to(self.device)
+        self._restore()
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
             self._state = None  # the checkpoint is from before the online steps, if they come now
@@ -200,16 +232,28 @@ class Run:
 
     # --- Between passes -----------------------------------------------------------------------------------------------
 
-    def _log_metrics(self, steps_per_second: float) -> None:
+    def _restore(self) -> None:
+        """What a checkpoint holds beside what is tracked, once: where random numbers and the sampler went on."""
+        if self._state and not self._restored:
+            self._restored = True
+            restore_rng(self._state["rng"], self.device)
+            if self._dataset:
+                self._dataset.sampler.drawn = self._state["drawn"].to(self.device)
+
+    def _values(self, when: str) -> dict[str, float]:
+        """The metrics as numbers. Raises RunError where one is not finite."""
         values = {name: float(value) for name, value in self._metrics.items()}
         broken = sorted(name for name, value in values.items() if not math.isfinite(value))
         if broken:
             self._checkpoint(self.dir / "diverged.pt")
             raise RunError(
-                f"the run diverged before step {self.done:,}: {', '.join(broken)} not finite. Its state is in "
-                f"{self.dir / 'diverged.pt'}; the last good one is checkpoint.pt. A smaller learning rate or scaled "
-                f"rewards often help."
+                f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}; "
+                f"the last good one is checkpoint.pt. A smaller learning rate or scaled rewards often help."
             )
+        return values
+
+    def _log_metrics(self, steps_per_second: float) -> None:
+        values = self._values(f"before step {self.done:,}")
         if values.get("clipped_targets") and not self._told_of_clipping:
             self._told_of_clipping = True
             self.report(
@@ -232,6 +276,7 @@ class Run:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
         score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+        score += f"  success {row['success']:.0%}" if "success" in row else ""
         assert self._bar is not None
         self._bar.print(
             f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{score}",
@@ -244,6 +289,7 @@ class Run:
             {
                 "step": self.done,
                 "seconds": self._seconds,
+                "stages": self._stages,
                 "tracked": [tracked.state_dict() for tracked in self._tracked],
                 "rng": rng_state(self.device),
                 "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,
@@ -307,6 +353,7 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "return_std": float(episodes.returns.std()),
         "score": "" if score is None else float(score),
         "length_mean": float(episodes.lengths.mean()),
+        **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
     }
 
 

@@ -29,9 +29,18 @@ def random_batch(size: int = 64) -> Batch:
     return Batch(obs, action, torch.randn(size), next_obs, torch.rand(size) < 0.1, torch.arange(size))
 
 
-def test_adam_moves_weights_as_torchs_fused_adam_does_to_the_last_bit() -> None:
+@pytest.mark.parametrize(
+    ("settings", "peer"),
+    [
+        ({}, torch.optim.Adam),
+        ({"weight_decay": 0.1}, torch.optim.Adam),
+        ({"weight_decay": 0.1, "decoupled": True}, torch.optim.AdamW),
+    ],
+)
+def test_adam_moves_weights_as_torchs_fused_adam_does_to_the_last_bit(settings, peer) -> None:
     ours, theirs = two_networks()
-    adam, reference = Adam(ours.parameters(), 1e-3), torch.optim.Adam(theirs.parameters(), lr=1e-3, fused=True)
+    adam = Adam(ours.parameters(), 1e-3, **settings)
+    reference = peer(theirs.parameters(), lr=1e-3, weight_decay=settings.get("weight_decay", 0.0), fused=True)
     for _ in range(50):
         x = torch.randn(8, 5)
         adam.minimize(ours(x).square().mean())

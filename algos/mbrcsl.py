@@ -1,0 +1,175 @@
+"""MBRCSL: model-based return-conditioned supervised learning (Zhou, Zhu, Li, Wang, Shen 2023, arXiv 2310.19308).
+
+Return-conditioned cloning needs no Bellman completeness, but cannot join the parts of two episodes. So episodes are
+imagined first, by a policy like the data's in a model of the environment: chance joins some, and the few that return
+more than the best episode of the data are cloned. Algorithm 1:
+
+    1  learn the dynamics    p(s', r | s, a), an ensemble of Gaussians
+    2  learn the behaviour   mu(a | s), a diffusion policy: the data's actions may be of several kinds at one place
+    3  imagine episodes      from the data's first observations; keep those that beat the data, until there are enough
+    4  clone them            L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + ... + r_T; act with g_0 = the best return kept
+
+Stages 1 to 3 come before the steps of a run, which are the updates of stage 4. Each writes a row a pass to its own CSV
+file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for `zoo data show` or other algorithms.
+
+Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
+shaped like a U-Net with twenty times the weights; it learns with 3e-4 falling to 0, where their schedule, meant to be
+stepped by updates, is stepped by epochs and never leaves its warm-up (at most 1e-5). Imagined episodes end where the
+task's own rule says so; theirs never do. The policy takes a fixed number of updates, theirs ends by a hold-out loss
+after 80 to 100 epochs.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.datasets import Dataset
+from zoo.diffusion import DiffusionPolicy
+from zoo.dynamics import EnsembleDynamics, Termination, termination_of
+from zoo.envs import Spec
+from zoo.imagined import Imagined, Kept
+from zoo.nn import MLP, BoundedPolicy
+from zoo.optim import Adam
+from zoo.returns import ReturnToGo
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [1024, 1024])  # widths of the policy's hidden layers
+    lr: float = 5e-5  # Adam's learning rate, policy
+    weight_decay: float = 0.1  # times the policy's weights, added to their gradients
+    batch_size: int = 256  # transitions an update, in all stages
+    target_return: float | None = None  # what is asked for; null asks for the best return that was imagined
+    return_scale: float = 1.0  # returns-to-go are divided by that before the network sees them; 1000 suits locomotion
+    dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
+    dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
+    members: int = 7  # models in the ensemble
+    elites: int = 5  # of them, those that imagine: the best on held-out transitions
+    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+    behavior_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the noise network's blocks
+    behavior_lr: float = 3e-4  # Adam's learning rate at the start, behaviour; falls to 0 by a cosine
+    behavior_epochs: int = 50  # passes over the data
+    diffusion_steps: int = 10  # from noise to action
+    rollouts: int = 100  # imagined episodes to keep
+    rollout_batch: int = 200  # episodes imagined at a time
+    rollout_rounds: int = 1000  # times that, at most
+    min_return: float | None = None  # keep the episodes that return more; null takes the best return in the data
+
+    def __post_init__(self) -> None:
+        if not self.return_scale > 0:
+            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
+        for name in ("dynamics_epochs", "behavior_epochs", "diffusion_steps", "rollouts", "rollout_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+
+
+class ReturnBatch(NamedTuple):
+    """Actions, and what came of them."""
+
+    obs: Tensor  # [B, obs_dim]
+    action: Tensor  # [B, A]
+    return_to_go: Tensor  # [B]
+
+
+class MBRCSL(Agent):
+    def __init__(self, spec: Spec, config: Config, behavior_updates: int = 1) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.dynamics = EnsembleDynamics(
+            spec.obs_dim, spec.action_dim, config.dynamics_hidden, config.members, config.elites, config.dynamics_lr,
+            config.batch_size,
+        )  # fmt: skip
+        self.behavior = DiffusionPolicy(
+            spec.obs_dim, spec.action_low, spec.action_high, config.behavior_hidden, config.diffusion_steps,
+            config.behavior_lr, behavior_updates,
+        )  # fmt: skip
+        self.goal = ReturnToGo()
+        self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
+        self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
+        self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
+
+    @torch.no_grad()
+    def imagine(self, obs: Tensor, horizon: int, terminates: Termination) -> Imagined:
+        """An episode from each first observation `[B, obs_dim]`, of the behaviour in the model (stage 3)."""
+        running = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
+        steps = []
+        for _ in range(horizon):
+            action = self.behavior.sample(obs)
+            next_obs, reward, _ = self.dynamics.step(obs, action)
+            terminated = terminates(next_obs)
+            steps.append((obs, action, reward, next_obs, terminated, running))
+            running = running & ~terminated
+            obs = next_obs
+        return Imagined(*(torch.stack(column, 1) for column in zip(*steps, strict=True)))
+
+    def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
+        """Actions `[B, A]`, not yet within the bounds, for observations and returns-to-go `[B]`."""
+        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.config.return_scale], -1))
+        return action
+
+    def update(self, batch: ReturnBatch) -> Metrics:
+        """One gradient step of the policy (stage 4)."""
+        loss = (self.policy(batch.obs, batch.return_to_go) - batch.action).square().mean()
+        self.optimizer.minimize(loss)
+        return {"actor_loss": loss.detach()}
+
+    def begin(self, num_envs: int) -> None:
+        self.goal.begin(num_envs)
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self.goal.pay(reward)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.bounds.clip(self.policy(obs, self.goal.left(len(obs))))
+
+
+def train(run: Run, config: Config) -> MBRCSL:
+    data = run.dataset()
+    behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
+    agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)
+    agent.dynamics.prepare(data, run.config.seed)
+    agent.behavior.normalizer.fit(data.obs)
+    run.track(agent)
+    best = float(data.episode_returns.max())
+    kept = run.track(Kept(best if config.min_return is None else config.min_return))
+    agent.dynamics.update = run.compiled(agent.dynamics.update)  # type: ignore[method-assign]
+    agent.behavior.update = run.compiled(agent.behavior.update)  # type: ignore[method-assign]
+
+    for _ in run.stage("dynamics", config.dynamics_epochs, until=lambda: agent.dynamics.converged):
+        run.log(agent.dynamics.epoch())
+    run.report(agent.dynamics.finish())
+
+    for _ in run.stage("behavior", config.behavior_epochs):
+        batches = (data.sample(config.batch_size) for _ in range(behavior_updates))
+        losses = [agent.behavior.update(batch.obs, batch.action)["loss"] for batch in batches]
+        run.log({"loss": torch.stack(losses).mean()})
+
+    first, horizon = data.obs[data.episode_starts], int(data.episode_lengths.max())
+    terminates = termination_of(run.config.env.id, data)
+    for _ in run.stage("rollouts", config.rollout_rounds, until=lambda: len(kept) >= config.rollouts):
+        starts = first[torch.randint(len(first), (config.rollout_batch,), device=run.device)]
+        run.log(kept.add(agent.imagine(starts, horizon, terminates)))
+    imagined = Dataset(kept.arrays(), data.spec, run.device)
+    run.report(kept.told())
+    kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
+
+    run.report(agent.goal.aim(config.target_return, imagined.episode_returns))
+    return_to_go = imagined.return_to_go()
+    for _ in run.steps():
+        batch = imagined.sample(config.batch_size)
+        run.log(agent.update(ReturnBatch(batch.obs, batch.action, return_to_go[batch.index])))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

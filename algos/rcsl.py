@@ -1,0 +1,107 @@
+"""RCSL: return-conditioned supervised learning (Brandfonbrener et al. 2022, arXiv 2206.01079; RvS, arXiv 2112.10751).
+
+Behaviour cloning that is told how much return came of each action, the return-to-go g of its episode, and that is later
+asked for as much as the data's best episode got. Unlike a value it needs no bootstrapping; unlike a value it cannot
+join two episodes: what it is asked for must have been done in one.
+
+    actor   L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + r_{t+1} + ... + r_T
+    acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
+
+Settings as in the code of MBRCSL (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
+this is. Deviation: a fixed number of updates, where that stops by a hold-out loss after 80 to 100 epochs.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.envs import Spec
+from zoo.nn import MLP, BoundedPolicy, Normalizer
+from zoo.optim import Adam
+from zoo.returns import ReturnToGo
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [1024, 1024])  # widths of the hidden layers
+    lr: float = 5e-5  # Adam's learning rate
+    weight_decay: float = 0.1  # times the weights, added to their gradients
+    batch_size: int = 256  # transitions an update
+    target_return: float | None = None  # what is asked for; null asks for the best return in the data
+    return_scale: float = 1.0  # returns-to-go are divided by that before the network sees them; 1000 suits locomotion
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
+
+    def __post_init__(self) -> None:
+        if not self.return_scale > 0:
+            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
+
+
+class ReturnBatch(NamedTuple):
+    """Actions, and what came of them."""
+
+    obs: Tensor  # [B, obs_dim]
+    action: Tensor  # [B, A]
+    return_to_go: Tensor  # [B]
+
+
+class RCSL(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.goal = ReturnToGo()
+        self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
+        self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
+        self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
+
+    def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
+        """Actions `[B, A]`, not yet within the bounds, for observations and returns-to-go `[B]`."""
+        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.config.return_scale], -1))
+        return action
+
+    def actor_loss(self, batch: ReturnBatch) -> Tensor:
+        """Mean squared error over batch and action dimensions."""
+        return (self.policy(batch.obs, batch.return_to_go) - batch.action).square().mean()
+
+    def update(self, batch: ReturnBatch) -> Metrics:
+        """One gradient step."""
+        loss = self.actor_loss(batch)
+        self.optimizer.minimize(loss)
+        return {"actor_loss": loss.detach()}
+
+    def begin(self, num_envs: int) -> None:
+        self.goal.begin(num_envs)
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self.goal.pay(reward)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.bounds.clip(self.policy(self.normalizer(obs), self.goal.left(len(obs))))
+
+
+def train(run: Run, config: Config) -> RCSL:
+    data = run.dataset()
+    agent = RCSL(data.spec, config)
+    if config.normalize_obs:
+        data.normalize_obs(agent.normalizer)
+    return_to_go = data.return_to_go()
+    run.report(agent.goal.aim(config.target_return, data.episode_returns))
+    run.track(agent)
+    for _ in run.steps():
+        batch = data.sample(config.batch_size)
+        run.log(agent.update(ReturnBatch(batch.obs, batch.action, return_to_go[batch.index])))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,237 @@
+"""A model of an environment, learned from its transitions: an ensemble of networks, each a Gaussian of what comes next.
+
+Chua et al. 2018 (PETS, arXiv 1805.12114), Janner et al. 2019 (MBPO, arXiv 1906.08253); the networks, their training and
+its end are those of MOPO (Yu et al. 2020, arXiv 2005.13239) as OfflineRL-Kit has them, on which COMBO's and MBRCSL's
+experiments rest too.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.agent import Metrics
+from zoo.datasets import Dataset
+from zoo.errors import RunError, UsageError
+from zoo.nn import EnsembleLinear, EnsembleMLP, Normalizer
+from zoo.optim import Adam
+
+WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers' weights, first to last: half of it times squares
+BOUND_WEIGHT = 0.01  # of the width that the variances may take, in the loss
+HOLDOUT, MAX_HOLDOUT = 0.2, 1000  # share of the transitions that the members are judged by, and how many at most
+IMPROVEMENT = 0.01  # relative; a member whose holdout error falls by less has not improved
+PATIENCE = 5  # epochs without any member's improvement until training ends
+
+
+class EnsembleDynamics(nn.Module):
+    """`members` networks `(obs, action) -> (next_obs - obs, reward)`, means and log variances, as one batched network.
+
+    Every member sees its own bootstrap sample. Those with the least error on held-out transitions are the elites, of
+    which one is drawn for every step that is imagined. `prepare` a dataset, `epoch` until it has `converged`, `finish`.
+
+    Args:
+        obs_dim, action_dim: of one observation and action.
+        hidden: widths of the hidden layers, four.
+        members: networks.
+        elites: of them, those that are used.
+        lr: Adam's learning rate.
+        batch_size: transitions an update.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: list[int],
+        members: int = 7,
+        elites: int = 5,
+        lr: float = 1e-3,
+        batch_size: int = 256,
+    ) -> None:
+        super().__init__()
+        if not 1 <= elites <= members:
+            raise UsageError(f"algo.elites={elites} must lie between 1 and algo.members={members}; the paper takes 5.")
+        if len(hidden) + 1 != len(WEIGHT_DECAY):
+            raise UsageError(f"algo.dynamics_hidden={hidden} must be four widths, such as [200,200,200,200].")
+        self.obs_dim, self.members, self.batch_size = obs_dim, members, batch_size
+        self.inputs = Normalizer((obs_dim + action_dim,))
+        self.net = EnsembleMLP(members, obs_dim + action_dim, 2 * (obs_dim + 1), hidden, activation=nn.SiLU)
+        self.layers = [layer for layer in self.net if isinstance(layer, EnsembleLinear)]
+        for layer in self.layers:
+            nn.init.trunc_normal_(layer.weight, std=0.5 / layer.weight.shape[1] ** 0.5)
+            nn.init.zeros_(layer.bias)
+        self.max_log_var = nn.Parameter(torch.full((obs_dim + 1,), 0.5))
+        self.min_log_var = nn.Parameter(torch.full((obs_dim + 1,), -10.0))
+        self.optimizer = Adam(self.parameters(), lr)
+        self.best = EnsembleMLP(members, obs_dim + action_dim, 2 * (obs_dim + 1), hidden, activation=nn.SiLU)
+        self.best.load_state_dict(self.net.state_dict())
+        self.best.requires_grad_(False)
+        self.least_error: Tensor
+        self.stale: Tensor
+        self.elites: Tensor
+        self.register_buffer("least_error", torch.full((members,), torch.inf))  # of each member, on held-out data
+        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))  # epochs since any of them improved
+        self.register_buffer("elites", torch.arange(elites))
+
+    def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log variances `[members, B, obs_dim + 1]` of the difference and the reward."""
+        return self.predict(self.net, self.inputs(torch.cat([obs, action], -1)))
+
+    def predict(self, net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of normalized inputs; the log variances are held between the learned bounds, smoothly."""
+        mean, log_var = net(x).chunk(2, -1)
+        log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
+        return mean, self.min_log_var + F.softplus(log_var - self.min_log_var)
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        """The negative log likelihood up to a constant, summed over members; weight decay; the width of the bounds.
+
+        Args:
+            x: `[members, B, obs_dim + action_dim]` normalized inputs.
+            target: `[members, B, obs_dim + 1]`.
+        """
+        mean, log_var = self.predict(self.net, x)
+        likelihood = ((mean - target).square() * (-log_var).exp() + log_var).mean((1, 2)).sum()
+        decay = sum(
+            0.5 * rate * layer.weight.square().sum() for rate, layer in zip(WEIGHT_DECAY, self.layers, strict=True)
+        )
+        return likelihood + decay + BOUND_WEIGHT * (self.max_log_var - self.min_log_var).sum()
+
+    def update(self, x: Tensor, target: Tensor) -> Metrics:
+        """One step of Adam."""
+        loss = self.loss(x, target)
+        self.optimizer.minimize(loss)
+        return {"loss": loss.detach()}
+
+    # --- Training -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, data: Dataset, seed: int) -> None:
+        """What `epoch` learns from: each member's bootstrap sample, and what is held out, by the seed alone."""
+        generator = torch.Generator(data.device).manual_seed(seed)
+        order = torch.randperm(len(data), generator=generator, device=data.device)
+        held_out = min(int(HOLDOUT * len(data)), MAX_HOLDOUT)
+        if held_out < 1:
+            raise UsageError(f"a dynamics model cannot be learned from {len(data)} transitions: take at least 5.")
+        self.held_out, seen = order[:held_out], order[held_out:]
+        shape = (self.members, len(seen))
+        self.bootstrap = seen[torch.randint(len(seen), shape, generator=generator, device=data.device)]
+        x = torch.cat([data.obs, data.action], -1)
+        self.inputs.mean.copy_(x[seen].mean(0))
+        std = x[seen].std(0, correction=0)
+        self.inputs.std.copy_(torch.where(std < 1e-12, 1.0, std))
+        self.x, self.target = self.inputs(x), torch.cat([data.next_obs - data.obs, data.reward[:, None]], -1)
+
+    def epoch(self) -> Metrics:
+        """One pass over every member's sample, in batches of one size, and what the members then do on held-out data.
+
+        Raises:
+            RunError: the loss is not finite any more.
+        """
+        order = torch.rand(self.bootstrap.shape, device=self.bootstrap.device).argsort(1)
+        index = self.bootstrap.gather(1, order)
+        size = min(self.batch_size, index.shape[1])
+        losses = [self.update(self.x[batch], self.target[batch])["loss"] for batch in _whole(index, size)]
+        with torch.no_grad():
+            mean, _ = self.predict(self.net, self.x[self.held_out])
+            error = (mean - self.target[self.held_out]).square().mean((1, 2))
+            if not error.isfinite().all():
+                raise RunError(
+                    "the dynamics model diverged: its error on held-out transitions is not finite. A smaller "
+                    "algo.dynamics_lr often helps; zoo data verify checks the data."
+                )
+            improved = error < (1 - IMPROVEMENT) * self.least_error
+            self.least_error.copy_(torch.where(improved, error, self.least_error))
+            for kept, weight in zip(self.best.parameters(), self.net.parameters(), strict=True):
+                kept.copy_(torch.where(improved[:, None, None], weight, kept))
+            self.stale.copy_(torch.where(improved.any(), 0, self.stale + 1))
+        least = self.least_error.sort().values[: len(self.elites)]
+        return {"loss": torch.stack(losses).mean(), "holdout_error": error.mean(), "elite_error": least.mean()}
+
+    @property
+    def converged(self) -> bool:
+        """Whether no member has improved for some epochs."""
+        return bool(self.stale >= PATIENCE)
+
+    def finish(self) -> str:
+        """Goes back to each member at its best and names the elites; returns what came of it, to be reported.
+
+        Raises:
+            RunError: they predict no better than the mean would.
+        """
+        self.net.load_state_dict(self.best.state_dict())
+        self.elites.copy_(self.least_error.argsort()[: len(self.elites)])
+        error, spread = float(self.least_error[self.elites].mean()), float(self.target.var(0).mean())
+        if not error < spread:
+            raise RunError(
+                f"the dynamics model learned nothing: its error on held-out transitions is {error:.3g}, that of their "
+                f"mean {spread:.3g}. Take a smaller algo.dynamics_lr, or more algo.dynamics_epochs."
+            )
+        return f"dynamics: error on held-out transitions {error:.3g}, of their mean {spread:.3g}"
+
+    # --- Imagining ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each step an outcome that one elite imagines: next observations, rewards `[B]`; how unsure all are `[B]`.
+
+        That is the largest norm of a member's standard deviations (MOPO's penalty).
+        """
+        mean, log_var = self(obs, action)
+        std = (0.5 * log_var).exp()
+        rows = torch.arange(len(obs), device=obs.device)
+        member = self.elites[torch.randint(len(self.elites), (len(obs),), device=obs.device)]
+        drawn = mean[member, rows] + std[member, rows] * torch.randn_like(mean[0])
+        return obs + drawn[:, :-1], drawn[:, -1], std.norm(dim=2).amax(0)
+
+
+def _whole(index: Tensor, size: int) -> Iterator[Tensor]:
+    """Batches `[members, size]`; what is left over at the end is left out, so that all have one shape."""
+    for start in range(0, index.shape[1] - size + 1, size):
+        yield index[:, start : start + size]
+
+
+# --- When an imagined episode ends ------------------------------------------------------------------------------------
+
+Termination = Callable[[Tensor], Tensor]  # next observations [B, obs_dim] -> whether each ends the episode [B]
+
+
+def never(next_obs: Tensor) -> Tensor:
+    return torch.zeros(len(next_obs), dtype=torch.bool, device=next_obs.device)
+
+
+def outside(height: tuple[float, float], angle: float = torch.inf, state: float = torch.inf) -> Termination:
+    """Height (the first observation), angle (the second) or any but the first out of bounds."""
+
+    def terminated(next_obs: Tensor) -> Tensor:
+        z = next_obs[:, 0]
+        healthy = (z > height[0]) & (z < height[1]) & (next_obs[:, 1].abs() < angle)
+        return ~(healthy & (next_obs[:, 1:].abs() < state).all(1))
+
+    return terminated
+
+
+TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco
+    "Hopper": outside((0.7, torch.inf), 0.2, 100),
+    "Walker2d": outside((0.8, 2.0), 1.0),
+    "Ant": outside((0.2, 1.0)),
+    "Humanoid": outside((1.0, 2.0)),
+    "InvertedPendulum": lambda next_obs: ~(next_obs[:, 1].abs() <= 0.2),
+}
+
+
+def termination_of(env_id: str, data: Dataset) -> Termination:
+    """What ends an episode of that environment. Where no transition of the data is terminal, nothing does.
+
+    Raises:
+        UsageError: transitions terminate, and by which rule is not known.
+    """
+    name = env_id.rsplit("-v", 1)[0]
+    if name in TERMINATIONS:
+        return TERMINATIONS[name]
+    if data.terminated.any():
+        raise UsageError(
+            f"env={env_id}: its episodes terminate, and the model does not know when. There are rules for "
+            f"{', '.join(TERMINATIONS)}, and for tasks that never terminate."
+        )
+    return never

@@ -1,0 +1,106 @@
+"""Episodes that were imagined in a model of the environment, and those of them that are kept to learn from."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.agent import Metrics
+from zoo.datasets import Arrays, concatenate, write_d4rl
+from zoo.errors import RunError
+
+
+class Imagined(NamedTuple):
+    """`B` episodes of at most `H` steps, imagined side by side."""
+
+    obs: Tensor  # [B, H, obs_dim]
+    action: Tensor  # [B, H, A]
+    reward: Tensor  # [B, H]
+    next_obs: Tensor  # [B, H, obs_dim]
+    terminated: Tensor  # [B, H] bool
+    running: Tensor  # [B, H] bool, whether the episode has not ended before the step
+
+    def returns(self) -> Tensor:
+        """Undiscounted return of each, `[B]`; not a number where what was imagined is not."""
+        sane = self.obs.isfinite().all(-1) & self.action.isfinite().all(-1) & self.next_obs.isfinite().all(-1)
+        reward = torch.where(self.running, torch.where(sane, self.reward, torch.nan), 0.0)
+        return reward.double().sum(1)
+
+    def arrays(self) -> Arrays:
+        """The episodes one after another, whole."""
+        ended = torch.zeros_like(self.running)
+        ended[torch.arange(len(ended)), self.running.sum(1) - 1] = True
+        fields = (self.obs, self.action, self.reward, self.next_obs, self.terminated, ended & ~self.terminated)
+        return Arrays(*(field[self.running].cpu().numpy() for field in fields))
+
+
+class Kept:
+    """The imagined episodes that return more than a threshold, and the returns of all."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self.parts: list[Arrays] = []
+        self.returns: list[Tensor] = []
+
+    def __len__(self) -> int:
+        """Episodes kept."""
+        return sum(len(part.episode_starts) for part in self.parts)
+
+    def add(self, imagined: Imagined) -> Metrics:
+        """Takes in what is good enough."""
+        returns = imagined.returns()
+        good = returns > self.threshold
+        if good.any():
+            self.parts.append(Imagined(*(field[good] for field in imagined)).arrays())
+        self.returns.append(returns.cpu())
+        finite = returns[returns.isfinite()]
+        return {
+            "kept": good.sum(),
+            "kept_in_all": torch.tensor(len(self)),
+            "broken": (~returns.isfinite()).sum(),
+            "return_mean": finite.mean() if len(finite) else torch.zeros(()),
+            "return_max": finite.max() if len(finite) else torch.zeros(()),
+        }
+
+    def arrays(self) -> Arrays:
+        """All that was kept. Raises RunError where that is nothing."""
+        if not self.parts:
+            raise RunError(
+                f"none of {sum(map(len, self.returns)):,} imagined episodes returns more than {self.threshold:.4g}: "
+                f"they return {self._distribution()}. Keep others with algo.min_return below that, or imagine more: "
+                "algo.rollout_rounds."
+            )
+        return concatenate(self.parts)
+
+    def told(self) -> str:
+        """What was kept, to be reported."""
+        return (
+            f"imagined {sum(map(len, self.returns)):,} episodes, kept {len(self):,} that return more than "
+            f"{self.threshold:.4g}; all return {self._distribution()}"
+        )
+
+    def _distribution(self) -> str:
+        returns = torch.cat(self.returns).numpy()
+        finite = returns[np.isfinite(returns)]
+        if len(finite) == 0:
+            return "nothing finite: the model diverges"
+        low, median, high, best = np.percentile(finite, [1, 50, 99, 100])
+        return f"{low:.4g} (1 %), {median:.4g} (median), {high:.4g} (99 %), {best:.4g} at most"
+
+    def write(self, path: Path, description: str) -> None:
+        """Leaves what was kept as a D4RL-layout HDF5 file."""
+        write_d4rl(self.arrays(), path, {"description": description})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        kept = concatenate(self.parts)._asdict() if self.parts else {}
+        return {
+            "kept": {name: torch.from_numpy(field) for name, field in kept.items()},
+            "returns": torch.cat(self.returns) if self.returns else torch.zeros(0, dtype=torch.float64),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.parts = [Arrays(**{name: field.numpy() for name, field in state["kept"].items()})] if state["kept"] else []
+        self.returns = [state["returns"]] if len(state["returns"]) else []
