@@ -137,10 +137,11 @@ class DiffusionPolicy(nn.Module):
         x = torch.randn(len(obs), self.action_dim, device=obs.device)
         for i in reversed(range(self.steps)):
             noise = self.average(x, torch.full((len(obs),), i, device=obs.device), condition)
-            signal, beta = self.signal[i], self.beta[i]
-            before = self.signal[i - 1] if i else torch.ones_like(signal)
+            signal, before, beta = self.signal[i], self.signal[i - 1], self.beta[i]
             clean = ((x - (1 - signal).sqrt() * noise) / signal.sqrt()).clamp(-1, 1)
+            if i == 0:
+                break
             mean = (before.sqrt() * beta * clean + (1 - beta).sqrt() * (1 - before) * x) / (1 - signal)  # eq. 7
-            variance = (1 - before) / (1 - signal) * beta
-            x = mean + variance.sqrt() * torch.randn_like(x) if i else mean
-        return self.center + self.scale * x
+            x = mean + ((1 - before) / (1 - signal) * beta).sqrt() * torch.randn_like(x)
+        action: Tensor = self.center + self.scale * clean
+        return action

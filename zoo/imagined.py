@@ -24,7 +24,9 @@ class Imagined(NamedTuple):
 
     def returns(self) -> Tensor:
         """Undiscounted return of each, `[B]`; not a number where what was imagined is not."""
-        sane = self.obs.isfinite().all(-1) & self.action.isfinite().all(-1) & self.next_obs.isfinite().all(-1)
+        sane = self.reward.isfinite()
+        for field in (self.obs, self.action, self.next_obs):
+            sane = sane & field.isfinite().all(-1)
         reward = torch.where(self.running, torch.where(sane, self.reward, torch.nan), 0.0)
         return reward.double().sum(1)
 

@@ -3,8 +3,6 @@
 And `ReturnToGo`, what a return-conditioned policy is asked for.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +68,7 @@ class ReturnToGo(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.target: Tensor
-        self.register_buffer("target", torch.tensor(math.nan))
+        self.register_buffer("target", torch.zeros(()))
         self._left = torch.zeros(0)
 
     def aim(self, target: float | None, returns: Tensor) -> str:

@@ -31,6 +31,7 @@ def batch_for(agent: Agent, seed: int) -> Any:
     else:
         columns["action"] = torch.randint(spec.num_actions, (16,), generator=generator)
     columns["terminated"], columns["index"] = torch.randn(16, generator=generator) > 0, torch.arange(16)
+    columns["return_to_go"] = torch.randn(16, generator=generator)
     columns["next_action"], columns["follows"] = columns["action"].flip(0), ~columns["terminated"]
     return kind(**{name: columns[name] for name in kind._fields})
 

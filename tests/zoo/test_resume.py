@@ -114,6 +114,56 @@ def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command
     same(run_dir, uninterrupted)
 
 
+STAGED = (
+    "algo=mbrcsl", "steps=60", "eval_every=20", "checkpoint_every=20", "log_every=10", "seed=1",
+    "algo.dynamics_hidden=[8,8,8,8]", "algo.dynamics_epochs=6", "algo.behavior_hidden=[8]", "algo.behavior_epochs=6",
+    "algo.diffusion_steps=2", "algo.min_return=-1300", "algo.rollout_batch=8", "algo.rollouts=30",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def staged(train) -> Path:
+    return train("staged", *STAGED)
+
+
+def test_a_run_killed_in_any_of_its_stages_ends_as_one_that_was_not(start, pendulum_file, staged, tmp_path, zoo):
+    run_dir = tmp_path / "killed"
+    quick = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=32")
+    command = ("run", "env=pendulum", f"dataset={pendulum_file}", *quick, *STAGED, f"run_dir={run_dir}")
+    for stage in ("dynamics", "behavior", "rollouts", "metrics"):
+        process = start(*command)
+        process.wait_for(run_dir / f"{stage}.csv")
+        time.sleep(0.05)
+        process.kill()
+        assert process.wait().code == -signal.SIGKILL, f"the run was over before it could be killed in {stage}"
+        command = ("run", f"resume={run_dir}")
+    result = zoo(*command)
+    assert result.code == 0, result.err
+    same(run_dir, staged)
+    for stage in ("dynamics", "behavior", "rollouts"):
+        assert stage_rows(run_dir, stage) == stage_rows(staged, stage)
+    assert (run_dir / "rollouts.hdf5").read_bytes() == (staged / "rollouts.hdf5").read_bytes()
+
+
+def stage_rows(run_dir: Path, stage: str) -> list[list[str]]:
+    with (run_dir / f"{stage}.csv").open(newline="") as file:
+        return [[value for key, value in row.items() if key != "seconds"] for row in csv.DictReader(file)]
+
+
+def test_a_run_interrupted_in_a_stage_says_how_to_continue(start, pendulum_file, staged, tmp_path, zoo):
+    run_dir = tmp_path / "run"
+    quick = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=32")
+    process = start("run", "env=pendulum", f"dataset={pendulum_file}", *quick, *STAGED, f"run_dir={run_dir}")
+    process.wait_for(run_dir / "dynamics.csv")
+    process.kill(signal.SIGINT)
+    result = process.wait()
+    assert result.code == 130
+    assert re.fullmatch(r"zoo: interrupted after pass \d of \w+; .*zoo run resume=\S+\n", result.err)
+    assert zoo("eval", run_dir).code == 0  # of a policy that has learned nothing yet
+    assert zoo("run", f"resume={run_dir}").code == 0
+    same(run_dir, staged)
+
+
 @pytest.mark.parametrize("saved", [100, 300])
 def test_a_run_that_goes_on_online_resumes_in_either_part(start, command, tmp_path, zoo, saved):
     run_dir = tmp_path / "run"

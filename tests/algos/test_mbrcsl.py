@@ -1,0 +1,167 @@
+"""MBRCSL: what it imagines, what it keeps of that, and what the policy learns from."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from zoo import cli
+from zoo.algos.mbrcsl import MBRCSL, Config
+from zoo.datasets import read_d4rl
+from zoo.envs import Spec
+from zoo.errors import RunError
+from zoo.imagined import Imagined, Kept
+
+SMALL = {"hidden": [8], "dynamics_hidden": [8] * 4, "behavior_hidden": [8], "diffusion_steps": 2}
+
+
+@pytest.fixture
+def agent() -> MBRCSL:
+    torch.manual_seed(0)
+    return MBRCSL(Spec((3,), (-1.0, -1.0), (1.0, 1.0)), Config(**SMALL))
+
+
+def test_an_imagined_episode_is_a_chain_of_the_models_steps(agent):
+    imagined = agent.imagine(torch.randn(5, 3), 7, lambda next_obs: torch.zeros(len(next_obs), dtype=torch.bool))
+    assert imagined.obs.shape == imagined.next_obs.shape == (5, 7, 3)
+    assert torch.equal(imagined.obs[:, 1:], imagined.next_obs[:, :-1])
+    assert imagined.running.all()
+    torch.testing.assert_close(imagined.returns(), imagined.reward.double().sum(1))
+
+
+def test_nothing_is_paid_or_kept_after_the_end_of_an_imagined_episode(agent):
+    calls = iter(range(7))
+
+    def first_ends_after_three_steps(next_obs):
+        ended = torch.zeros(len(next_obs), dtype=torch.bool)
+        ended[0] = next(calls) == 2
+        return ended
+
+    imagined = agent.imagine(torch.randn(2, 3), 7, first_ends_after_three_steps)
+    assert imagined.running.sum(1).tolist() == [3, 7]
+    assert float(imagined.returns()[0]) == pytest.approx(float(imagined.reward[0, :3].double().sum()))
+    arrays = imagined.arrays()
+    assert arrays.episode_lengths.tolist() == [3, 7]
+    assert arrays.terminated.tolist() == [False, False, True] + [False] * 7
+    assert arrays.truncated.tolist() == [False] * 9 + [True]
+    np.testing.assert_array_equal(arrays.reward[:3], imagined.reward[0, :3])
+    np.testing.assert_array_equal(arrays.obs[3:], imagined.obs[1])
+
+
+def episodes(returns: list[float]) -> Imagined:
+    """Two steps each, of which the second is rewarded."""
+    count = len(returns)
+    reward = torch.zeros(count, 2)
+    reward[:, 1] = torch.tensor(returns)
+    obs, flags = torch.randn(count, 2, 3), torch.zeros(count, 2, dtype=torch.bool)
+    return Imagined(obs, torch.rand(count, 2, 2), reward, obs, flags, ~flags)
+
+
+def test_only_episodes_above_the_threshold_are_kept_and_none_that_is_not_finite():
+    kept = Kept(1.0)
+    metrics = kept.add(episodes([0.5, 1.0, 1.5, float("nan"), float("inf"), 2.0]))
+    assert len(kept) == 2
+    assert kept.arrays().episode_returns.tolist() == [1.5, 2.0]
+    assert (int(metrics["kept"]), int(metrics["broken"])) == (2, 2)
+    blown_up = episodes([5.0])
+    blown_up.next_obs[0, 0] = torch.nan
+    kept.add(blown_up)
+    assert len(kept) == 2
+
+
+def test_what_is_kept_survives_a_checkpoint():
+    kept, other = Kept(1.0), Kept(1.0)
+    other.load_state_dict(kept.state_dict())
+    assert len(other) == 0
+    for returns in ([0.5, 1.5], [3.0], [0.1]):
+        kept.add(episodes(returns))
+    other.load_state_dict(kept.state_dict())
+    for one, same in zip(kept.arrays(), other.arrays(), strict=True):
+        np.testing.assert_array_equal(one, same)
+    assert kept.told() == other.told()
+
+
+def test_where_none_beats_the_data_it_says_what_was_imagined_and_what_to_change():
+    kept = Kept(10.0)
+    kept.add(episodes([1.0, 2.0, 3.0]))
+    with pytest.raises(
+        RunError, match=r"none of 3 imagined episodes returns more than 10: .*3 at most.*algo\.min_return"
+    ):
+        kept.arrays()
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory, pendulum_file):
+    """A finished run on Pendulum that keeps about half of what it imagines."""
+    run_dir = tmp_path_factory.mktemp("mbrcsl") / "run"
+    settings = [
+        "algo.hidden=[16]", "algo.batch_size=32", "algo.dynamics_hidden=[64,64,64,64]", "algo.dynamics_epochs=60",
+        "algo.behavior_hidden=[16]", "algo.behavior_epochs=5", "algo.diffusion_steps=3", "algo.min_return=-1200",
+        "algo.rollouts=20", "algo.rollout_batch=10", "steps=50", "eval_every=50", "eval_episodes=2",
+    ]  # fmt: skip
+    files = [f"dataset={pendulum_file}", f"run_dir={run_dir}", "logger=none"]
+    assert cli.main(["run", "algo=mbrcsl", "env=pendulum", *settings, *files]) == 0
+    return run_dir
+
+
+def test_the_policy_is_asked_for_the_best_that_was_imagined(run_dir):
+    kept = read_d4rl(run_dir / "rollouts.hdf5", 200)
+    assert len(kept.episode_starts) >= 20
+    assert (kept.episode_returns > -1200).all()
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][0]
+    assert float(state["goal.target"]) == pytest.approx(kept.episode_returns.max())
+
+
+def test_imagined_episodes_begin_like_real_ones(run_dir, pendulum_file):
+    """Before errors have grown, the cosine and sine of the angle lie on a circle and rewards follow from the state."""
+    kept, real = read_d4rl(run_dir / "rollouts.hdf5", 200), read_d4rl(pendulum_file, 200)
+    early = np.arange(len(kept.reward)) % 200 < 10
+    obs, action, reward, next_obs = (field[early] for field in kept[:4])
+    assert np.abs(np.hypot(next_obs[:, 0], next_obs[:, 1]) - 1).mean() < 0.15
+    angle = np.arctan2(obs[:, 1], obs[:, 0])
+    paid = -(angle**2 + 0.1 * obs[:, 2] ** 2 + 0.001 * action[:, 0] ** 2)
+    assert np.corrcoef(paid, reward)[0, 1] > 0.95
+    assert np.abs(kept.action).max() <= 2
+    assert set(map(tuple, kept.obs[::200])) <= set(map(tuple, real.obs[real.episode_starts]))
+
+
+def test_each_stage_leaves_a_row_a_pass_and_the_time_it_took(run_dir):
+    stages = json.loads((run_dir / "run.json").read_text())["stages"]
+    assert list(stages) == ["dynamics", "behavior", "rollouts"]
+    for name, stage in stages.items():
+        assert len((run_dir / f"{name}.csv").read_text().splitlines()) == stage["passes"] + 1
+        assert stage["seconds"] > 0
+
+
+def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["data", "show", str(run_dir / "rollouts.hdf5"), "--env", "pendulum"]) == 0
+    assert "imagined by mbrcsl" in capsys.readouterr().out
+    with h5py.File(run_dir / "rollouts.hdf5") as file:
+        assert set(file) >= {"observations", "actions", "rewards", "next_observations", "terminals", "timeouts"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("algo.min_return=1e6", "none of 20 imagined episodes returns more than 1e+06"),
+        ("algo.dynamics_lr=1e12", "the dynamics model diverged"),
+        ("algo.elites=8", "algo.elites=8 must lie between 1 and algo.members=7"),
+        ("algo.rollouts=0", "algo.rollouts=0 must be at least 1"),
+        ("algo.target_return=1e9", "far outside the data"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(pendulum_file, tmp_path, capsys, setting, told):
+    settings = [
+        "algo.hidden=[8]", "algo.batch_size=32", "algo.dynamics_hidden=[32,32,32,32]", "algo.dynamics_epochs=8",
+        "algo.behavior_hidden=[8]", "algo.behavior_epochs=1", "algo.diffusion_steps=1", "algo.rollout_batch=10",
+        "algo.rollout_rounds=2",
+    ]  # fmt: skip
+    settings += ["algo.min_return=-1500"] * (not setting.startswith("algo.min_return"))
+    files = [f"dataset={pendulum_file}", f"run_dir={tmp_path / 'run'}", "logger=none", "eval_episodes=1", "steps=1"]
+    assert cli.main(["run", "algo=mbrcsl", "env=pendulum", *settings, setting, *files]) in (1, 2)
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1

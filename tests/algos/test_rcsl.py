@@ -1,0 +1,79 @@
+"""RCSL: its loss, what it is asked for while it acts, and that it does what it is asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.algos.rcsl import RCSL, Config, ReturnBatch
+from zoo.datasets import Arrays, Dataset
+from zoo.errors import UsageError
+from zoo.returns import ReturnToGo
+
+
+def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, network):
+    agent = RCSL(spec, Config(hidden=[8, 8], return_scale=10.0)).double()
+    obs, action, left = (
+        torch.randn(3, 32, 3, dtype=torch.float64)[0],
+        torch.randn(32, 2).double(),
+        torch.randn(32).double(),
+    )
+    inputs = np.concatenate([obs.numpy(), left.numpy()[:, None] / 10], 1)
+    expected = np.square(network(agent.actor, inputs) - action.numpy()).mean()
+    np.testing.assert_allclose(float(agent.actor_loss(ReturnBatch(obs, action, left)).detach()), expected, rtol=1e-12)
+
+
+def test_return_to_go_is_a_sum_to_the_end_of_the_episode(spec):
+    rng = np.random.default_rng(0)
+    size, ends = 60, [4, 5, 30, 59]
+    terminated, truncated = np.zeros((2, size), bool)
+    terminated[ends[:2]], truncated[ends[2:]] = True, True
+    reward = rng.normal(size=size).astype(np.float32)
+    obs = rng.normal(size=(size, 3)).astype(np.float32)
+    arrays = Arrays(obs, rng.normal(size=(size, 2)).astype(np.float32), reward, obs, terminated, truncated)
+    found = Dataset(arrays, spec, torch.device("cpu")).return_to_go()
+    start = 0
+    for end in ends:
+        for t in range(start, end + 1):
+            assert float(found[t]) == pytest.approx(sum(reward[t : end + 1]), abs=1e-5)
+        start = end + 1
+
+
+def test_is_asked_for_the_target_less_what_has_been_paid():
+    goal = ReturnToGo()
+    goal.aim(10.0, torch.tensor([0.0, 8.0]))
+    goal.begin(2)
+    goal.pay(torch.tensor([1.0, 2.0]))
+    goal.pay(torch.tensor([0.5, -1.0]))
+    assert goal.left(2).tolist() == [8.5, 9.0]
+    goal.begin(2)
+    assert goal.left(2).tolist() == [10.0, 10.0]
+    assert goal.left(3).tolist() == [10.0] * 3  # other episodes than those that have begun
+
+
+def test_aims_at_the_best_episode_of_the_data_unless_told():
+    goal, returns = ReturnToGo(), torch.tensor([3.0, 12.0, 7.0])
+    goal.aim(None, returns)
+    assert float(goal.target) == 12
+    goal.aim(20.0, returns)
+    assert float(goal.target) == 20
+
+
+@pytest.mark.parametrize("target", [1e4, -1e4, float("inf"), float("nan")])
+def test_a_target_far_outside_the_data_is_refused(target):
+    with pytest.raises(UsageError, match=r"far outside the data, whose episodes return 3 to 12"):
+        ReturnToGo().aim(target, torch.tensor([3.0, 12.0]))
+
+
+def test_does_what_it_is_asked_for(spec):
+    """Half of the data does one thing for a return of 0, half another for a return of 1."""
+    torch.manual_seed(0)
+    agent = RCSL(spec, Config(hidden=[32], lr=1e-2, weight_decay=0.0))
+    good, poor = torch.tensor([2.0, -1.2]), torch.tensor([0.0, -1.8])
+    for _ in range(500):
+        got = torch.randint(2, (64,)).float()
+        action = torch.where(got[:, None] == 1, good, poor)
+        agent.update(ReturnBatch(torch.randn(64, 3), action, got))
+    for target, action in ((1.0, good), (0.0, poor)):
+        agent.goal.aim(target, torch.tensor([0.0, 1.0]))
+        agent.begin(50)
+        torch.testing.assert_close(agent.act(torch.randn(50, 3)), action.expand(50, 2), atol=0.1, rtol=0)
