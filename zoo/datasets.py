@@ -461,6 +461,13 @@ class Dataset:
         total = discounted_sum(self.reward.double(), (~ended).double())
         return total.to(self.reward)
 
+    def timesteps(self) -> tuple[Tensor, Tensor]:
+        """Of each transition, the steps of its episode before it, and those from it on, itself included: `[N]` each."""
+        start = self.episode_starts.repeat_interleave(self.episode_lengths)
+        length = self.episode_lengths.repeat_interleave(self.episode_lengths)
+        before = torch.arange(len(self), device=self.device) - start
+        return before, length - before
+
     def next_action(self) -> tuple[Tensor, Tensor]:
         """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
         return self.action.roll(-1, 0), ~(self.terminated | self.truncated)

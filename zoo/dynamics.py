@@ -6,12 +6,14 @@ experiments rest too.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
+from zoo.buffers import Transition
 from zoo.datasets import Dataset
 from zoo.errors import RunError, UsageError
 from zoo.nn import EnsembleLinear, EnsembleMLP, Normalizer
@@ -183,6 +185,35 @@ class EnsembleDynamics(nn.Module):
         member = self.elites[torch.randint(len(self.elites), (len(obs),), device=obs.device)]
         drawn = mean[member, rows] + std[member, rows] * torch.randn_like(mean[0])
         return obs + drawn[:, :-1], drawn[:, -1], std.norm(dim=2).amax(0)
+
+
+class Imagining(Protocol):
+    """An agent that has a model."""
+
+    dynamics: EnsembleDynamics
+
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor: ...
+
+
+def branched(
+    agent: Imagining, obs: Tensor, length: int, terminates: "Termination", penalty: float = 0.0
+) -> Iterator[Transition]:
+    """The steps of rollouts `[N, ...]` of an exploring agent in its model, from observations `[N, obs_dim]` (MBPO).
+
+    Those that terminate take no further step. Each transition counts as the end of an episode: rollouts of one call are
+    not told apart.
+
+    Args:
+        penalty: times how unsure the model is, taken from the rewards.
+    """
+    for _ in range(length):
+        action = agent.act(obs, explore=True)
+        next_obs, reward, unsure = agent.dynamics.step(obs, action)
+        terminated = terminates(next_obs)
+        yield Transition(obs, action, reward - penalty * unsure, next_obs, terminated, ~terminated)
+        obs = next_obs[~terminated]
+        if len(obs) == 0:
+            return
 
 
 def _whole(index: Tensor, size: int) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 BETA1, BETA2 = 0.9, 0.999  # the paper's, and every library's
 
-Decay = Callable[[Tensor], Tensor]  # the share of the steps taken -> the share of the learning rate that is left
+Decay = Callable[[Tensor], Tensor]  # the share of the steps taken -> the share of the learning rate
 
 
 def cosine(done: Tensor) -> Tensor:
@@ -20,6 +20,11 @@ def cosine(done: Tensor) -> Tensor:
 def linear(done: Tensor) -> Tensor:
     """A straight line, from 1 to 0."""
     return 1 - done
+
+
+def warm_up(done: Tensor) -> Tensor:
+    """A straight line from 0 to 1, where it stays."""
+    return done
 
 
 class Adam(nn.Module):
@@ -33,7 +38,7 @@ class Adam(nn.Module):
         parameters: what it moves.
         lr: learning rate.
         decay_steps: the learning rate falls to 0 over that many steps, if given.
-        decay: how it falls.
+        decay: how it falls; or grows, by `warm_up`.
         eps: added to the root of the second moment.
         max_norm: gradients whose norm, over all parameters, is larger are scaled down to it.
         weight_decay: times the weights, added to their gradients; with `decoupled` taken from the weights themselves,

@@ -23,16 +23,17 @@ def batch_for(agent: Agent, seed: int) -> Any:
     """A batch of the kind that the agent's `update` names, 16 transitions of random content."""
     generator, spec = torch.Generator().manual_seed(seed), agent.spec
     kind = typing.get_type_hints(agent.update)["batch"]
-    columns = {name: torch.randn(16, generator=generator) for name in kind._fields}
+    shape = (4, 4) if "timestep" in kind._fields else (16,)  # windows of an episode, or single steps of it
+    columns = {name: torch.randn(shape, generator=generator) for name in kind._fields}
     for name in ("obs", "next_obs"):
-        columns[name] = torch.randn(16, *spec.obs_shape, generator=generator)
+        columns[name] = torch.randn(*shape, *spec.obs_shape, generator=generator)
     if spec.num_actions is None:
-        columns["action"] = 2 * torch.rand(16, spec.action_dim, generator=generator) - 1
+        columns["action"] = 2 * torch.rand(*shape, spec.action_dim, generator=generator) - 1
     else:
-        columns["action"] = torch.randint(spec.num_actions, (16,), generator=generator)
-    columns["terminated"], columns["index"] = torch.randn(16, generator=generator) > 0, torch.arange(16)
-    columns["return_to_go"] = torch.randn(16, generator=generator)
+        columns["action"] = torch.randint(spec.num_actions, shape, generator=generator)
+    columns["terminated"], columns["index"] = torch.randn(shape, generator=generator) > 0, torch.arange(16)
     columns["next_action"], columns["follows"] = columns["action"].flip(0), ~columns["terminated"]
+    columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
     return kind(**{name: columns[name] for name in kind._fields})
 
 

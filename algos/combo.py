@@ -1,0 +1,164 @@
+"""COMBO: conservative offline model-based policy optimization (Yu et al. 2021, arXiv 2102.08363).
+
+Soft actor-critic on the data and on rollouts in a learned model, like MOPO, but without asking how unsure the model is:
+critics are pushed down where rollouts go and up at the data, as CQL's are, so that what only the model promises is not
+believed.
+
+    critics  L_Q  = beta (E_{s ~ d_f}[log sum_a exp Q(s, a)] - E_D[Q(s, a)]) + E_{d_f}[(y - Q(s, a))^2]    (Eq. 2, 3)
+             y    = r + gamma (1 - terminated) min Q'(s', a'),  a' of the policy
+    actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
+
+d_f is a mixture of data and rollouts, as each batch is. The sum over actions is estimated as in CQL, with actions of
+the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
+of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: a reshape there that is not assigned makes of the sum
+over 3 x 10 actions ten sums over three; here it is one sum, as the equation has it.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch, ReplayBuffer, mixed
+from zoo.dynamics import EnsembleDynamics, branched, termination_of
+from zoo.envs import Spec
+from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    beta: float = 1.0  # weight of the conservative term; the paper takes 0.5 to 5
+    num_actions: int = 10  # of each kind, for the sum over actions
+    rollout_length: int = 5  # steps imagined from each of the data's observations
+    rollout_batch: int = 50_000  # rollouts at a time
+    rollout_every: int = 1_000  # updates between them
+    rollouts_kept: int = 5  # times that they are imagined until the oldest are overwritten
+    real_fraction: float = 0.5  # share of a batch that is drawn from the data
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 1e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
+    critic_lr: float = 3e-4  # Adam's learning rate, critics
+    alpha_lr: float = 1e-4  # Adam's learning rate, log temperature
+    batch_size: int = 256  # transitions an update
+    dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
+    dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
+    members: int = 7  # models in the ensemble
+    elites: int = 5  # of them, those that imagine: the best on held-out transitions
+    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+
+    def __post_init__(self) -> None:
+        names = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        if not 0 < self.real_fraction < 1:
+            raise ValueError(f"algo.real_fraction={self.real_fraction} must lie between 0 and 1")
+        if self.beta < 0:
+            raise ValueError(f"algo.beta={self.beta} must be 0 or more")
+
+
+class COMBO(Agent):
+    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.real = round(config.real_fraction * config.batch_size)  # a batch begins with so many of the data's
+        self.dynamics = EnsembleDynamics(
+            spec.obs_dim, spec.action_dim, config.dynamics_hidden, config.members, config.elites, config.dynamics_lr
+        )
+        self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.target_entropy = -float(spec.action_dim)
+        self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
+
+    def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """L_pi, and log pi(a|s) `[B]`."""
+        action, log_prob = self.actor.sample(batch.obs)
+        q = self.critic(batch.obs, action).amin(0).squeeze(-1)
+        return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
+
+    @torch.no_grad()
+    def target(self, batch: Batch) -> Tensor:
+        """y `[B]`."""
+        next_action, _ = self.actor.sample(batch.next_obs)
+        next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)
+        target: Tensor = batch.reward + self.config.discount * ~batch.terminated * next_q
+        return target
+
+    def gap(self, batch: Batch, q: Tensor) -> Tensor:
+        """The soft maximum over all actions, minus the value of the data's, `[2]`; of values `[2, B]` of the batch."""
+        with torch.no_grad():
+            noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
+            policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
+            next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
+            here, log_here = self.actor.draw(*policy, noise[0])  # [n, B, A], [n, B]
+            there, log_there = self.actor.draw(*next_policy, noise[1])
+            uniform = self.actor.center + self.actor.scale * (2 * torch.rand_like(here) - 1)
+        actions = torch.cat([here, there, uniform])
+        log_density = torch.cat([log_here, log_there, torch.full_like(log_here, self.log_uniform)])
+        values = self.critic.of_many(batch.obs, actions).squeeze(-1)  # [2, 3 n, B]
+        soft_maximum: Tensor = torch.logsumexp(values - log_density, 1).mean(-1)
+        return soft_maximum - q[:, : self.real].mean(-1)
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of actor, temperature and critics, in this order, then of the target critics."""
+        actor_loss, log_prob = self.actor_loss(batch)
+        self.actor_optimizer.minimize(actor_loss)
+        self.alpha_optimizer.minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean())
+        q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]
+        critic_loss, gap = (q - self.target(batch)).square().mean(-1).sum(), self.gap(batch, q)
+        self.critic_optimizer.minimize(critic_loss + self.config.beta * gap.sum())
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "gap": gap.detach().mean(),
+            "actor_loss": actor_loss.detach(),
+            "alpha": self.log_alpha.detach().exp(),
+            "entropy": -log_prob.mean(),
+            "q": q.detach().mean(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> COMBO:
+    data = run.dataset()
+    agent = COMBO(data.spec, config, decay_steps=run.config.steps)
+    agent.dynamics.prepare(data, run.config.seed)
+    agent.dynamics.update = run.compiled(agent.dynamics.update)  # type: ignore[method-assign]
+    run.track(agent)
+    buffer = run.track(
+        ReplayBuffer(config.rollout_batch * config.rollout_length * config.rollouts_kept, data.spec, run.device)
+    )
+    for _ in run.stage("dynamics", config.dynamics_epochs, until=lambda: agent.dynamics.converged):
+        run.log(agent.dynamics.epoch())
+    run.report(agent.dynamics.finish())
+
+    terminates = termination_of(run.config.env.id, data)
+    for step in run.steps():
+        if step % config.rollout_every == 0:
+            obs = data.obs[data.sampler(config.rollout_batch)]
+            for imagined in branched(agent, obs, config.rollout_length, terminates):
+                buffer.add(imagined)
+        run.log(agent.update(mixed(data.sample(agent.real), buffer.sample(config.batch_size - agent.real))))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,195 @@
+"""DT: Decision Transformer (Chen et al. 2021, arXiv 2106.01345).
+
+Offline RL as the prediction of sequences: a causal transformer reads the last K steps as tokens, return-to-go,
+observation, action, return-to-go, ..., and says at each observation which action comes next. Asked for a high return it
+acts as the data's good episodes did; like all return-conditioned cloning it joins no two of them.
+
+    actor   L_pi = E[(pi(g_{t-K+1}, s_{t-K+1}, a_{t-K+1}, ..., g_t, s_t) - a_t)^2]          (section 3)
+    acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
+
+Settings as in the authors' code (github kzl/decision-transformer, gym): embeddings of the step in the episode instead
+of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate. Deviation: what a window
+lacks at an episode's end is padded behind it, where a causal model cannot see it, rather than before it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.envs import Spec
+from zoo.nn import BoundedPolicy, Normalizer
+from zoo.optim import Adam, warm_up
+from zoo.returns import ReturnToGo
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    context: int = 20  # K, steps that the policy sees
+    layers: int = 3  # of the transformer
+    heads: int = 1  # of its attention
+    width: int = 128  # of an embedding
+    dropout: float = 0.1  # of embeddings, attention and what is added to the residual stream
+    lr: float = 1e-4  # AdamW's learning rate
+    warmup: int = 10_000  # updates over which it grows from 0
+    weight_decay: float = 1e-4  # times the weights and the learning rate, taken from the weights
+    max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
+    batch_size: int = 64  # windows an update
+    target_return: float | None = None  # what is asked for; null asks for the best return in the data
+    return_scale: float = 1000.0  # returns-to-go are divided by that before the network sees them
+    max_episode_steps: int = 1000  # steps in an episode that are told apart; later ones are taken for the last of them
+
+    def __post_init__(self) -> None:
+        for name in ("context", "layers", "heads", "width", "max_episode_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"algo.width={self.width} must be a multiple of algo.heads={self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"algo.dropout={self.dropout} must be at least 0 and below 1")
+        if not self.return_scale > 0:
+            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
+
+
+class Windows(NamedTuple):
+    """Consecutive steps of episodes, K each; where `inside` is not set, the episode was over."""
+
+    obs: Tensor  # [B, K, obs_dim]
+    action: Tensor  # [B, K, A]
+    return_to_go: Tensor  # [B, K]
+    timestep: Tensor  # [B, K] int64, in the episode
+    inside: Tensor  # [B, K] bool
+
+
+class Block(nn.Module):
+    """Causal attention and two layers, each after a layer norm and added to its input (GPT-2's)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.to_qkv, self.from_heads = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, dropout: float) -> Tensor:
+        """`[B, tokens, width]` of the same."""
+        qkv = self.to_qkv(self.norm_1(x)).chunk(3, -1)
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in qkv
+        )  # [B, heads, tokens, width / heads]
+        seen = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        x = x + F.dropout(self.from_heads(seen.transpose(1, 2).flatten(2)), dropout)
+        return x + F.dropout(self.narrow(F.relu(self.widen(self.norm_2(x)))), dropout)
+
+
+class DT(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        width = config.width
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.goal = ReturnToGo()
+        self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
+        self.of_return, self.of_obs = nn.Linear(1, width), nn.Linear(spec.obs_dim, width)
+        self.of_action, self.of_timestep = (
+            nn.Linear(spec.action_dim, width),
+            nn.Embedding(config.max_episode_steps, width),
+        )
+        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
+        self.last_norm, self.to_action = nn.LayerNorm(width), nn.Linear(width, spec.action_dim)
+        for block in self.blocks.modules():
+            if isinstance(block, nn.Linear):
+                nn.init.normal_(block.weight, std=0.02)
+                nn.init.zeros_(block.bias)
+        self.optimizer = Adam(
+            self.parameters(), config.lr, config.warmup, warm_up, max_norm=config.max_norm,
+            weight_decay=config.weight_decay, decoupled=True,
+        )  # fmt: skip
+        self.begin(0)
+
+    def policy(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, dropout: float) -> Tensor:
+        """Actions `[B, T, A]`, each from what came before it in its window, its return-to-go and its observation.
+
+        Args:
+            obs: `[B, T, obs_dim]` normalized.
+            action: `[B, T, A]`.
+            return_to_go: `[B, T]`.
+            timestep: `[B, T]`.
+            dropout: share of numbers that are left out.
+        """
+        time = self.of_timestep(timestep.clamp(max=self.config.max_episode_steps - 1))
+        tokens = torch.stack(
+            [
+                self.of_return(return_to_go[..., None] / self.config.return_scale) + time,
+                self.of_obs(obs) + time,
+                self.of_action(action) + time,
+            ],
+            2,
+        ).flatten(1, 2)  # [B, 3 T, width]
+        x = F.dropout(self.norm(tokens), dropout)
+        for block in self.blocks:
+            x = block(x, dropout)
+        at_obs = self.last_norm(x)[:, 1::3]
+        return self.bounds.squash(self.to_action(at_obs))
+
+    def actor_loss(self, windows: Windows) -> Tensor:
+        """Mean squared error over the steps that there are, and the action dimensions."""
+        obs, action, return_to_go, timestep, inside = windows
+        error = (self.policy(obs, action, return_to_go, timestep, self.config.dropout) - action).square().mean(-1)
+        return (error * inside).sum() / inside.sum()
+
+    def update(self, batch: Windows) -> Metrics:
+        """One gradient step."""
+        loss = self.actor_loss(batch)
+        self.optimizer.minimize(loss)
+        return {"actor_loss": loss.detach()}
+
+    def begin(self, num_envs: int) -> None:
+        self.goal.begin(num_envs)
+        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # of each step so far: obs, action, return-to-go before it
+        self.steps = 0
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self.seen = [*self.seen, (self.normalizer(obs), action, self.goal.left(len(obs)))][1 - self.config.context :]
+        self.steps += 1
+        self.goal.pay(reward)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        if self.seen and len(self.seen[0][0]) != len(obs):
+            self.begin(len(obs))
+        now = (self.normalizer(obs), obs.new_zeros(len(obs), self.spec.action_dim), self.goal.left(len(obs)))
+        seen, done, left = (torch.stack(column, 1) for column in zip(*self.seen, now, strict=True))
+        timestep = torch.arange(self.steps - len(self.seen), self.steps + 1, device=obs.device)
+        return self.policy(seen, done, left, timestep.expand(len(obs), -1), dropout=0.0)[:, -1]
+
+
+def train(run: Run, config: Config) -> DT:
+    data = run.dataset()
+    agent = DT(data.spec, config)
+    data.normalize_obs(agent.normalizer)
+    run.report(agent.goal.aim(config.target_return, data.episode_returns))
+    run.track(agent)
+    return_to_go, timestep, left = data.return_to_go(), *data.timesteps()
+    ahead = torch.arange(config.context, device=run.device)
+    for _ in run.steps():
+        first = data.sampler(config.batch_size)
+        inside = ahead < left[first][:, None]
+        index = first[:, None] + ahead * inside
+        windows = Windows(data.obs[index], data.action[index], return_to_go[index], timestep[index], inside)
+        run.log(agent.update(windows))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

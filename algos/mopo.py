@@ -1,0 +1,145 @@
+"""MOPO: model-based offline policy optimization (Yu et al. 2020, arXiv 2005.13239).
+
+Soft actor-critic on imagined transitions: short rollouts of the policy in a learned model, begun at the data's
+observations. What the model does not know is made unattractive: a reward is reduced by how unsure the model is of the
+step, so that the return in the model bounds that in the world from below.
+
+    reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
+    critics  L_Q  = E[(r~ + gamma (1 - terminated) min Q'(s', a') - alpha log pi(a'|s') - Q(s, a))^2]
+    actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
+
+Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of
+`zoo.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.buffers import Batch, ReplayBuffer, mixed
+from zoo.dynamics import EnsembleDynamics, branched, termination_of
+from zoo.envs import Spec
+from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
+from zoo.optim import Adam
+from zoo.run import Run
+
+SETTING = "offline"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    penalty: float = 2.5  # lambda of Eq. 8
+    rollout_length: int = 1  # steps imagined from each of the data's observations
+    rollout_batch: int = 50_000  # rollouts at a time
+    rollout_every: int = 1_000  # updates between them
+    rollouts_kept: int = 5  # times that they are imagined until the oldest are overwritten
+    real_fraction: float = 0.05  # share of a batch that is drawn from the data
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # target critics move this fraction of the way at every update
+    actor_lr: float = 1e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
+    critic_lr: float = 3e-4  # Adam's learning rate, critics
+    alpha_lr: float = 1e-4  # Adam's learning rate, log temperature
+    batch_size: int = 256  # transitions an update
+    dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
+    dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
+    members: int = 7  # models in the ensemble
+    elites: int = 5  # of them, those that imagine: the best on held-out transitions
+    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+
+    def __post_init__(self) -> None:
+        for name in ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.real_fraction < 1:
+            raise ValueError(f"algo.real_fraction={self.real_fraction} must be at least 0 and below 1")
+        if self.penalty < 0:
+            raise ValueError(f"algo.penalty={self.penalty} must be 0 or more")
+
+
+class MOPO(Agent):
+    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.dynamics = EnsembleDynamics(
+            spec.obs_dim, spec.action_dim, config.dynamics_hidden, config.members, config.elites, config.dynamics_lr
+        )
+        self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
+        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.target_entropy = -float(spec.action_dim)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
+        self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The squared error of both critics, and their mean value."""
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(batch.next_obs)
+            next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)  # [B]
+            soft = next_q - self.log_alpha.exp() * next_log_prob
+            target = batch.reward + self.config.discount * ~batch.terminated * soft
+        q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]
+        return (q - target).square().mean(-1).sum(), q.detach().mean()
+
+    def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """L_pi, and log pi(a|s) `[B]`."""
+        action, log_prob = self.actor.sample(batch.obs)
+        q = self.critic(batch.obs, action).amin(0).squeeze(-1)
+        return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
+        critic_loss, q = self.critic_loss(batch)
+        self.critic_optimizer.minimize(critic_loss)
+        actor_loss, log_prob = self.actor_loss(batch)
+        self.actor_optimizer.minimize(actor_loss)
+        self.alpha_optimizer.minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean())
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "alpha": self.log_alpha.detach().exp(),
+            "entropy": -log_prob.mean(),
+            "q": q,
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+
+
+def train(run: Run, config: Config) -> MOPO:
+    data = run.dataset()
+    agent = MOPO(data.spec, config, decay_steps=run.config.steps)
+    agent.dynamics.prepare(data, run.config.seed)
+    agent.dynamics.update = run.compiled(agent.dynamics.update)  # type: ignore[method-assign]
+    run.track(agent)
+    buffer = run.track(
+        ReplayBuffer(config.rollout_batch * config.rollout_length * config.rollouts_kept, data.spec, run.device)
+    )
+    for _ in run.stage("dynamics", config.dynamics_epochs, until=lambda: agent.dynamics.converged):
+        run.log(agent.dynamics.epoch())
+    run.report(agent.dynamics.finish())
+
+    terminates = termination_of(run.config.env.id, data)
+    real = round(config.real_fraction * config.batch_size)
+    for step in run.steps():
+        if step % config.rollout_every == 0:
+            obs = data.obs[data.sampler(config.rollout_batch)]
+            for imagined in branched(agent, obs, config.rollout_length, terminates, config.penalty):
+                buffer.add(imagined)
+        batch = buffer.sample(config.batch_size - real)
+        run.log(agent.update(mixed(data.sample(real), batch) if real else batch))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,126 @@
+"""Decision Transformer: that it sees the past alone, its attention and loss, its windows, and that it acts on them."""
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.algos.dt import DT, Block, Config, Windows
+
+SMALL = {"context": 5, "layers": 2, "heads": 2, "width": 16, "dropout": 0.0, "return_scale": 1.0}
+
+
+def windows(spec, size: int = 3, steps: int = 5, seed: int = 0) -> Windows:
+    generator = torch.Generator().manual_seed(seed)
+    obs, action, left = (torch.randn(size, steps, *shape, generator=generator) for shape in (spec.obs_shape, (2,), ()))
+    return Windows(obs, action, left, torch.arange(steps).repeat(size, 1), torch.ones(size, steps, dtype=torch.bool))
+
+
+@pytest.fixture
+def agent(spec) -> DT:
+    torch.manual_seed(0)
+    return DT(spec, Config(**SMALL))
+
+
+@pytest.mark.parametrize(("field", "first_changed"), [("obs", 2), ("return_to_go", 2), ("timestep", 2), ("action", 3)])
+def test_an_action_follows_from_what_is_before_it_and_nothing_else(agent, spec, field, first_changed):
+    one = windows(spec)
+    other = one._replace(**{field: getattr(one, field).clone()})
+    getattr(other, field)[:, 2] += 3
+    with torch.no_grad():
+        before, after = (agent.policy(*each[:4], dropout=0.0) for each in (one, other))
+    changed = [not torch.equal(a, b) for a, b in zip(before.unbind(1), after.unbind(1), strict=True)]
+    assert changed == [step >= first_changed for step in range(5)]
+
+
+def test_a_block_is_causal_attention_and_two_layers_in_plain_numpy():
+    torch.manual_seed(0)
+    block = Block(8, 2).double()
+    x = torch.randn(1, 6, 8, dtype=torch.float64)
+    found = block(x, 0.0).detach().numpy()[0]
+    p = {name: parameter.detach().numpy() for name, parameter in block.named_parameters()}
+
+    def norm(y, name):
+        y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+        return y * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    def linear(y, name):
+        return y @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    y = x.numpy()[0]
+    qkv = linear(norm(y, "norm_1"), "to_qkv")
+    seen = np.zeros((6, 8))
+    for head in range(2):
+        q, k, v = (qkv[:, part * 8 + head * 4 : part * 8 + head * 4 + 4] for part in range(3))
+        for t in range(6):
+            scores = np.exp([q[t] @ k[u] / 2 for u in range(t + 1)])
+            seen[t, head * 4 : head * 4 + 4] = (scores / scores.sum()) @ v[: t + 1]
+    y = y + linear(seen, "from_heads")
+    y = y + linear(np.maximum(linear(norm(y, "norm_2"), "widen"), 0), "narrow")
+    np.testing.assert_allclose(found, y, rtol=1e-10, atol=1e-12)
+
+
+def test_loss_is_the_mean_over_the_steps_there_are(agent, spec):
+    batch = windows(spec)
+    inside = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] + [False] * 4])
+    action = agent.policy(*batch[:4], dropout=0.0)
+    error = (action - batch.action).square().mean(-1)
+    expected = torch.stack([error[b, t] for b in range(3) for t in range(5) if inside[b, t]]).mean()
+    torch.testing.assert_close(agent.actor_loss(batch._replace(inside=inside)), expected)
+
+
+def test_acts_step_by_step_as_it_would_on_whole_windows(agent, spec):
+    agent.goal.aim(3.0, torch.tensor([0.0, 4.0]))
+    agent.normalizer.fit(torch.randn(100, 3) * 2 + 1)
+    obs, reward = torch.randn(9, 2, 3), torch.randn(9, 2)
+    agent.begin(2)
+    actions, left = [], [torch.full((2,), 3.0)]
+    for t in range(9):
+        actions.append(agent.act(obs[t]))
+        first = max(0, t - 4)  # the context is five steps
+        history = torch.stack([*actions[first:t], torch.zeros(2, 2)], 1)
+        window = (agent.normalizer(obs[first : t + 1]).transpose(0, 1), history, torch.stack(left[first:], 1))
+        timestep = torch.arange(first, t + 1).repeat(2, 1)
+        with torch.no_grad():
+            torch.testing.assert_close(actions[t], agent.policy(*window, timestep, dropout=0.0)[:, -1])
+        agent.observe(obs[t], actions[t], reward[t])
+        left.append(left[-1] - reward[t])
+
+
+def test_what_comes_after_an_episodes_end_is_not_learned_from(agent, spec):
+    batch = windows(spec)
+    inside = torch.arange(5) < torch.tensor([[5], [3], [1]])
+    other = windows(spec, seed=1)
+    mixed = Windows(
+        *(
+            torch.where(inside[(...,) + (None,) * (one.ndim - 2)], one, two)
+            for one, two in zip(batch, other, strict=True)
+        )
+    )
+    losses = [agent.actor_loss(each._replace(inside=inside)) for each in (batch, mixed)]
+    torch.testing.assert_close(*losses)
+
+
+def test_learns_an_action_that_only_the_past_tells(spec):
+    """The action wanted is the first number of the observation before: a policy of the present could not know it."""
+    torch.manual_seed(0)
+    agent = DT(spec, Config(**SMALL | {"lr": 3e-3, "warmup": 1}))
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    for step in range(400):
+        batch = windows(spec, size=32, seed=step)
+        told = torch.sigmoid(batch.obs[:, :-1, :1])
+        action = torch.cat([(low + high).expand(32, 1, 2) / 2, low + (high - low) * (0.1 + 0.8 * told)], 1)
+        loss = agent.update(batch._replace(action=action))["actor_loss"]
+    assert loss < 0.02
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"heads": 3}, "multiple of algo.heads=3"),
+        ({"context": 0}, "algo.context=0"),
+        ({"dropout": 1.0}, "algo.dropout=1.0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, told):
+    with pytest.raises(ValueError, match=told):
+        Config(**settings)
