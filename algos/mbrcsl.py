@@ -13,10 +13,12 @@ Stages 1 to 3 come before the steps of a run, which are the updates of stage 4. 
 file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for `zoo data show` or other algorithms.
 
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
-shaped like a U-Net with twenty times the weights; it learns with 3e-4 falling to 0, where their schedule, meant to be
-stepped by updates, is stepped by epochs and never leaves its warm-up (at most 1e-5). Imagined episodes end where the
-task's own rule says so; theirs never do. The policy takes a fixed number of updates, theirs ends by a hold-out loss
-after 80 to 100 epochs.
+shaped like a U-Net with fifty times the weights. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with
+1e-5 at most: their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. Either
+way the behaviour stays a blurred copy of the data's, which is what lets it go over from one episode to another: on
+Point Maze 6 % of what is imagined beats the data, after 50 epochs at 3e-4 one episode in a thousand. Imagined episodes
+end where the task's own rule says so; theirs never do. The policy takes a fixed number of updates; theirs ends by a
+hold-out loss after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field
@@ -53,9 +55,9 @@ class Config:
     members: int = 7  # models in the ensemble
     elites: int = 5  # of them, those that imagine: the best on held-out transitions
     dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
-    behavior_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the noise network's blocks
+    behavior_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])  # widths of the noise network's blocks
     behavior_lr: float = 3e-4  # Adam's learning rate at the start, behaviour; falls to 0 by a cosine
-    behavior_epochs: int = 50  # passes over the data
+    behavior_epochs: int = 5  # passes over the data; more make it exact, and what joins two episodes rare
     diffusion_steps: int = 10  # from noise to action
     rollouts: int = 100  # imagined episodes to keep
     rollout_batch: int = 200  # episodes imagined at a time
