@@ -19,6 +19,7 @@ import copy
 import importlib.util
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -35,6 +36,7 @@ from zoo.algos import cql, dqn, iql, ppo, sac, td3_bc
 from zoo.benchmarks import corl
 from zoo.buffers import ReplayBuffer, Transition, replay_buffer
 from zoo.datasets import Arrays, Dataset
+from zoo.dynamics import WEIGHT_DECAY, EnsembleDynamics
 from zoo.envs import EnvConfig, Spec, make
 from zoo.rollout import Rollout
 from zoo.run import compile_update
@@ -388,6 +390,56 @@ def time_cql(args: argparse.Namespace) -> None:
     compare("CQL, updates/s", subjects, args.rounds, 5)
 
 
+def time_dynamics(args: argparse.Namespace) -> None:
+    """Updates of the ensemble, 7 models of 4 layers of 200, out of whole epochs; and how far the losses lie apart."""
+    arrays = random_arrays(args.transitions)
+    data = Dataset(arrays, SPEC, CPU)
+
+    def zoo(compiled: bool) -> Subject:
+        model = EnsembleDynamics(OBS_DIM, ACTION_DIM, [200] * 4)
+        model.prepare(data, seed=0)
+        if compiled:
+            model.update = compile_update(model.update)  # type: ignore[method-assign]
+        return partial(epoch_of, model)
+
+    subjects = eager_and_compiled(zoo)
+    if args.mbrcsl:
+        sys.path.insert(0, str(args.mbrcsl))
+        from offlinerlkit.dynamics.ensemble_dynamics import EnsembleDynamics as TheirTraining
+        from offlinerlkit.modules.dynamics_module import EnsembleDynamicsModel
+
+        theirs = EnsembleDynamicsModel(OBS_DIM, ACTION_DIM, [200] * 4, weight_decays=list(WEIGHT_DECAY))
+        training = TheirTraining(theirs, torch.optim.Adam(theirs.parameters(), lr=1e-3), None, None)
+        ours = EnsembleDynamics(OBS_DIM, ACTION_DIM, [200] * 4)
+        ours.prepare(data, seed=0)
+        x, target = ours.x.numpy()[ours.bootstrap], ours.target.numpy()[ours.bootstrap]
+        with torch.no_grad():
+            for layer, their_layer in zip(ours.layers, [*theirs.backbones, theirs.output_layer], strict=True):
+                layer.weight.copy_(their_layer.weight)
+                layer.bias.copy_(their_layer.bias)
+        pairs = []
+        for batch in range(10):
+            piece = slice(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+            their_loss = training.learn(x[:, piece], target[:, piece], BATCH_SIZE)
+            loss = ours.update(ours.x[ours.bootstrap[:, piece]], ours.target[ours.bootstrap[:, piece]])["loss"]
+            pairs.append((their_loss, float(loss)))
+        apart = [abs(a - b) / abs(a) for a, b in pairs]
+        print(
+            f"\nlosses of the same weights on the same batches: {apart[0]:.0e} apart at first, {max(apart):.0e} in ten"
+        )
+        subjects["MBRCSL's authors'"] = lambda count: training.learn(
+            x[:, : count * BATCH_SIZE], target[:, : count * BATCH_SIZE], BATCH_SIZE
+        )
+    compare("dynamics ensemble, updates/s", subjects, args.rounds, 20)
+
+
+def epoch_of(model: EnsembleDynamics, count: int) -> None:
+    """So many updates, as `EnsembleDynamics.epoch` takes them."""
+    for start in range(0, count * BATCH_SIZE, BATCH_SIZE):
+        batch = model.bootstrap[:, start : start + BATCH_SIZE]
+        model.update(model.x[batch], model.target[batch])
+
+
 def time_samplers(args: argparse.Namespace) -> None:
     """Batches out of 1,000,000 transitions, and where they lie alone."""
     arrays = random_arrays(1_000_000)
@@ -464,8 +516,8 @@ def time_atari(args: argparse.Namespace) -> None:
 
 
 SECTIONS = {
-    "iql": time_iql, "td3_bc": time_td3_bc, "cql": time_cql, "samplers": time_samplers, "sac": time_sac,
-    "ppo": time_ppo, "vector": time_vector, "atari": time_atari,
+    "iql": time_iql, "td3_bc": time_td3_bc, "cql": time_cql, "dynamics": time_dynamics, "samplers": time_samplers,
+    "sac": time_sac, "ppo": time_ppo, "vector": time_vector, "atari": time_atari,
 }  # fmt: skip
 
 
@@ -477,6 +529,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--transitions", type=int, default=200_000, help="of the offline algorithms' data")
     parser.add_argument("--corl", type=Path, help="CORL's folder algorithms/offline, to time its classes beside")
+    parser.add_argument("--mbrcsl", type=Path, help="github zhaoyizhou1123/mbrcsl, to time its ensemble beside")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
