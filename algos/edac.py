@@ -11,8 +11,7 @@ the data. Critics whose gradients with respect to the action are kept apart disa
 
 Temperature, actor and critics move in this order, each from the values just updated, as in the authors' code (github
 snu-mllab/EDAC). Deviations: mean and log standard deviation are two halves of one layer, not two; log pi is exact,
-where the authors' has 1e-6 in its logarithm; the critics' weights begin as nn.Linear's do, where the authors' and
-CORL's, narrower in the first layer, take its outputs for its inputs.
+where the authors' has 1e-6 in its logarithm.
 """
 
 import copy
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, polyak_update, small_last_
+from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, edac_critic_, polyak_update, small_last_
 from zoo.optim import Adam
 from zoo.run import Run
 
@@ -64,7 +63,7 @@ class EDAC(Agent):
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
         small_last_(self.actor.net, 1e-3)
         self.critic = EnsembleCritic(config.num_critics, spec.obs_dim, spec.action_dim, config.hidden)
-        small_last_(self.critic, 3e-3)
+        edac_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy

@@ -108,6 +108,18 @@ def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
     return network
 
 
+def edac_critic_(critic: nn.Sequential) -> nn.Sequential:
+    """Critics as EDAC's code begins them, and RIQL's, in place: `small_last_` and weights in +-1/sqrt(outputs).
+
+    Their layers take a weight's outputs for its inputs, so that the first one begins four times as small as it would.
+    """
+    for layer in critic:
+        if isinstance(layer, EnsembleLinear):
+            bound = layer.weight.shape[-1] ** -0.5
+            nn.init.uniform_(layer.weight, -bound, bound)
+    return small_last_(critic, 3e-3)
+
+
 class EnsembleLinear(nn.Module):
     """`members` linear layers in one batched product: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
 

@@ -10,11 +10,14 @@ from zoo.errors import UsageError
 from zoo.nn import (
     MLP,
     DeterministicPolicy,
+    EnsembleCritic,
+    EnsembleLinear,
     EnsembleMLP,
     GaussianPolicy,
     Normalizer,
     RunningNormalizer,
     TanhGaussian,
+    edac_critic_,
     encoder,
     orthogonal_,
     polyak_update,
@@ -225,3 +228,13 @@ def test_running_statistics_are_those_of_all_that_was_seen(shape):
         normalizer(seen), (seen - seen.mean(0)) / seen.std(0, correction=0), rtol=1e-4, atol=1e-4
     )
     assert normalizer(seen + 1e6).max() == 10
+
+
+def test_edacs_critics_begin_with_weights_as_wide_as_a_layer_has_outputs():
+    critic = edac_critic_(EnsembleCritic(50, 11, 3, [64, 256]))
+    layers = [layer for layer in critic if isinstance(layer, EnsembleLinear)]
+    for layer, bound in zip(layers, (1 / 8, 1 / 16, 3e-3), strict=True):
+        assert 0.98 * bound < layer.weight.abs().max() <= bound
+        np.testing.assert_allclose(layer.weight.detach().std(), bound / 3**0.5, rtol=0.03)
+    assert all((layer.bias == 0.1).all() for layer in layers[:-1])
+    assert layers[-1].bias.abs().max() <= 3e-3
