@@ -54,7 +54,7 @@ class Config:
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
     elites: int = 5  # of them, those that imagine: the best on held-out transitions
-    dynamics_epochs: int = 30  # at most; ends when no model has improved on held-out transitions for 5 of them
+    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
     behavior_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])  # widths of the noise network's blocks
     behavior_lr: float = 3e-4  # Adam's learning rate at the start, behaviour; falls to 0 by a cosine
     behavior_epochs: int = 5  # passes over the data; more make it exact, and what joins two episodes rare

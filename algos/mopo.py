@@ -49,7 +49,7 @@ class Config:
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
     elites: int = 5  # of them, those that imagine: the best on held-out transitions
-    dynamics_epochs: int = 30  # at most; ends when no model has improved on held-out transitions for 5 of them
+    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:
         for name in ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs"):
