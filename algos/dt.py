@@ -43,7 +43,7 @@ class Config:
     max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
     batch_size: int = 64  # windows an update
     target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float = 1000.0  # returns-to-go are divided by that before the network sees them
+    return_scale: float | None = None  # a network is told returns divided by that; null takes the largest of the data
     max_episode_steps: int = 1000  # steps in an episode that are told apart; later ones are taken for the last of them
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Config:
             raise ValueError(f"algo.width={self.width} must be a multiple of algo.heads={self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"algo.dropout={self.dropout} must be at least 0 and below 1")
-        if not self.return_scale > 0:
+        if self.return_scale is not None and not self.return_scale > 0:
             raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
 
 
@@ -128,7 +128,7 @@ class DT(Agent):
         time = self.of_timestep(timestep.clamp(max=self.config.max_episode_steps - 1))
         tokens = torch.stack(
             [
-                self.of_return(return_to_go[..., None] / self.config.return_scale) + time,
+                self.of_return(return_to_go[..., None] / self.goal.scale) + time,
                 self.of_obs(obs) + time,
                 self.of_action(action) + time,
             ],
@@ -176,7 +176,7 @@ def train(run: Run, config: Config) -> DT:
     data = run.dataset()
     agent = DT(data.spec, config)
     data.normalize_obs(agent.normalizer)
-    run.report(agent.goal.aim(config.target_return, data.episode_returns))
+    run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
     run.track(agent)
     return_to_go, timestep, left = data.return_to_go(), *data.timesteps()
     ahead = torch.arange(config.context, device=run.device)

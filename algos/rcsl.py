@@ -8,7 +8,8 @@ join two episodes: what it is asked for must have been done in one.
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
 
 Settings as in the code of MBRCSL (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
-this is. Deviation: a fixed number of updates, where that stops by a hold-out loss after 80 to 100 epochs.
+this is. Deviations: a fixed number of updates, where that stops by a hold-out loss after 80 to 100 epochs; returns in
+units of the largest, and no decay of the weights.
 """
 
 from dataclasses import dataclass, field
@@ -32,14 +33,14 @@ ACTION_SPACES = ("continuous",)
 class Config:
     hidden: list[int] = field(default_factory=lambda: [1024, 1024])  # widths of the hidden layers
     lr: float = 5e-5  # Adam's learning rate
-    weight_decay: float = 0.1  # times the weights, added to their gradients
+    weight_decay: float = 0.0  # times the weights, added to their gradients; MBRCSL's authors take 0.1
     batch_size: int = 256  # transitions an update
     target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float = 1.0  # returns-to-go are divided by that before the network sees them; 1000 suits locomotion
+    return_scale: float | None = None  # a network is told returns divided by that; null takes the largest of the data
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
-        if not self.return_scale > 0:
+        if self.return_scale is not None and not self.return_scale > 0:
             raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
 
 
@@ -63,7 +64,7 @@ class RCSL(Agent):
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
         """Actions `[B, A]`, not yet within the bounds, for observations and returns-to-go `[B]`."""
-        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.config.return_scale], -1))
+        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
         return action
 
     def actor_loss(self, batch: ReturnBatch) -> Tensor:
@@ -93,7 +94,7 @@ def train(run: Run, config: Config) -> RCSL:
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
     return_to_go = data.return_to_go()
-    run.report(agent.goal.aim(config.target_return, data.episode_returns))
+    run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
     run.track(agent)
     for _ in run.steps():
         batch = data.sample(config.batch_size)

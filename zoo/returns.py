@@ -60,7 +60,7 @@ def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor
 class ReturnToGo(nn.Module):
     """What is left of the return that each running episode is asked for: a target, less what has been paid.
 
-    The target is saved with the agent that has it; the episodes are not.
+    Target and scale are saved with the agent that has them; the episodes are not.
     """
 
     FAR = 2.0  # spreads of the data's returns beyond the best or the worst of them
@@ -68,11 +68,18 @@ class ReturnToGo(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.target: Tensor
+        self.scale: Tensor
         self.register_buffer("target", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))  # a network is told returns divided by that
         self._left = torch.zeros(0)
 
-    def aim(self, target: float | None, returns: Tensor) -> str:
-        """Sets the target, or, of None, the best of the returns `[E]`; returns what it is, to be reported.
+    def aim(self, target: float | None, returns: Tensor, scale: float | None = None) -> str:
+        """Sets target and scale; returns what they are, to be reported.
+
+        Args:
+            target: or None, for the best of the returns.
+            returns: `[E]` of the episodes that are learned from.
+            scale: or None, for the largest of the returns in size.
 
         Raises:
             UsageError: it is far outside the returns that a policy could learn from.
@@ -86,6 +93,7 @@ class ReturnToGo(nn.Module):
                 "no policy can have learned what it takes. Leave it out for the best of them."
             )
         self.target.fill_(value)
+        self.scale.fill_(scale or max(abs(low), abs(high)) or 1.0)
         return f"target return: {value:.4g}; the episodes learned from return {low:.4g} to {high:.4g}"
 
     def begin(self, num_envs: int) -> None:

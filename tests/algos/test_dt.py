@@ -6,7 +6,7 @@ import torch
 
 from zoo.algos.dt import DT, Block, Config, Windows
 
-SMALL = {"context": 5, "layers": 2, "heads": 2, "width": 16, "dropout": 0.0, "return_scale": 1.0}
+SMALL = {"context": 5, "layers": 2, "heads": 2, "width": 16, "dropout": 0.0}
 
 
 def windows(spec, size: int = 3, steps: int = 5, seed: int = 0) -> Windows:

@@ -11,7 +11,8 @@ from zoo.returns import ReturnToGo
 
 
 def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, network):
-    agent = RCSL(spec, Config(hidden=[8, 8], return_scale=10.0)).double()
+    agent = RCSL(spec, Config(hidden=[8, 8])).double()
+    agent.goal.aim(None, torch.tensor([-10.0, 3.0]))
     obs, action, left = (
         torch.randn(3, 32, 3, dtype=torch.float64)[0],
         torch.randn(32, 2).double(),
@@ -56,6 +57,16 @@ def test_aims_at_the_best_episode_of_the_data_unless_told():
     assert float(goal.target) == 12
     goal.aim(20.0, returns)
     assert float(goal.target) == 20
+
+
+def test_tells_returns_in_units_of_the_largest_unless_told():
+    goal = ReturnToGo()
+    goal.aim(None, torch.tensor([-30.0, 12.0]))
+    assert float(goal.scale) == 30
+    goal.aim(None, torch.tensor([-30.0, 12.0]), scale=5.0)
+    assert float(goal.scale) == 5
+    goal.aim(None, torch.tensor([0.0, 0.0]))
+    assert float(goal.scale) == 1  # nothing to scale by
 
 
 @pytest.mark.parametrize("target", [1e4, -1e4, float("inf"), float("nan")])
