@@ -35,6 +35,27 @@ def counting():
     del gymnasium.registry["Counting-v0"]
 
 
+class Succeeding(Counting):
+    """The same, and says of a step whether it is a success: the second of a long episode, the last of one of three."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, {"success": False}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        succeeds = self.count == 2 if self.length > 5 else self.length == self.count == 3
+        return obs, reward, terminated, truncated, {"success": succeeds}
+
+
+@pytest.fixture
+def succeeding():
+    """Its id."""
+    gymnasium.register("Succeeding-v0", Succeeding, max_episode_steps=8)
+    yield "Succeeding-v0"
+    del gymnasium.registry["Succeeding-v0"]
+
+
 @pytest.fixture(params=["gymnasium", "envpool"])
 def backend(request):
     """Each backend in turn, where it is installed."""

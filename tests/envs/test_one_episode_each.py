@@ -55,3 +55,35 @@ def test_evaluating_twice_on_the_same_environments_gives_the_same_returns(backen
     first, second = evaluate(agent, envs, seed=5), evaluate(agent, envs, seed=5)
     np.testing.assert_array_equal(first.returns, second.returns)
     np.testing.assert_array_equal(first.lengths, second.lengths)
+
+
+def test_an_episode_is_a_success_if_any_of_its_own_steps_is(succeeding):
+    episodes = _evaluate(EnvConfig(succeeding), 30, seed=0)
+    lengths = [int(gymnasium.make(succeeding).reset(seed=SEED_OFFSET + i)[0][1]) for i in range(30)]
+    assert episodes.successes.tolist() == [length > 5 or length == 3 for length in lengths]
+    assert {3, 4, 5} <= set(lengths)  # a success in the very last step; none, whatever the next episode does
+
+
+def test_where_the_environment_does_not_speak_of_success_there_is_none(counting):
+    assert _evaluate(EnvConfig(counting), 2, seed=0).successes is None
+
+
+def test_an_agent_is_told_what_came_of_every_action_from_the_beginning(counting):
+    class Listening(Sine):
+        def begin(self, num_envs):
+            self.told = [num_envs]
+
+        def observe(self, obs, action, reward):
+            self.told.append((obs.clone(), action.clone(), reward.clone()))
+
+    envs = make(EnvConfig(counting), 3)
+    agent = Listening(Spec.of(envs.single_observation_space, envs.single_action_space))
+    episodes = evaluate(agent, envs, seed=0)
+    count, *steps = agent.told
+    assert count == 3
+    assert len(steps) == episodes.lengths.max()
+    for i, (obs, action, reward) in enumerate(steps):
+        running = episodes.lengths > i
+        assert (obs[running, 0] == i).all()
+        torch.testing.assert_close(action, torch.sin(0.7 * obs.sum(1, keepdim=True)))
+        torch.testing.assert_close(reward[running], action[running, 0] * (i + 1))
