@@ -162,8 +162,8 @@ def train(run: Run, config: Config) -> MBRCSL:
         starts = first[torch.randint(len(first), (config.rollout_batch,), device=run.device)]
         run.log(kept.add(agent.imagine(starts, horizon, terminates)))
     imagined = Dataset(kept.arrays(), data.spec, run.device)
-    run.report(kept.told())
     kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
+    run.report(f"{kept.told()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {run.config.env.name}")
 
     run.report(agent.goal.aim(config.target_return, imagined.episode_returns, config.return_scale))
     return_to_go = imagined.return_to_go()
