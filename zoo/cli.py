@@ -93,17 +93,14 @@ def report(run: "Run") -> int:
         f"after {int(row['step']):,} steps"
     )
     print(f"written to {run.dir}/")
-    stages = {f"{stage}.csv": "losses of that stage, pass by pass" for stage in run.record.get("stages", {})}
-    for name, content in (
-        stages
-        | {
-            "evaluations.csv": "every evaluation, episode by episode",
-            "metrics.csv": "losses and speed",
-            "config.yaml": "the settings",
-            "run.json": "versions, hardware, dataset, times",
-            "checkpoint.pt": f"the agent: zoo eval {run.dir}",
-        }.items()
-    ):
+    written = {f"{stage}.csv": "losses of that stage, pass by pass" for stage in run.record.get("stages", {})} | {
+        "evaluations.csv": "every evaluation, episode by episode",
+        "metrics.csv": "losses and speed",
+        "config.yaml": "the settings",
+        "run.json": "versions, hardware, dataset, times",
+        "checkpoint.pt": f"the agent: zoo eval {run.dir}",
+    }
+    for name, content in written.items():
         print(f"  {name:<16} {content}")
     return 0
 
