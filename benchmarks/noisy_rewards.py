@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 
 import zoo
+from zoo.benchmarks.curves import interval
 
 HEADS = ("mse", "two_hot", "c51", "hl_gauss")
 
@@ -41,13 +42,6 @@ def balanced(head: str, noise: float, seed: int, steps: int) -> float:
             algo_config={"value_head": head, **support},
         )  # fmt: skip
         return float(np.mean([episodes.lengths.mean() for _, episodes in run.evaluations[len(run.evaluations) // 2 :]]))
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """95 % of the means of resamples lie within."""
-    resamples = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(1)
-    low, high = np.percentile(resamples, (2.5, 97.5))
-    return float(low), float(high)
 
 
 def main() -> None:
