@@ -336,6 +336,21 @@ def compare(title: str, subjects: dict[str, Subject], rounds: int, count: int, w
         print(f"  {name:<28}{statistics.median(speeds):>10.1f}{min(speeds):>10.1f}{max(speeds):>10.1f}{columns}")
 
 
+def print_profile(subject: Subject, count: int) -> None:
+    """Prints what share of the time goes into matrix products, and how many operations an update's take."""
+    with torch.profiler.profile(with_flops=True) as profile:
+        subject(count)
+    events = profile.key_averages()
+    products = [event for event in events if event.key in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")]
+    busy, total = (sum(event.self_cpu_time_total for event in chosen) for chosen in (products, events))
+    flops = sum(event.flops for event in products) / count
+    print(
+        f"profile of zoo: matrix products take {busy / total:.0%} of the time, for {flops / 1e9:.1f} GFLOP an update, "
+        f"{flops * count / busy / 1e3:.0f} GFLOP/s",
+        flush=True,
+    )
+
+
 def eager_and_compiled(subject: Callable[[bool], Subject], name: str = "zoo") -> dict[str, Subject]:
     """A subject of the zoo's, made with and without compilation."""
     return {name: subject(False), f"{name}, compile=true": subject(True)}
@@ -388,6 +403,7 @@ def time_cql(args: argparse.Namespace) -> None:
         )
         subjects["d3rlpy"] = d3rlpys(config, arrays)
     compare("CQL, updates/s", subjects, args.rounds, 5)
+    print_profile(subjects["zoo"], 10)
 
 
 def time_dynamics(args: argparse.Namespace) -> None:
