@@ -31,7 +31,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.datasets import Dataset
 from zoo.diffusion import DiffusionPolicy
-from zoo.dynamics import EnsembleDynamics, Termination, termination_of
+from zoo.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
 from zoo.envs import Spec
 from zoo.imagined import Imagined, Kept
 from zoo.nn import MLP, BoundedPolicy
@@ -138,17 +138,14 @@ def train(run: Run, config: Config) -> MBRCSL:
     data = run.dataset()
     behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)
-    agent.dynamics.prepare(data, run.config.seed)
+    terminates = termination_of(run.config.env.id, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent)
     best = float(data.episode_returns.max())
     kept = run.track(Kept(best if config.min_return is None else config.min_return))
-    agent.dynamics.update = run.compiled(agent.dynamics.update)  # type: ignore[method-assign]
     agent.behavior.update = run.compiled(agent.behavior.update)  # type: ignore[method-assign]
 
-    for _ in run.stage("dynamics", config.dynamics_epochs, until=lambda: agent.dynamics.converged):
-        run.log(agent.dynamics.epoch())
-    run.report(agent.dynamics.finish())
+    learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)
 
     for _ in run.stage("behavior", config.behavior_epochs):
         batches = (data.sample(config.batch_size) for _ in range(behavior_updates))
@@ -156,7 +153,6 @@ def train(run: Run, config: Config) -> MBRCSL:
         run.log({"loss": torch.stack(losses).mean()})
 
     first, horizon = data.obs[data.episode_starts], int(data.episode_lengths.max())
-    terminates = termination_of(run.config.env.id, data)
     for _ in run.stage("rollouts", config.rollout_rounds, until=lambda: len(kept) >= config.rollouts):
         starts = first[torch.randint(len(first), (config.rollout_batch,), device=run.device)]
         run.log(kept.add(agent.imagine(starts, horizon, terminates)))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer, mixed
-from zoo.dynamics import EnsembleDynamics, branched, termination_of
+from zoo.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
 from zoo.envs import Spec
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.optim import Adam
@@ -117,17 +117,12 @@ class MOPO(Agent):
 def train(run: Run, config: Config) -> MOPO:
     data = run.dataset()
     agent = MOPO(data.spec, config, decay_steps=run.config.steps)
-    agent.dynamics.prepare(data, run.config.seed)
-    agent.dynamics.update = run.compiled(agent.dynamics.update)  # type: ignore[method-assign]
+    terminates = termination_of(run.config.env.id, data)
     run.track(agent)
     buffer = run.track(
         ReplayBuffer(config.rollout_batch * config.rollout_length * config.rollouts_kept, data.spec, run.device)
     )
-    for _ in run.stage("dynamics", config.dynamics_epochs, until=lambda: agent.dynamics.converged):
-        run.log(agent.dynamics.epoch())
-    run.report(agent.dynamics.finish())
-
-    terminates = termination_of(run.config.env.id, data)
+    learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)
     real = round(config.real_fraction * config.batch_size)
     for step in run.steps():
         if step % config.rollout_every == 0:

@@ -22,6 +22,7 @@ from zoo.datasets import Dataset
 from zoo.errors import RunError, UsageError
 from zoo.nn import EnsembleLinear, EnsembleMLP, Normalizer
 from zoo.optim import Adam
+from zoo.run import Run
 
 WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers' weights, first to last: half of it times squares
 BOUND_WEIGHT = 0.01  # of the width that the variances may take, in the loss
@@ -60,7 +61,7 @@ class EnsembleDynamics(nn.Module):
             raise UsageError(f"algo.elites={elites} must lie between 1 and algo.members={members}; the paper takes 5.")
         if len(hidden) + 1 != len(WEIGHT_DECAY):
             raise UsageError(f"algo.dynamics_hidden={hidden} must be four widths, such as [200,200,200,200].")
-        self.obs_dim, self.members, self.batch_size = obs_dim, members, batch_size
+        self.members, self.batch_size = members, batch_size
         self.inputs = Normalizer((obs_dim + action_dim,))
         self.net = EnsembleMLP(members, obs_dim + action_dim, 2 * (obs_dim + 1), hidden, activation=nn.SiLU)
         self.layers = [layer for layer in self.net if isinstance(layer, EnsembleLinear)]
@@ -218,6 +219,15 @@ def branched(
         obs = next_obs[~terminated]
         if len(obs) == 0:
             return
+
+
+def learn_dynamics(run: Run, dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
+    """The stage `dynamics` of a run that tracks the agent with the model: trains it, for so many epochs at most."""
+    dynamics.prepare(data, run.config.seed)
+    dynamics.update = run.compiled(dynamics.update)  # type: ignore[method-assign]
+    for _ in run.stage("dynamics", epochs, until=lambda: dynamics.converged):
+        run.log(dynamics.epoch())
+    run.report(dynamics.finish())
 
 
 def _whole(index: Tensor, size: int) -> Iterator[Tensor]:
