@@ -210,6 +210,7 @@ class Normalizer(nn.Module):
 
     def fit(self, x: Tensor) -> None:
         """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as CORL does."""
+        self.to(x.device)  # the data's: the agent follows when its run tracks it
         self.mean.copy_(x.mean(0))
         self.std.copy_(x.std(0, correction=0) + 1e-3)
 
