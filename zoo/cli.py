@@ -155,7 +155,7 @@ def eval_command(arguments: list[str]) -> int:
     from zoo.api import load_agent
     from zoo.envs import make
     from zoo.evaluation import evaluate
-    from zoo.run import summary
+    from zoo.run import judged, summary
 
     config, agent = load_agent(args.run_dir, args.file)
     try:
@@ -166,9 +166,7 @@ def eval_command(arguments: list[str]) -> int:
     for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
         print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     row = summary(episodes, config)
-    score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
-    score += f"  success {row['success']:.0%}" if "success" in row else ""
-    print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{score}")
+    print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{judged(row)}")
     return 0
 
 

@@ -161,15 +161,16 @@ class Run:
         At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run goes on with
         the pass that it was in. What was logged is a row of `<name>.csv`.
         """
-        if self._stages.get(name, 0) >= passes or until():
+        done = self._stages.get(name, 0)
+        if done >= passes or until():
             return
         self._restore()
-        with self._signals(), ProgressBar(passes, self._stages.get(name, 0), f"passes of {name}") as bar:
+        with self._signals(), ProgressBar(passes, done, f"passes of {name}") as bar:
             self._bar = bar
-            while self._stages.get(name, 0) < passes and not until():
+            while done < passes and not until():
                 mark = time.perf_counter()
-                yield self._stages.get(name, 0)
-                done = self._stages[name] = self._stages.get(name, 0) + 1
+                yield done
+                self._stages[name] = done = done + 1
                 seconds = time.perf_counter() - mark
                 self._seconds += seconds
                 values = self._values(f"in pass {done:,} of {name}")
@@ -276,8 +277,7 @@ class Run:
         if self.config.keep_agents:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
-        score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
-        score += f"  success {row['success']:.0%}" if "success" in row else ""
+        score = judged(row)
         assert self._bar is not None
         self._bar.print(
             f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{score}",
@@ -356,6 +356,12 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "length_mean": float(episodes.lengths.mean()),
         **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
     }
+
+
+def judged(row: dict[str, Any]) -> str:
+    """What a `summary` says beside the return, as the terminal shows it: score and success, each where there is one."""
+    score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+    return score + (f"  success {row['success']:.0%}" if "success" in row else "")
 
 
 def compile_update(update: Callable[..., Metrics]) -> Callable[..., Metrics]:
