@@ -9,6 +9,12 @@ from torch import Tensor
 
 from zoo.buffers import Transition
 from zoo.envs import Spec
+from zoo.errors import RunError
+
+NOT_FINITE = (
+    "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it: the last "
+    "checkpoint is good."
+)
 
 
 class Rollout:
@@ -38,8 +44,14 @@ class Rollout:
         return torch.as_tensor(self.envs.action_space.sample(), device=self.device)
 
     def step(self, action: Tensor) -> Transition:
-        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
+        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next.
+
+        Raises:
+            RunError: what the environment gave is NaN or infinite.
+        """
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
+        if not np.isfinite(reward).all():
+            raise RunError(NOT_FINITE)
         self._returns += reward
         self._lengths += 1
         obs, self.obs = self.obs, self._observed(next_obs)
@@ -57,4 +69,7 @@ class Rollout:
         return Transition(obs, action, reward_.float(), successor, *flags)
 
     def _observed(self, obs: np.ndarray) -> Tensor:
-        return torch.as_tensor(self.spec.checked(obs), device=self.device)
+        array = self.spec.checked(obs)
+        if self.spec.obs_dtype == "float32" and not np.isfinite(array).all():
+            raise RunError(NOT_FINITE)
+        return torch.as_tensor(array, device=self.device)
