@@ -6,7 +6,7 @@ import io
 
 import gymnasium
 
-from zoo.envs import dmc
+from zoo.envs import dmc, series
 
 # ids that begin so -> the package that has them, and the zoo's extra that installs it
 PACKAGES = {
@@ -44,8 +44,10 @@ def load_package(env_id: str) -> None:
     """Imports the package that has the environment, if Gymnasium does not: it registers its ids with Gymnasium.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: it is not installed, or there is no such series.
     """
+    if env_id.startswith(series.PREFIX):
+        series.register(env_id)
     for prefix, (package, extra) in PACKAGES.items():
         if env_id.startswith(prefix):
             try:
@@ -61,8 +63,14 @@ def known() -> list[str]:
 
 
 def exists(env_id: str) -> bool:
-    """Whether there is such an environment. Raises ValueError where the package that would know is not installed."""
+    """Whether there is such an environment. Raises ValueError where the package that would know is not installed.
+
+    And, saying which there are, where there is no such series.
+    """
     if env_id in gymnasium.registry or same_in_envpool(env_id):
+        return True
+    if env_id.startswith(series.PREFIX):
+        load_package(env_id)
         return True
     try:
         load_package(env_id)

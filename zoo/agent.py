@@ -35,6 +35,20 @@ class Agent(nn.Module):
         """What came of the last actions, rewards `[B]`. Only an agent that remembers its episodes makes use of it."""
 
 
+class Predictor(Agent):
+    """An agent that foretells what will come, and does nothing about it.
+
+    Attributes:
+        discount: of the rewards to come.
+    """
+
+    discount: float
+
+    def predict(self, obs: Tensor) -> Tensor:
+        """The discounted sums of the rewards to come `[B]`, for observations `[B, ...]`."""
+        raise NotImplementedError
+
+
 class Policy:
     """A trained agent seen from outside: NumPy in, NumPy out."""
 
@@ -49,6 +63,13 @@ class Policy:
         single = obs_.ndim == len(self.agent.spec.obs_shape)
         action = self.agent.act(obs_[None] if single else obs_, explore)
         return (action[0] if single else action).cpu().numpy()
+
+    @torch.no_grad()
+    def predict(self, obs: np.ndarray) -> np.ndarray:
+        """What a `Predictor` foretells for a batch of observations: `[B]`."""
+        assert isinstance(self.agent, Predictor)
+        device = next(self.agent.parameters()).device
+        return self.agent.predict(torch.as_tensor(self.agent.spec.checked(obs), device=device)).cpu().numpy()
 
     def begin(self, num_envs: int = 1) -> None:
         """So many episodes begin. To be told where the policy remembers something of them: what return is left."""

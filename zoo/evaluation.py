@@ -5,20 +5,23 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from zoo.agent import Agent, Policy
+from zoo.agent import Agent, Policy, Predictor
 
 SEED_OFFSET = 10_000  # keeps the evaluation's seeds apart from the training environments'
+UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
 
 
 class Episodes(NamedTuple):
     """One episode an environment: undiscounted returns `[E]` and lengths in steps `[E]`.
 
-    And whether it was a success `[E]`, at any of its steps, where the environment says so: `info["success"]`.
+    And whether it was a success `[E]`, at any of its steps, where the environment says so: `info["success"]`. And how
+    far off a `Predictor` was, see `value_error`.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray | None = None
+    value_error: float | None = None
 
 
 def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) -> Episodes:
@@ -32,15 +35,52 @@ def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) ->
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
     successes = np.zeros(envs.num_envs, dtype=bool) if "success" in info else None
     running = np.ones(envs.num_envs, dtype=bool)
+    steps: list[
+        tuple[np.ndarray, ...]
+    ] = []  # of a predictor: what it foretold, the rewards, who was running, who ended
     while running.any():
         action = policy.act(obs, explore)
-        before = obs
+        before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action)
         policy.observe(before, action, reward)
+        if isinstance(agent, Predictor):
+            steps.append((predicted, reward, running.copy(), terminated))
         returns += reward * running
         lengths += running
         if successes is not None:
             ended = info["final_info"]["success"] if "final_info" in info else False
             successes |= running & np.where(terminated | truncated, ended, info["success"])
         running &= ~(terminated | truncated)
-    return Episodes(returns, lengths, successes)
+    error = None
+    if isinstance(agent, Predictor):
+        error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
+    return Episodes(returns, lengths, successes, error)
+
+
+def value_error(
+    discount: float, predicted: np.ndarray, reward: np.ndarray, running: np.ndarray, terminated: np.ndarray
+) -> float:
+    """Root mean squared error of predicted returns, in standard deviations of the actual ones; 1 foretells nothing.
+
+    A step counts if its return is known: of an episode that is cut off, those far enough from its end.
+
+    Args:
+        discount: of the returns.
+        predicted: `[T, E]` at each step of E episodes, as all of them.
+        reward: of the step.
+        running: the step is one of the episode.
+        terminated: it is the episode's last, and nothing comes after.
+
+    Returns:
+        NaN where no return is known, or all are the same.
+    """
+    actual, unseen = np.zeros(reward.shape), np.zeros(reward.shape)
+    later, missing = np.zeros(reward.shape[1]), np.ones(reward.shape[1])
+    for t in reversed(range(len(reward))):
+        later = np.where(running[t], reward[t] + discount * ~terminated[t] * later, 0.0)
+        missing = np.where(running[t], discount * ~terminated[t] * missing, 1.0)
+        actual[t], unseen[t] = later, missing
+    known = running & (unseen <= UNSEEN)
+    if not known.any() or not (spread := actual[known].std()):
+        return float("nan")
+    return float(np.sqrt(((predicted - actual)[known] ** 2).mean()) / spread)

@@ -355,13 +355,15 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "score": "" if score is None else float(score),
         "length_mean": float(episodes.lengths.mean()),
         **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
+        **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
     }
 
 
 def judged(row: dict[str, Any]) -> str:
-    """What a `summary` says beside the return, as the terminal shows it: score and success, each where there is one."""
+    """What a `summary` says beside the return, as the terminal shows it: each where there is one."""
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
-    return score + (f"  success {row['success']:.0%}" if "success" in row else "")
+    success = f"  success {row['success']:.0%}" if "success" in row else ""
+    return score + success + (f"  value error {row['value_error']:.2f}" if "value_error" in row else "")
 
 
 def compile_update(update: Callable[..., Metrics]) -> Callable[..., Metrics]:

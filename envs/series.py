@@ -1,0 +1,90 @@
+"""Series: a recorded multivariate stream, of which nothing can be changed, only foretold: `series/hopper`, or a file.
+
+`series/hopper` comes with the zoo: what 12,000 steps of the embedded dataset `hopper/demo` observed and were rewarded
+with, from its 24,000th on, while the agent that made them was learning and often fell. `series/NAME` is any other CSV
+file `NAME.csv` or `NAME.csv.gz` in the working directory: a line of names, then numbers; the last column is what is to
+be foretold, `date` is left out. That is how the ETT data are laid out (Zhou et al. 2021, arXiv 2012.07436; github
+zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606, appendix) evaluate Stream TD.
+
+Observes a trace of each column: its mean so far with weights that fall by 0.999 a step, as there. The reward is the
+last column of the row after the one observed next, brought to [0, 1] over the file. The stream goes on at its beginning
+after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without goes on.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+IDS = "series/<name>"
+PREFIX = "series/"
+TRACE_DECAY = 0.999
+EPISODE = 1_000
+
+
+def find(name: str) -> Path:
+    """The file of a series. Raises ValueError where there is none."""
+    shipped = Path(__file__).parent / "data"
+    for folder in (Path(), shipped):
+        for suffix in (".csv", ".csv.gz"):
+            if (folder / (name + suffix)).is_file():
+                return folder / (name + suffix)
+    names = ", ".join(sorted(path.name.removesuffix(".csv.gz") for path in shipped.iterdir()))
+    raise ValueError(f"env={PREFIX}{name}: there is no {name}.csv here. The zoo has {names}.")
+
+
+@cache
+def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The traces `[T, columns]` that are observed, and the rewards `[T]` of arriving at each row.
+
+    Raises:
+        ValueError: it is not such a file, or too short.
+    """
+    try:
+        header = np.loadtxt(path, str, delimiter=",", max_rows=1, ndmin=1)
+        columns = [i for i, name in enumerate(header) if name != "date"]
+        rows = np.loadtxt(path, np.float64, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a table of numbers below one line of names: {error}") from error
+    if len(rows) < 3 or not np.isfinite(rows).all():
+        raise ValueError(f"{path} must have three rows or more, all of numbers that are finite; it has {len(rows)}")
+    traces = np.empty_like(rows)
+    mean = np.zeros(rows.shape[1])
+    for i, row in enumerate(rows):
+        mean = TRACE_DECAY * mean + (1 - TRACE_DECAY) * row
+        traces[i] = mean / (1 - TRACE_DECAY ** (i + 1))
+    target = rows[:, -1]
+    scaled = (target - target.min()) / max(np.ptp(target), 1e-12)
+    return traces.astype(np.float32), np.roll(scaled, -1)
+
+
+class Series(gymnasium.Env[np.ndarray, np.int64]):
+    """Observes `[columns]`. There is one action, to look on."""
+
+    def __init__(self, name: str) -> None:
+        self._obs, self._reward = load(find(name))
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._obs.shape[1:], np.float32)
+        self.action_space = gymnasium.spaces.Discrete(1)
+        self._at = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._at = int(self.np_random.integers(len(self._obs)))
+        return self._obs[self._at], {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._at = (self._at + 1) % len(self._obs)
+        return self._obs[self._at], float(self._reward[self._at]), False, False, {}
+
+
+def register(env_id: str) -> None:
+    """Makes a series one of Gymnasium's environments. Raises ValueError where there is no such file."""
+    if env_id not in gymnasium.registry:
+        name = env_id.removeprefix(PREFIX)
+        find(name)
+        gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"name": name}, max_episode_steps=EPISODE)
