@@ -13,6 +13,7 @@ import torch
 from zoo.agent import Agent
 from zoo.envs import Spec
 from zoo.registry import algorithms, settings
+from zoo.streaming import Sample
 
 READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
 
@@ -20,10 +21,11 @@ each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids
 
 
 def batch_for(agent: Agent, seed: int) -> Any:
-    """A batch of the kind that the agent's `update` names, 16 transitions of random content."""
+    """A batch of the kind that the agent's `update` names, of random content: 16 transitions, of a stream one."""
     generator, spec = torch.Generator().manual_seed(seed), agent.spec
     kind = typing.get_type_hints(agent.update)["batch"]
     shape = (4, 4) if "timestep" in kind._fields else (16,)  # windows of an episode, or single steps of it
+    shape = () if kind is Sample else shape
     columns = {name: torch.randn(shape, generator=generator) for name in kind._fields}
     for name in ("obs", "next_obs"):
         columns[name] = torch.randn(*shape, *spec.obs_shape, generator=generator)
@@ -32,7 +34,7 @@ def batch_for(agent: Agent, seed: int) -> Any:
     else:
         columns["action"] = torch.randint(spec.num_actions, shape, generator=generator)
     columns["terminated"], columns["index"] = torch.randn(shape, generator=generator) > 0, torch.arange(16)
-    columns["next_action"], columns["follows"] = columns["action"].flip(0), ~columns["terminated"]
+    columns["next_action"], columns["follows"] = columns["action"].roll(1), ~columns["terminated"]
     columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
     return kind(**{name: columns[name] for name in kind._fields})
 

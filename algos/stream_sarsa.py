@@ -1,0 +1,107 @@
+"""Stream SARSA(lambda): SARSA from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 6).
+
+Every sample is learned from when it comes, once, and forgotten. What is learned is the value of the policy that acts,
+exploring: the next action is chosen first, and its value is what the last one is told. Credit reaches back along the
+trace of past gradients; ObGD keeps a sample from overshooting.
+
+    delta = r + gamma (1 - terminated) Q(s', a') - Q(s, a),  a' epsilon-greedy
+    z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z
+
+Observations and rewards are brought to the scale of their own history. Deviations from the authors' code: a truncated
+episode bootstraps from its last observation; the discounted sum that scales rewards begins anew with each episode, not
+a step late; the time is that of the observation, not of the one before; an episode's first action is chosen for its
+first observation, not for the last one of the episode before.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Metrics
+from zoo.envs import Spec
+from zoo.run import Run
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, limit, optimizer, single
+
+SETTING = "online"
+ACTION_SPACES = ("discrete",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [32, 32])  # widths of the hidden layers; MinAtar: 128; Atari: 256
+    discount: float = 0.99  # gamma
+    trace_lambda: float = 0.8  # lambda, how long credit reaches back
+    lr: float = 1.0  # step size where ObGD does not bound it
+    kappa: float = 2.0  # how far below the bound steps stay
+    epsilon: float = 0.01  # share of random actions in the end
+    exploration_fraction: float = 0.05  # of all steps, in which epsilon falls there from 1
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
+    sparsity: float = 0.9  # share of the weights that begin at 0
+    layer_norm: bool = True  # LayerNorm before every activation
+    normalize_obs: bool = True  # by their running mean and standard deviation
+    scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
+    time_feature: bool = True  # vectors are joined by the elapsed share of the episode
+
+    def __post_init__(self) -> None:
+        check(self, "kappa")
+
+
+class StreamSARSA(StreamAgent):
+    def __init__(self, spec: Spec, config: Config, time_limit: int | None = None, steps: int = 1_000_000) -> None:
+        super().__init__(spec, config, time_limit)
+        assert spec.num_actions is not None
+        self.exploration_steps = max(1.0, config.exploration_fraction * steps)
+        self.network = StreamNetwork(
+            self.senses.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
+        )
+        self.optimizer = optimizer(config, self.network, config.kappa)
+
+    def choose(self, q: Tensor) -> Tensor:
+        """An action `[]` by values `[num_actions]`: greedy, but for a share epsilon, which falls from 1."""
+        return epsilon_greedy(q, self.epsilon(self.config.epsilon, self.exploration_steps))
+
+    @torch.no_grad()
+    def start(self, obs: Tensor) -> None:
+        """An episode begins with `obs`: no credit for what was before."""
+        self.optimizer.reset()
+        self.x.copy_(self.senses.begin(obs))
+        self.action.copy_(self.choose(self.network(self.x)))
+
+    def update(self, batch: Sample) -> Metrics:
+        """Chooses the next action, and learns from what came of the last."""
+        with torch.no_grad():
+            reward, next_x = self.senses.perceive(batch)
+            next_q = self.network(next_x)
+            next_action = self.choose(next_q)
+            next_value = next_q.gather(0, next_action[None])[0]
+            target = reward + self.config.discount * ~batch.terminated * next_value
+        value = self.network(self.x).gather(0, self.action[None])[0]
+        delta = target - value.detach()
+        step = self.optimizer.step(value, delta)
+        self.x.copy_(next_x)
+        self.action.copy_(next_action)
+        return {"td_error": delta, "value": value.detach(), "step": step}
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        q = self.network(self.perceived(obs))
+        return epsilon_greedy(q, self.config.epsilon) if explore else q.argmax(-1)
+
+
+def train(run: Run, config: Config) -> StreamSARSA:
+    envs = single(run, "stream_sarsa")
+    agent = run.track(StreamSARSA(envs.spec, config, limit(run, config.time_feature), run.config.steps))
+    agent.start(envs.obs[0])
+    for _ in run.steps():
+        transition = envs.step(agent.action[None])
+        run.log(agent.update(Sample.of(transition)))
+        if transition.terminated or transition.truncated:
+            agent.start(envs.obs[0])
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,101 @@
+"""Stream TD(lambda): prediction from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 2).
+
+TD(lambda) (Sutton 1988) with a network: foretells the discounted sum of the rewards to come, on a stream that it does
+not act on. Every sample is learned from when it comes, once, and forgotten; ObGD keeps it from overshooting.
+
+    delta = r + gamma (1 - terminated) V(s') - V(s)
+    z <- gamma lambda z + grad V(s),   w <- w + ObGD's step size  delta z
+
+Observations and rewards are brought to the scale of their own history; what is foretold is in the rewards' own units.
+An evaluation says how far off the learned values are, frozen, on stretches of the stream: `value_error`, in standard
+deviations of the actual returns. Deviation from the authors' code: a truncated episode bootstraps from its last
+observation.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Metrics, Predictor
+from zoo.envs import Spec
+from zoo.errors import UsageError
+from zoo.run import Run
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, limit, optimizer, single
+
+SETTING = "online"
+ACTION_SPACES = ("discrete",)
+
+
+@dataclass
+class Config:
+    hidden: list[int] = field(default_factory=lambda: [128, 128])  # widths of the hidden layers
+    discount: float = 0.99  # gamma
+    trace_lambda: float = 0.8  # lambda, how long credit reaches back
+    lr: float = 1.0  # step size where ObGD does not bound it
+    kappa: float = 2.0  # how far below the bound steps stay
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic method's
+    sparsity: float = 0.9  # share of the weights that begin at 0
+    layer_norm: bool = True  # LayerNorm before every activation
+    normalize_obs: bool = True  # by their running mean and standard deviation
+    scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
+    time_feature: bool = False  # vectors are joined by the elapsed share of the episode
+
+    def __post_init__(self) -> None:
+        check(self, "kappa")
+
+
+class StreamTD(StreamAgent, Predictor):
+    def __init__(self, spec: Spec, config: Config, time_limit: int | None = None) -> None:
+        super().__init__(spec, config, time_limit)
+        self.discount = config.discount
+        self.network = StreamNetwork(self.senses.shape, 1, config.hidden, config.sparsity, config.layer_norm)
+        self.optimizer = optimizer(config, self.network, config.kappa)
+
+    @torch.no_grad()
+    def start(self, obs: Tensor) -> None:
+        """An episode begins with `obs`: no credit for what was before."""
+        self.optimizer.reset()
+        self.x.copy_(self.senses.begin(obs))
+
+    def update(self, batch: Sample) -> Metrics:
+        """Learns from what came next."""
+        with torch.no_grad():
+            reward, next_x = self.senses.perceive(batch)
+            target = reward + self.config.discount * ~batch.terminated * self.network(next_x)[0]
+        value = self.network(self.x)[0]
+        delta = target - value.detach()
+        step = self.optimizer.step(value, delta)
+        self.x.copy_(next_x)
+        return {"td_error": delta, "value": value.detach(), "step": step}
+
+    @torch.no_grad()
+    def predict(self, obs: Tensor) -> Tensor:
+        value: Tensor = self.network(self.perceived(obs))[..., 0]
+        return value * self.senses.return_moments.std().float() if self.config.scale_reward else value
+
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return torch.zeros(len(obs), dtype=torch.int64, device=obs.device)
+
+
+def train(run: Run, config: Config) -> StreamTD:
+    envs = single(run, "stream_td")
+    if envs.spec.num_actions != 1:
+        raise UsageError(
+            f"stream_td foretells what it does not act on; {run.config.env.name} has {envs.spec.num_actions} actions. "
+            "Try: env=series/hopper"
+        )
+    agent = run.track(StreamTD(envs.spec, config, limit(run, config.time_feature)))
+    agent.start(envs.obs[0])
+    for _ in run.steps():
+        transition = envs.step(agent.action[None])
+        run.log(agent.update(Sample.of(transition)))
+        if transition.terminated or transition.truncated:
+            agent.start(envs.obs[0])
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

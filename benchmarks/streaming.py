@@ -1,0 +1,211 @@
+"""The authors' own stream-x on the zoo's environments: their learning curves, and how far an update lies apart.
+
+    git clone https://github.com/mohmdelsayed/streaming-drl
+    python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --steps 1000000 --out theirs.csv
+    python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
+
+The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
+current task; it writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py --training`
+reads. The second feeds both agents the same stream from the same weights, within one episode and without the time
+feature, which theirs tells a step late. `speed.py streaming` has both speeds.
+"""
+
+import argparse
+import csv
+import importlib
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gymnasium
+import numpy as np
+import torch
+
+from zoo.algos import stream_ac, stream_q, stream_sarsa
+from zoo.envs import Spec
+from zoo.streaming import Sample
+
+CLASSES = {"stream_ac": "StreamAC", "stream_q": "StreamQ", "stream_sarsa": "StreamSARSA"}
+ENTROPY_COEF = 0.01
+LOG_EVERY = 1_000
+
+
+class Raw(gymnasium.Wrapper):
+    """Keeps what the environment itself said last, and what their time wrapper asks of old Gymnasium's environments."""
+
+    num_envs = 1
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.obs, info = self.env.reset(**kwargs)
+        return self.obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.obs, self.reward, self.terminated, self.truncated, info = self.env.step(action)
+        return self.obs, self.reward, self.terminated, self.truncated, info
+
+
+class ChannelsLast(gymnasium.ObservationWrapper):
+    """Frames `[C, H, W]` -> `[H, W, C]`, as their networks take them."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        channels, height, width = env.observation_space.shape or ()
+        self.observation_space = gymnasium.spaces.Box(0, 1, (height, width, channels), np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation.transpose(1, 2, 0)
+
+
+class Theirs:
+    """Their agent on their wrappers, and their scripts' main loop, a step at a time.
+
+    Attributes:
+        agent: their learner.
+        raw: the environment below their wrappers.
+        obs: what their agent is given now.
+        action: the last one taken.
+        returns: of the episodes that have ended.
+    """
+
+    def __init__(self, algo: str, folder: Path, env_id: str, seed: int, steps: int, timed: bool) -> None:
+        sys.path.insert(0, str(folder))
+        self.algo, self.returns = algo, list[float]()
+        self.raw = Raw(gymnasium.make(env_id))
+        frames = len(self.raw.observation_space.shape or ()) == 3
+        discrete = isinstance(self.raw.action_space, gymnasium.spaces.Discrete)
+        kind = "" if algo != "stream_ac" else "_discrete" if discrete else "_continuous"
+        module = importlib.import_module(algo + kind + ("_minatar" if frames else ""))
+        env: Any = gymnasium.wrappers.RecordEpisodeStatistics(ChannelsLast(self.raw) if frames else self.raw)
+        env = env if discrete else gymnasium.wrappers.ClipAction(env)
+        env = module.NormalizeObservation(module.ScaleReward(env, gamma=0.99))
+        if timed and not frames:
+            env.num_envs = 1
+            env = importlib.import_module("time_wrapper").AddTimeInfo(env)
+        self.env = env
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # where their exploration comes from
+        shape, actions = env.observation_space.shape, env.action_space
+        arguments = {"n_actions": int(actions.n) if discrete else actions.shape[0]}
+        arguments |= {"n_channels": shape[-1]} if frames else {"n_obs": shape[0]}
+        if algo != "stream_ac":  # what their scripts' arguments default to, where their classes' do not
+            fraction = 0.2 if frames and algo == "stream_q" else 0.05
+            arguments |= {"total_steps": steps, "exploration_fraction": fraction}
+        self.agent = getattr(module, CLASSES[algo])(**arguments)
+        self.obs, _ = env.reset(seed=seed)
+        self.next_action = self.agent.sample_action(self.obs) if algo == "stream_sarsa" else 0
+
+    def step(self) -> None:
+        """Acts once, and learns from it."""
+        extra: tuple[Any, ...] = ()
+        if self.algo == "stream_sarsa":
+            self.action = self.next_action
+        elif self.algo == "stream_q":
+            self.action, *extra = self.agent.sample_action(self.obs)
+        else:
+            self.action, extra = self.agent.sample_action(self.obs), (ENTROPY_COEF,)
+        obs, reward, terminated, truncated, info = self.env.step(self.action)
+        done = terminated or truncated
+        if self.algo == "stream_sarsa":
+            self.next_action = self.agent.sample_action(obs)
+            self.agent.update_params(self.obs, self.action, reward, obs, self.next_action, done)
+        else:
+            self.agent.update_params(self.obs, self.action, reward, obs, done, *extra)
+        self.obs = obs
+        if done:
+            self.returns.append(float(info["episode"]["r"]))
+            self.obs, _ = self.env.reset()
+
+
+def ours_like(theirs: Theirs, algo: str) -> Any:
+    """The zoo's agent with the same weights, at the beginning of the same episode."""
+    spec = Spec.of(theirs.raw.observation_space, theirs.raw.action_space)
+    ours = build(algo, spec, None)
+    with torch.no_grad():
+        for network, layers in pairs(ours, theirs.agent):
+            network.weights.copy_(torch.cat([p.flatten() for p in layers]))
+    ours.start(torch.as_tensor(theirs.raw.obs))
+    return ours
+
+
+def build(algo: str, spec: Spec, limit: int | None, steps: int = 1_000_000) -> Any:
+    """The zoo's agent with the settings of the authors' scripts."""
+    hidden = [128] if len(spec.obs_shape) == 3 else [128, 128] if spec.num_actions is None else [32, 32]
+    if algo == "stream_ac":
+        return stream_ac.StreamAC(spec, stream_ac.Config(hidden=hidden), limit)
+    module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent_class = getattr(module, CLASSES[algo])
+    return agent_class(spec, module.Config(hidden=hidden), limit, steps)
+
+
+def pairs(ours: Any, theirs: Any) -> list[tuple[Any, list[torch.Tensor]]]:
+    """Each of our networks with their weights and biases in its order."""
+    if not hasattr(ours, "actor"):
+        return [(ours.network, list(theirs.parameters()))]
+    if not hasattr(theirs, "policy_net"):
+        return [
+            (ours.actor, list(theirs.network_policy.parameters())),
+            (ours.critic, list(theirs.network_value.parameters())),
+        ]
+    actor = list(theirs.policy_net.parameters())
+    if len(actor) == 8:  # mean and spread are layers of their own
+        actor = [*actor[:4], torch.cat([actor[4], actor[6]]), torch.cat([actor[5], actor[7]])]
+    return [(ours.actor, actor), (ours.critic, list(theirs.value_net.parameters()))]
+
+
+def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
+    """How far the weights lie apart after an update of the same sample, and after many, if an episode is as long."""
+    ours = ours_like(theirs, algo)
+    for step in range(1, steps + 1):
+        begun = [network.weights.detach().clone() for network, _ in pairs(ours, theirs.agent)]
+        theirs.step()
+        raw = theirs.raw
+        ours.action.copy_(torch.as_tensor(theirs.action))
+        ended = raw.terminated or raw.truncated or step == steps
+        sample = Sample(torch.tensor(raw.reward), torch.as_tensor(raw.obs), torch.tensor(raw.terminated))
+        if algo == "stream_sarsa":  # learns from the action that was chosen next
+            ours.choose = mock.Mock(return_value=torch.as_tensor(theirs.next_action))
+        ours.update(sample)
+        if step == 1 or ended:
+            for (network, layers), before in zip(pairs(ours, theirs.agent), begun, strict=True):
+                weights, own = torch.cat([p.detach().flatten() for p in layers]), network.weights.detach()
+                moved, apart = float((weights - before).norm()), float((weights - own).norm())
+                norm = float(weights.norm())
+                print(f"update {step}: weights of norm {norm:.1f} moved by {moved:.1e}, {apart:.0e} apart")
+        if ended:
+            return
+
+
+def main() -> None:
+    """Runs what is asked for."""
+    parser = argparse.ArgumentParser(description="The authors' stream-x beside the zoo's.")
+    parser.add_argument("algo", choices=list(CLASSES))
+    parser.add_argument("folder", type=Path, help="github mohmdelsayed/streaming-drl")
+    parser.add_argument("--env", required=True, help="a Gymnasium id, or minatar/breakout")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="the CSV file of their learning curve")
+    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    theirs = Theirs(args.algo, args.folder, args.env, args.seed, args.steps, timed=not args.agree)
+    if args.agree:
+        print_agreement(args.algo, theirs, args.agree)
+        return
+    with args.out.open("w") as file:
+        rows = csv.writer(file)
+        rows.writerow(["step", "seconds", "episode_return"])
+        begun = time.perf_counter()
+        for step in range(1, args.steps + 1):
+            theirs.step()
+            if step % LOG_EVERY == 0:
+                mean = statistics.mean(theirs.returns) if theirs.returns else ""
+                rows.writerow([step, round(time.perf_counter() - begun, 2), mean])
+                file.flush()
+                theirs.returns.clear()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,381 @@
+"""The streaming algorithms against plain transcriptions of the paper's, and as runs."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from plain import GYMNASIUM
+from torch import Tensor
+
+import zoo
+from zoo.algos import stream_ac, stream_q, stream_sarsa, stream_td
+from zoo.buffers import Transition
+from zoo.cli import main
+from zoo.envs import Spec
+from zoo.errors import RunError
+from zoo.rollout import Rollout
+from zoo.streaming import Sample, StreamAgent, StreamNetwork
+
+CONTINUOUS = Spec((3,), (-1.0, -1.0), (1.0, 1.0))
+DISCRETE = Spec((3,), num_actions=4)
+DISCOUNT, LAMBDA = 0.9, 0.7
+COMMON = {"hidden": [16, 8], "discount": DISCOUNT, "trace_lambda": LAMBDA, "sparsity": 0.5}
+
+
+class Plain:
+    """A network as lists of weights, and the paper's ObGD on them, a layer at a time."""
+
+    def __init__(self, network: StreamNetwork, kappa: float) -> None:
+        parts = torch.split(network.weights.detach().clone(), network.sizes)
+        shapes = [shape for layer in network.shapes for shape in (layer, layer[:1])]
+        self.weights = [part.reshape(shape).requires_grad_() for part, shape in zip(parts, shapes, strict=True)]
+        self.traces = [torch.zeros_like(weight) for weight in self.weights]
+        self.kappa = kappa
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for i in range(0, len(self.weights), 2):
+            x = self.weights[i] @ x + self.weights[i + 1]
+            if i + 2 < len(self.weights):
+                x = (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
+                x = torch.where(x > 0, x, 0.01 * x)
+        return x
+
+    def step(self, output: Tensor, delta: float) -> None:
+        gradients = torch.autograd.grad(output, self.weights)
+        with torch.no_grad():
+            for trace, gradient in zip(self.traces, gradients, strict=True):
+                trace.copy_(DISCOUNT * LAMBDA * trace + gradient)
+            bound = self.kappa * max(abs(delta), 1) * sum(float(trace.abs().sum()) for trace in self.traces)
+            for weight, trace in zip(self.weights, self.traces, strict=True):
+                weight += min(1, 1 / bound) * delta * trace
+
+    def cut(self) -> None:
+        for trace in self.traces:
+            trace.zero_()
+
+    def agrees_with(self, network: StreamNetwork) -> bool:
+        flat = torch.cat([weight.detach().flatten() for weight in self.weights])
+        return torch.allclose(flat, network.weights.detach(), rtol=0, atol=2e-6)
+
+
+class History:
+    """Normalized observations and scaled rewards from everything that was seen."""
+
+    def __init__(self) -> None:
+        self.obs: list[np.ndarray] = []
+        self.sums: list[float] = []
+        self.total = 0.0
+
+    def begin(self, obs: Tensor) -> Tensor:
+        self.total = 0.0
+        return self.see(obs)
+
+    def see(self, obs: Tensor) -> Tensor:
+        self.obs.append(obs.double().numpy())
+        variance = np.var(self.obs, axis=0, ddof=1) if len(self.obs) > 1 else 1.0
+        return torch.as_tensor((self.obs[-1] - np.mean(self.obs, 0)) / np.sqrt(variance + 1e-8)).float()
+
+    def scale(self, reward: Tensor) -> float:
+        self.total = DISCOUNT * self.total + float(reward)
+        self.sums.append(self.total)
+        return float(reward) / math.sqrt((np.var(self.sums, ddof=1) if len(self.sums) > 1 else 1.0) + 1e-8)
+
+
+def stream(steps: int = 40):
+    """Samples, with the first observation of another episode after every terminal or truncated one, else None."""
+    rng = torch.Generator().manual_seed(0)
+    for t in range(1, steps + 1):
+        terminated, truncated = torch.tensor(t % 13 == 0), t % 17 == 0
+        sample = Sample(torch.randn((), generator=rng), 2 + 3 * torch.randn(3, generator=rng), terminated)
+        yield sample, torch.randn(3, generator=rng) if terminated or truncated else None
+
+
+def normal_log_prob_and_entropy(out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    policy = torch.distributions.Normal(out[:2], F.softplus(out[2:]))
+    return policy.log_prob(action).sum(), policy.entropy().sum()
+
+
+def categorical_log_prob_and_entropy(out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    policy = torch.distributions.Categorical(logits=out)
+    return policy.log_prob(action), policy.entropy()
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_policy"),
+    [(CONTINUOUS, normal_log_prob_and_entropy), (DISCRETE, categorical_log_prob_and_entropy)],
+)
+def test_stream_ac_equals_a_plain_transcription(spec, of_policy):
+    torch.manual_seed(0)
+    agent = stream_ac.StreamAC(spec, stream_ac.Config(**COMMON, entropy_coef=0.3))
+    actor, critic, history = Plain(agent.actor, 3.0), Plain(agent.critic, 2.0), History()
+    first = torch.randn(3)
+    agent.start(first)
+    x = history.begin(first)
+    for sample, first_obs in stream():
+        action = agent.action.clone()
+        reward, next_x = history.scale(sample.reward), history.see(sample.next_obs)
+        value, next_value = float(critic(x).detach()), float(critic(next_x).detach())
+        delta = reward + DISCOUNT * (0.0 if sample.terminated else next_value) - value
+        log_prob, entropy = of_policy(actor(x), action)
+        actor.step(log_prob + 0.3 * math.copysign(1, delta) * entropy, delta)
+        critic.step(critic(x)[0], delta)
+        metrics = agent.update(sample)
+        assert float(metrics["td_error"]) == pytest.approx(delta, abs=1e-4)
+        assert actor.agrees_with(agent.actor)
+        assert critic.agrees_with(agent.critic)
+        x = next_x
+        if first_obs is not None:
+            agent.start(first_obs)
+            x = history.begin(first_obs)
+            actor.cut()
+            critic.cut()
+
+
+@pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
+def test_stream_q_and_sarsa_equal_a_plain_transcription(algo):
+    torch.manual_seed(0)
+    module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent_class = {"stream_q": stream_q.StreamQ, "stream_sarsa": stream_sarsa.StreamSARSA}[algo]
+    agent = agent_class(DISCRETE, module.Config(**COMMON, epsilon=0.5), steps=1)
+    network, history, nongreedy = Plain(agent.network, 2.0), History(), 0
+    first = torch.randn(3)
+    agent.start(first)
+    x = history.begin(first)
+    for sample, first_obs in stream():
+        action = int(agent.action)
+        q, reward, next_x = network(x), history.scale(sample.reward), history.see(sample.next_obs)
+        next_q = network(next_x).detach()
+        metrics = agent.update(sample)
+        value = float(next_q.max()) if algo == "stream_q" else float(next_q[int(agent.action)])
+        delta = reward + DISCOUNT * (0.0 if sample.terminated else value) - float(q[action].detach())
+        greedy = action == int(q.argmax())
+        network.step(q[action], delta)
+        if algo == "stream_q" and not greedy:
+            network.cut()
+            nongreedy += 1
+        assert float(metrics["td_error"]) == pytest.approx(delta, abs=1e-4)
+        assert network.agrees_with(agent.network)
+        x = next_x
+        if first_obs is not None:
+            agent.start(first_obs)
+            x = history.begin(first_obs)
+            network.cut()
+    assert nongreedy > 5 or algo == "stream_sarsa"
+
+
+def test_stream_td_equals_a_plain_transcription_and_foretells_in_the_rewards_units():
+    torch.manual_seed(0)
+    agent = stream_td.StreamTD(Spec((3,), num_actions=1), stream_td.Config(**COMMON))
+    network, history = Plain(agent.network, 2.0), History()
+    first = torch.randn(3)
+    agent.start(first)
+    x = history.begin(first)
+    for sample, first_obs in stream():
+        reward, next_x = history.scale(sample.reward), history.see(sample.next_obs)
+        value, next_value = float(network(x).detach()), float(network(next_x).detach())
+        network.step(network(x)[0], reward + DISCOUNT * (0.0 if sample.terminated else next_value) - value)
+        agent.update(sample)
+        assert network.agrees_with(agent.network)
+        x = next_x
+        if first_obs is not None:
+            agent.start(first_obs)
+            x = history.begin(first_obs)
+            network.cut()
+    seen = np.stack(history.obs)
+    obs = torch.randn(5, 3)
+    normalized = (obs - torch.as_tensor(seen.mean(0))) / torch.as_tensor(seen.std(0, ddof=1))
+    expected = torch.stack([network(one.float())[0] for one in normalized]) * np.std(history.sums, ddof=1)
+    torch.testing.assert_close(agent.predict(obs), expected.detach().float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
+def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
+    module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent_class = {"stream_q": stream_q.StreamQ, "stream_sarsa": stream_sarsa.StreamSARSA}[algo]
+    agent = agent_class(DISCRETE, module.Config(epsilon=0.2, exploration_fraction=0.5, hidden=[8]), steps=40)
+    agent.start(torch.randn(3))
+    shares = []
+    for sample, _ in stream(40):
+        shares.append(float(agent.epsilon(0.2, agent.exploration_steps)))
+        agent.update(sample)
+    np.testing.assert_allclose(shares, [max(0.2, 1 - 0.8 * t / 20) for t in range(40)], atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adaptive_obgd", "sgd", "adam"])
+def test_every_optimizer_learns_to_foretell_a_constant(optimizer):
+    torch.manual_seed(0)
+    settings = {"optimizer": optimizer, "lr": 1.0 if optimizer == "adaptive_obgd" else 1e-3, "scale_reward": False}
+    agent = stream_td.StreamTD(Spec((3,), num_actions=1), stream_td.Config(hidden=[16], discount=0.5, **settings))
+    agent.start(torch.randn(3))
+    for _ in range(3000):
+        agent.update(Sample(torch.tensor(1.0), torch.randn(3), torch.tensor(False)))
+    np.testing.assert_allclose(agent.predict(torch.randn(20, 3)), 2.0, atol=0.3)
+
+
+# --- Nothing stored ---------------------------------------------------------------------------------------------------
+
+GROWTH = """
+import torch
+from zoo.algos import stream_ac
+from zoo.envs import Spec
+from zoo.streaming import Sample
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+agent = stream_ac.StreamAC(Spec((5000,), (-1.0,), (1.0,)), stream_ac.Config(hidden=[4]))
+agent.start(torch.randn(5000))
+for step in range(3000):
+    if step == 1000:
+        before = resident()
+    agent.update(Sample(torch.randn(()), torch.randn(5000), torch.tensor(False)))
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_the_number_of_steps():
+    grown = int(subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True).stdout)
+    assert grown < 4_000_000  # 2,000 observations of 20,000 bytes would be 40 million
+
+
+def leaves(agent: StreamAgent) -> int:
+    return sum(tensor.numel() for tensor in agent.state_dict().values())
+
+
+def test_an_agent_holds_weights_traces_and_statistics_and_no_more():
+    agent = stream_q.StreamQ(DISCRETE, stream_q.Config(hidden=[16]))
+    weights = len(agent.network.weights)
+    assert leaves(agent) <= 2 * weights + 2 * 3 + 3 + 8  # traces; moments; what is perceived; counts
+    before = leaves(agent)
+    agent.start(torch.randn(3))
+    for sample, _ in stream(50):
+        agent.update(sample)
+    assert leaves(agent) == before
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, capsys) -> str:
+    """Standard error and output of a run that is refused or fails."""
+    assert main(["run", *arguments, "logger=none"]) != 0
+    captured = capsys.readouterr()
+    return captured.err + captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("num_envs=2",), "num_envs=2: stream_q learns from one stream. Try: num_envs=1"),
+        (("algo.trace_lambda=1.5",), "algo.trace_lambda=1.5 must lie between 0 and 1"),
+        (("algo.kappa=0.5",), "algo.kappa=0.5 must be at least 1, or a step could overshoot"),
+        (("algo.optimizer=obdg",), "algo.optimizer=obdg does not exist; there are obgd, adaptive_obgd, sgd, adam"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_in_one_line(arguments, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert says in run("algo=stream_q", "env=cartpole", *arguments, capsys=capsys)
+
+
+def test_prediction_where_there_is_something_to_decide_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "cartpole has 2 actions. Try: env=series/hopper" in run("algo=stream_td", "env=cartpole", capsys=capsys)
+
+
+class Odd(gymnasium.Env):
+    """Without a step limit; gives NaN after so many steps."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, good: float = math.inf) -> None:
+        self.good, self.count = good, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.count += 1
+        obs = self.observation_space.sample() if self.count < self.good else np.full(2, np.nan, np.float32)
+        return obs, 1.0, self.count % 10 == 0, False, {}
+
+
+@pytest.fixture
+def odd():
+    """`odd(**kwargs)`: the id of an environment."""
+    ids = []
+
+    def register(**kwargs) -> str:
+        ids.append(f"Odd{len(ids)}-v0")
+        gymnasium.register(ids[-1], Odd, kwargs=kwargs)
+        return ids[-1]
+
+    yield register
+    for env_id in ids:
+        del gymnasium.registry[env_id]
+
+
+def test_without_a_step_limit_the_time_is_left_out_and_said(odd, tmp_path):
+    settings = {"eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
+    zoo.train("stream_q", env=odd(), steps=20, **settings)
+    notes = json.loads((tmp_path / "run" / "run.json").read_text())["notes"]
+    assert any("has no step limit: algo.time_feature is left out" in note for note in notes)
+    (state,) = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]
+    assert len(state["x"]) == 2
+
+
+def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_from(odd, tmp_path, capsys):
+    env, run_dir = odd(good=57), tmp_path / "run"
+    says = run(
+        "algo=stream_q", f"env={env}", "steps=100", "checkpoint_every=20", f"run_dir={run_dir}", "eval_every=100",
+        capsys=capsys,
+    )  # fmt: skip
+    assert "NaN or infinite" in says
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    assert state["step"] == 40
+    assert all(tensor.isfinite().all() for tensor in state["tracked"][0].values())
+
+
+def test_a_resumed_run_goes_on_with_its_statistics_and_without_the_credit_of_the_episode_it_left(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+
+    def state() -> dict[str, Tensor]:
+        return torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][0]
+
+    step = Rollout.step
+
+    def fail_once(rollout: Rollout, action: Tensor) -> Transition:
+        if (run_dir / "checkpoint.pt").exists():
+            raise RunError("the power is gone")
+        return step(rollout, action)
+
+    monkeypatch.setattr(Rollout, "step", fail_once)
+    more = ("eval_episodes=1", "logger=none", "checkpoint_every=330", f"run_dir={run_dir}", "env.backend=gymnasium")
+    assert main(["run", "algo=stream_ac", "env=pendulum", "steps=350", *more]) == 1
+    monkeypatch.setattr(Rollout, "step", step)
+    assert state()["senses.return_moments.count"] == 330
+    assert state()["senses.elapsed"] == 130  # the second episode's
+    assert state()["critic_optimizer.trace"].any()
+    assert main(["run", f"resume={run_dir}"]) == 0
+    assert state()["senses.return_moments.count"] == 350
+    assert state()["senses.elapsed"] == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["stream_ac", "stream_q", "stream_sarsa"])
+def test_balances_the_pole(algo, tmp_path):
+    settings = {"eval_every": 2_500, "eval_episodes": 5, "logger": "none", "run_dir": str(tmp_path / "run")}
+    zoo.train(algo, env="cartpole", steps=20_000, algo_config={"hidden": [32, 32]}, **settings, **GYMNASIUM)
+    with (tmp_path / "run" / "evaluations.csv").open() as file:
+        returns = [float(row["return_mean"]) for row in csv.DictReader(file)]
+    assert max(returns) >= 475  # the task's own threshold
+    assert np.mean(returns[-3:]) > 200

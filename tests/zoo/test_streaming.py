@@ -1,0 +1,194 @@
+"""What the streaming algorithms share, against the paper's pseudo-code, plain networks and whole histories."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from zoo.errors import UsageError
+from zoo.streaming import AdaptiveObGD, ObGD, RunningMoments, Sample, Senses, StreamNetwork, TraceAdam, sparse
+
+
+class Layered(nn.Module):
+    """The same network out of PyTorch's layers."""
+
+    def __init__(self, network: StreamNetwork) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+        parts = iter(torch.split(network.weights.detach().clone(), network.sizes))
+        for i, shape in enumerate(network.shapes):
+            layer = nn.Linear(shape[1], shape[0])
+            if len(shape) == 4:
+                layer = nn.Conv2d(shape[1], shape[0], shape[2], network.strides[i])
+            layer.weight.data, layer.bias.data = next(parts).reshape(shape), next(parts)
+            self.layers.append(layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of one observation, without a batch dimension."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x.flatten() if isinstance(layer, nn.Linear) else x)
+            if i < len(self.layers) - 1:
+                x = F.leaky_relu(F.layer_norm(x, x.size()))
+        return x
+
+    def flat(self) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters()])
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 10, 10), (4, 84, 84)])
+def test_a_network_in_one_vector_computes_what_its_layers_do_one_observation_or_many(shape):
+    torch.manual_seed(0)
+    network = StreamNetwork(shape, 3, [16, 8], sparsity=0.5)
+    plain, x = Layered(network), torch.randn(6, *shape)
+    expected = torch.stack([plain(one) for one in x])
+    torch.testing.assert_close(network(x), expected)
+    torch.testing.assert_close(network(x[2]), expected[2])
+
+
+def test_frames_too_small_for_the_convolution_are_refused():
+    with pytest.raises(UsageError, match="3x3 at least"):
+        StreamNetwork((1, 2, 5), 1, [8])
+
+
+@pytest.mark.parametrize("shape", [(32, 18), (16, 4, 3, 3), (7, 128)])
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
+def test_every_output_begins_with_its_share_of_zeros_and_lecuns_uniform_for_the_rest(shape, sparsity):
+    torch.manual_seed(0)
+    weight = sparse(shape, sparsity).flatten(1)
+    inputs = weight.shape[1]
+    assert ((weight == 0).sum(1) == math.ceil(sparsity * inputs)).all()
+    rest = weight[weight != 0]
+    assert rest.abs().max() <= inputs**-0.5
+    assert abs(rest.mean()) < 5 * inputs**-0.5 / math.sqrt(3 * len(rest))
+    assert rest.std() == pytest.approx((3 * inputs) ** -0.5, rel=0.25)
+    if 0 < sparsity < 1:
+        assert len({tuple(row) for row in (weight == 0).tolist()}) > 1  # not the same inputs for all
+
+
+def test_the_biases_begin_at_zero():
+    assert all((part == 0).all() for part in torch.split(StreamNetwork((5,), 2, [8]).weights, [40, 8, 16, 2])[1::2])
+
+
+# --- Optimizers -------------------------------------------------------------------------------------------------------
+
+
+def pseudo_code(adaptive: bool, weights, gradients, deltas, lr, decay, kappa):
+    """Algorithms 3 and 8 of the paper, literally, a parameter at a time."""
+    z, v = [0.0] * len(weights), [0.0] * len(weights)
+    for t, (gradient, delta) in enumerate(zip(gradients, deltas, strict=True), 1):
+        z = [decay * zi + gi for zi, gi in zip(z, gradient, strict=True)]
+        direction = list(z)
+        if adaptive:
+            v = [0.999 * vi + 0.001 * (delta * zi) ** 2 for vi, zi in zip(v, z, strict=True)]
+            direction = [zi / math.sqrt(vi / (1 - 0.999**t) + 1e-8) for zi, vi in zip(z, v, strict=True)]
+        delta_bar = max(abs(delta), 1.0)
+        m = lr * kappa * delta_bar * sum(abs(d) for d in direction)
+        alpha = min(lr / m, lr) if m > 0 else lr
+        weights = [wi + alpha * delta * di for wi, di in zip(weights, direction, strict=True)]
+    return weights
+
+
+@pytest.mark.parametrize(("optimizer", "adaptive"), [(ObGD, False), (AdaptiveObGD, True)])
+@pytest.mark.parametrize(("lr", "kappa", "size"), [(1.0, 2.0, 1.0), (0.01, 3.0, 0.1), (1.0, 1.0, 30.0)])
+def test_obgd_moves_the_weights_as_the_papers_pseudo_code_does(optimizer, adaptive, lr, kappa, size):
+    rng = np.random.default_rng(0)
+    network = StreamNetwork((4,), 1, [], sparsity=0).double()  # linear: its gradient is the input, and 1 for the bias
+    gradients = np.hstack([size * rng.normal(size=(40, 4)), np.ones((40, 1))])
+    deltas = rng.normal(size=40) * rng.choice([0.1, 5.0], 40)
+    begin = network.weights.tolist()
+    moved = optimizer(network, lr, 0.99 * 0.8, kappa).double()
+    for gradient, delta in zip(gradients, deltas, strict=True):
+        moved.step(network(torch.as_tensor(gradient[:-1]))[0], torch.as_tensor(delta))
+    expected = pseudo_code(adaptive, begin, gradients, deltas, lr, 0.99 * 0.8, kappa)
+    np.testing.assert_allclose(network.weights.detach(), expected, rtol=1e-9)
+
+
+def test_the_classic_optimizer_is_torchs_adam_on_the_trace():
+    torch.manual_seed(0)
+    network = StreamNetwork((4,), 1, [], sparsity=0)
+    theirs = network.weights.detach().clone().requires_grad_()
+    adam, ours = torch.optim.Adam([theirs], lr=1e-3), TraceAdam(network, 1e-3, 0.8, 1.0)
+    trace = torch.zeros(5)
+    for _ in range(30):
+        x, delta = torch.randn(4), torch.randn(())
+        ours.step(network(x)[0], delta)
+        trace = 0.8 * trace + torch.cat([x, torch.ones(1)])
+        theirs.grad = -delta * trace
+        adam.step()
+    torch.testing.assert_close(network.weights.detach(), theirs.detach(), rtol=0, atol=1e-6)
+
+
+numbers = st.floats(-1, 1, width=32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    inputs=st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=20),
+    delta=st.floats(-1e4, 1e4).filter(lambda d: abs(d) > 1e-3),
+    kappa=st.floats(1, 5),
+    decay=st.floats(0, 1),
+)
+def test_a_step_never_overshoots(inputs, delta, kappa, decay):
+    """The effective step size, by how much of delta a step takes away, is at most 1 / kappa where gradients are bounded
+    by 1 (section 3.2): the target is approached from the side on which the value was."""
+    network = StreamNetwork((3,), 1, [], sparsity=0).double()
+    optimizer = ObGD(network, 1.0, decay, kappa).double()
+    for x in inputs[:-1]:
+        optimizer.step(network(torch.tensor(x, dtype=torch.float64))[0], torch.tensor(0.0, dtype=torch.float64))
+    x = torch.tensor(inputs[-1], dtype=torch.float64)
+    before = network(x)[0]
+    optimizer.step(before, torch.tensor(delta, dtype=torch.float64))
+    taken = float((network(x)[0] - before).detach()) / delta
+    assert abs(taken) <= 1 / kappa + 1e-9
+
+
+# --- Running statistics -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "offset"), [((), 0.0), ((3,), 0.0), ((3,), 1e6), ((2, 4, 4), -5.0)])
+def test_running_moments_are_those_of_the_whole_history(shape, offset):
+    history = offset + np.random.default_rng(0).normal(size=(500, *shape))
+    moments = RunningMoments(shape)
+    np.testing.assert_allclose(moments.std(), np.ones(shape))  # of nothing yet
+    for x in history:
+        moments.update(torch.as_tensor(x))
+    np.testing.assert_allclose(moments.mean, history.mean(0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(moments.std(), history.std(0, ddof=1), rtol=1e-6)
+
+
+def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_from_minus_to_plus_a_half():
+    rng = np.random.default_rng(0)
+    senses = Senses((2,), 0.9, time_limit=10)
+    seen, sums = [], []
+    for _episode in range(3):
+        obs = rng.normal(3, 2, 2)
+        seen.append(obs)
+        x = senses.begin(torch.as_tensor(obs))
+        assert x[-1] == -0.5
+        total = 0.0
+        for t in range(1, 11):
+            obs, reward = rng.normal(3, 2, 2), rng.normal()
+            seen.append(obs)
+            total = 0.9 * total + reward  # of this episode alone
+            sums.append(total)
+            sample = Sample(torch.tensor(reward), torch.as_tensor(obs), torch.tensor(False))
+            scaled, x = senses.perceive(sample)
+            std = np.std(sums, ddof=1) if len(sums) > 1 else 1.0
+            assert float(scaled) == pytest.approx(reward / std, rel=1e-5)
+            expected = (obs - np.mean(seen, 0)) / np.std(seen, axis=0, ddof=1)
+            np.testing.assert_allclose(x[:2], expected, rtol=1e-5, atol=1e-6)
+            assert float(x[2]) == pytest.approx(t / 10 - 0.5)
+
+
+def test_senses_that_leave_everything_as_it_is():
+    senses = Senses((2,), 0.9, None, normalize_obs=False, scale_reward=False)
+    obs = torch.tensor([3.0, -4.0])
+    assert torch.equal(senses.begin(obs), obs)
+    reward, x = senses.perceive(Sample(torch.tensor(7.0), 2 * obs, torch.tensor(False)))
+    assert reward == 7
+    assert torch.equal(x, 2 * obs)

@@ -1,0 +1,362 @@
+"""What learning from a stream needs, one sample at a time and nothing stored: networks, optimizers, running statistics.
+
+Elsayed, Vasan, Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606). The arithmetic
+of one sample is so small that what surrounds it decides the speed: a network's weights are one vector, and so are the
+traces of its gradients, and `compile=true` makes a few loops of a whole update.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.agent import Agent
+from zoo.buffers import Transition
+from zoo.envs import Spec, time_limit
+from zoo.errors import UsageError
+from zoo.rollout import Rollout
+from zoo.run import Run
+
+
+class Sample(NamedTuple):
+    """What came of the last action."""
+
+    reward: Tensor  # []
+    next_obs: Tensor  # [...]
+    terminated: Tensor  # [] bool; stops bootstrapping
+
+    @classmethod
+    def of(cls, transition: Transition) -> "Sample":
+        """The only one of a transition of one environment."""
+        return cls(transition.reward[0], transition.next_obs[0], transition.terminated[0])
+
+
+class StreamNetwork(nn.Module):
+    """`[..., *shape] -> [..., outputs]`: layers with LayerNorm before LeakyReLU, all of their weights in one vector.
+
+    Each output of a layer begins with `sparsity` of its weights at 0, the others uniform in +-1/sqrt(inputs), its bias
+    at 0 (section 3.3). LayerNorm, without parameters of its own, is over all outputs of a layer (section 3.4). Before
+    the hidden layers, frames pass the convolutions of the authors' code: `[C, 84, 84]` Atari's, others MinAtar's.
+
+    Raises:
+        UsageError: frames that are too small for the convolutions.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], outputs: int, hidden: Sequence[int], sparsity: float = 0.9, layer_norm: bool = True
+    ) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.strides: list[int] = []
+        self.shapes: list[tuple[int, ...]] = []  # of the layers' weights, the convolutions first
+        if len(shape) == 3:
+            channels, *size = shape
+            atari = [(32, 8, 5), (64, 4, 3), (64, 3, 2)]
+            for width, kernel, stride in atari if size == [84, 84] else [(16, 3, 1)]:
+                self.shapes.append((width, channels, kernel, kernel))
+                self.strides.append(stride)
+                channels, size = width, [(side - kernel) // stride + 1 for side in size]
+            if min(size) < 1:
+                raise UsageError(f"no network is known for frames of {list(shape)}: they must be 3x3 at least")
+            shape = (channels, *size)
+        widths = [math.prod(shape), *hidden, outputs]
+        self.shapes += [(outputs, inputs) for inputs, outputs in itertools.pairwise(widths)]
+        parts: list[Tensor] = []
+        for layer in self.shapes:
+            parts += [sparse(layer, sparsity).flatten(), torch.zeros(layer[0])]
+        self.sizes = [len(part) for part in parts]
+        self.weights = nn.Parameter(torch.cat(parts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.split(self.weights, self.sizes)
+        for i, (layer, weight, bias) in enumerate(zip(self.shapes, parts[::2], parts[1::2], strict=True)):
+            if len(layer) == 4:
+                x = F.conv2d(x, weight.view(layer), bias, self.strides[i])
+            else:
+                x = x.flatten(-3) if i and i == len(self.strides) else x
+                x = (weight.view(layer) * x.unsqueeze(-2)).sum(-1) + bias  # unlike a library's product, fuses
+            if i < len(self.shapes) - 1:
+                x = F.layer_norm(x, x.shape[1 - len(layer) :]) if self.layer_norm else x
+                x = F.leaky_relu(x)
+        return x
+
+
+def sparse(shape: tuple[int, ...], sparsity: float) -> Tensor:
+    """Weights `[outputs, ...]`, of which `sparsity` are 0 for each output, rounded up; the others LeCun's uniform."""
+    inputs = math.prod(shape[1:])
+    weight = torch.empty(shape[0], inputs).uniform_(-1, 1) / math.sqrt(inputs)
+    zeros = torch.rand_like(weight).argsort(1)[:, : math.ceil(sparsity * inputs)]
+    return weight.scatter_(1, zeros, 0.0).view(shape)
+
+
+class ObGD(nn.Module):
+    """Overshooting-bounded Gradient Descent (Algorithm 3), for the weights of one network.
+
+    The error delta moves the weights along the trace z of past gradients, as far as `lr` says, but no further than
+    keeps what the sample itself is told from overshooting its target:
+
+        z <- gamma lambda z + gradient,   w <- w + lr / max(M, 1) delta z,   M = lr kappa max(|delta|, 1) ||z||_1
+
+    Args:
+        network: whose weights it moves.
+        lr: step size, where the bound leaves it.
+        decay: gamma lambda.
+        kappa: how far below the bound a step stays.
+    """
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
+        super().__init__()
+        self.moved = [network.weights]  # in a list, they stay parameters of their network only
+        self.lr, self.decay, self.kappa = lr, decay, kappa
+        self.trace: Tensor
+        self.register_buffer("trace", torch.zeros_like(network.weights))
+
+    def reset(self) -> None:
+        """Credit ends here."""
+        self.trace.zero_()
+
+    def step(self, output: Tensor, delta: Tensor) -> Tensor:
+        """Moves the weights; `output` is what grows where `delta` is positive. Returns the step size."""
+        (gradient,) = torch.autograd.grad(output, self.moved)
+        with torch.no_grad():
+            self.trace.mul_(self.decay).add_(gradient)
+            return self.move(self.moved[0], delta)
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        """One step along the trace."""
+        size = self.bounded(delta, self.trace)
+        weights.addcmul_(self.trace, size * delta)
+        return size
+
+    def bounded(self, delta: Tensor, direction: Tensor) -> Tensor:
+        """`lr / max(M, 1)`."""
+        return self.lr / (self.lr * self.kappa * delta.abs().clamp(min=1) * direction.abs().sum()).clamp(min=1)
+
+
+class AdaptiveObGD(ObGD):
+    """ObGD whose steps are divided, weight by weight, by the running root mean square of delta z (appendix B)."""
+
+    BETA, EPS = 0.999, 1e-8
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
+        super().__init__(network, lr, decay, kappa)
+        self.count: Tensor
+        self.square: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("square", torch.zeros_like(network.weights))
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        self.count.add_(1)
+        self.square.lerp_((delta * self.trace).square(), 1 - self.BETA)
+        direction = self.trace / (self.square / (1 - self.BETA**self.count) + self.EPS).sqrt()
+        size = self.bounded(delta, direction)
+        weights.addcmul_(direction, size * delta)
+        return size
+
+
+class SGD(ObGD):
+    """Plain steps along the trace, without a bound: classic TD(lambda) and its kin (Sutton 1988)."""
+
+    def bounded(self, delta: Tensor, direction: Tensor) -> Tensor:
+        return torch.full_like(delta, self.lr)
+
+
+class TraceAdam(ObGD):
+    """Adam (Kingma & Ba 2015, arXiv 1412.6980) on delta z, which the classic methods take for the gradient."""
+
+    BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
+        super().__init__(network, lr, decay, kappa)
+        self.count: Tensor
+        self.mean: Tensor
+        self.square: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros_like(network.weights))
+        self.register_buffer("square", torch.zeros_like(network.weights))
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        self.count.add_(1)
+        gradient = delta * self.trace
+        self.mean.lerp_(gradient, 1 - self.BETA1)
+        self.square.lerp_(gradient.square(), 1 - self.BETA2)
+        root = (self.square / (1 - self.BETA2**self.count)).sqrt() + self.EPS
+        size = self.lr / (1 - self.BETA1**self.count)
+        weights.addcdiv_(size * self.mean, root)
+        return size
+
+
+OPTIMIZERS: dict[str, Callable[[StreamNetwork, float, float, float], ObGD]] = {
+    "obgd": ObGD,
+    "adaptive_obgd": AdaptiveObGD,
+    "sgd": SGD,
+    "adam": TraceAdam,
+}
+
+
+def optimizer(config: Any, network: StreamNetwork, kappa: float) -> ObGD:
+    """The optimizer that an algorithm's `Config` asks for."""
+    return OPTIMIZERS[config.optimizer](network, config.lr, config.discount * config.trace_lambda, kappa)
+
+
+def check(config: Any, *kappas: str) -> None:
+    """What every streaming algorithm's `Config` must hold. Raises ValueError."""
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(f"algo.optimizer={config.optimizer} does not exist; there are {', '.join(OPTIMIZERS)}")
+    for name in ("discount", "trace_lambda", "sparsity"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ValueError(f"algo.{name}={getattr(config, name)} must lie between 0 and 1")
+    for name in kappas:
+        if getattr(config, name) < 1:
+            raise ValueError(
+                f"algo.{name}={getattr(config, name)} must be at least 1, or a step could overshoot; the paper takes 2 "
+                "for values, 3 for policies"
+            )
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of all samples so far (Welford 1962), in double precision for long streams' sake."""
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.count: Tensor
+        self.mean: Tensor
+        self.squares: Tensor
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(tuple(shape), dtype=torch.float64))  # of deviations, their sum
+
+    def update(self, x: Tensor) -> None:
+        """Counts one sample in."""
+        self.count.add_(1)
+        deviation = x - self.mean
+        self.mean.add_(deviation / self.count)
+        self.squares.addcmul_(deviation, x - self.mean)
+
+    def std(self) -> Tensor:
+        """Unbiased; 1 until there are two samples."""
+        variance = torch.where(self.count < 2, 1.0, self.squares / (self.count - 1).clamp(min=1))
+        std: Tensor = (variance + 1e-8).sqrt()
+        return std
+
+
+class Senses(nn.Module):
+    """What a streaming agent perceives: observations and rewards in units of their own history, and the time.
+
+    An observation is brought to mean 0 and standard deviation 1 over all that were seen, itself included. A reward is
+    divided by the standard deviation of the discounted sums of rewards (section 3.5). The time is the elapsed share of
+    an episode, less 0.5.
+
+    Args:
+        obs_shape: of one observation.
+        discount: of the sums of rewards.
+        time_limit: steps after which an episode ends; None leaves the time out.
+        normalize_obs: or leave observations as they are.
+        scale_reward: or leave rewards as they are.
+    """
+
+    def __init__(
+        self, obs_shape: Sequence[int], discount: float, time_limit: int | None, normalize_obs: bool = True,
+        scale_reward: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.discount, self.time_limit = discount, time_limit
+        self.normalize_obs, self.scale_reward = normalize_obs, scale_reward
+        self.shape = tuple(obs_shape) if time_limit is None else (math.prod(obs_shape) + 1,)
+        self.obs_moments, self.return_moments = RunningMoments(obs_shape), RunningMoments()
+        self.elapsed: Tensor
+        self.rewards: Tensor
+        self.register_buffer("elapsed", torch.zeros(()))  # steps in the episode
+        self.register_buffer("rewards", torch.zeros((), dtype=torch.float64))  # discounted sum since it began
+
+    def begin(self, obs: Tensor) -> Tensor:
+        """The first observation of an episode -> what is perceived of it, `[*shape]`."""
+        self.elapsed.zero_()
+        self.rewards.zero_()
+        self.obs_moments.update(obs)
+        return self.forward(obs, self.elapsed)
+
+    def perceive(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """One step on: the reward and what is perceived of the next observation, `[*shape]`."""
+        self.elapsed.add_(1)
+        self.rewards.mul_(self.discount).add_(sample.reward)
+        self.return_moments.update(self.rewards)
+        self.obs_moments.update(sample.next_obs)
+        reward = (sample.reward / self.return_moments.std()).float() if self.scale_reward else sample.reward
+        return reward, self.forward(sample.next_obs, self.elapsed)
+
+    def forward(self, obs: Tensor, elapsed: Tensor) -> Tensor:
+        """Observations `[..., *obs_shape]` as they are perceived so many steps `[...]` into their episodes."""
+        x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float() if self.normalize_obs else obs.float()
+        if self.time_limit is None:
+            return x
+        return torch.cat([x.flatten(elapsed.ndim), (elapsed / self.time_limit - 0.5)[..., None]], -1)
+
+
+class StreamAgent(Agent):
+    """An agent in the middle of its stream: it remembers what it perceives and what it does about it, no more.
+
+    Attributes:
+        x: `[*senses.shape]` what is perceived now.
+        action: `[A]` or `[]` what is done next.
+    """
+
+    def __init__(self, spec: Spec, config: Any, time_limit: int | None) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.senses = Senses(spec.obs_shape, config.discount, time_limit, config.normalize_obs, config.scale_reward)
+        self.x: Tensor
+        self.action: Tensor
+        self.register_buffer("x", torch.zeros(self.senses.shape))
+        action = torch.zeros(spec.action_dim) if spec.num_actions is None else torch.zeros((), dtype=torch.int64)
+        self.register_buffer("action", action)
+        self._elapsed = torch.zeros(0)  # [B] of the episodes that are played, not learned from
+
+    def epsilon(self, final: float, steps: float) -> Tensor:
+        """A share that falls from 1 to `final` over so many samples."""
+        return 1 + (self.senses.return_moments.count / steps).clamp(max=1) * (final - 1)
+
+    def perceived(self, obs: Tensor) -> Tensor:
+        """What is perceived of observations `[B, ...]` of the episodes that are played: `[B, *senses.shape]`."""
+        if len(self._elapsed) != len(obs):
+            self.begin(len(obs))
+        x: Tensor = self.senses(obs, self._elapsed.to(obs.device))
+        return x
+
+    def begin(self, num_envs: int) -> None:
+        self._elapsed = torch.zeros(num_envs)
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self._elapsed = self._elapsed + 1
+
+
+def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
+    """The best of the values `[..., num_actions]`, but with probability `epsilon` a random one: `[...]`."""
+    greedy = q.argmax(-1)
+    random = torch.randint(q.shape[-1], greedy.shape, device=q.device)
+    return torch.where(torch.rand(greedy.shape, device=q.device) < epsilon, random, greedy)
+
+
+def single(run: Run, algo: str) -> Rollout:
+    """The one environment that a stream comes from. Raises UsageError where there are several."""
+    envs = run.envs()
+    if envs.num_envs > 1:
+        raise UsageError(f"num_envs={envs.num_envs}: {algo} learns from one stream. Try: num_envs=1")
+    return envs
+
+
+def limit(run: Run, wanted: bool) -> int | None:
+    """The steps of an episode, by which an agent may tell the time; None where it is not `wanted`, or cannot be told.
+
+    Frames go without: a convolution has no place for it.
+    """
+    if not wanted or len(run.spec.obs_shape) == 3:
+        return None
+    steps = time_limit(run.config.env.id)
+    if steps is None:
+        run.report(f"{run.config.env.id} has no step limit: algo.time_feature is left out")
+    return steps
