@@ -46,6 +46,7 @@ class Config:
     value_coef: float = 0.5  # c1, weight of the value's loss
     entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
+    normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
     normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
@@ -134,8 +135,10 @@ class PPO(Agent):
         self.optimizer = Adam(self.parameters(), config.lr, updates, linear, eps=1e-5, max_norm=config.max_grad_norm)
 
     def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
-        """Eq. 7, with the advantages of the minibatch brought to mean 0 and standard deviation 1."""
-        advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
+        """Eq. 7."""
+        advantage = batch.advantage
+        if self.config.normalize_advantage:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         ratio = (log_prob - batch.log_prob).exp()
         clipped = ratio.clamp(1 - self.config.clip, 1 + self.config.clip)
         return -torch.minimum(ratio * advantage, clipped * advantage).mean()
@@ -206,7 +209,9 @@ class PPO(Agent):
                 metrics = self.update(Minibatch(*minibatch))
         if isinstance(self.normalizer, RunningNormalizer):
             self.normalizer.update(rollout.obs.flatten(0, 1))
-        return metrics | {"explained_variance": 1 - whole.advantage.var() / whole.returns.var()}
+        if len(whole.returns) > 1:
+            metrics["explained_variance"] = 1 - whole.advantage.var() / whole.returns.var()
+        return metrics
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
@@ -228,6 +233,8 @@ def train(run: Run, config: Config) -> PPO:
             f"which algo.minibatches={config.minibatches} does not divide. "
             f"Try: algo.minibatches={math.gcd(batch_size, config.minibatches)}"
         )
+    if config.normalize_advantage and batch_size == config.minibatches:
+        raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
     iterations = max(1, run.config.steps // batch_size)
     agent = run.track(PPO(envs.spec, config, iterations * config.epochs * config.minibatches))
     rollout: list[Transition] = []

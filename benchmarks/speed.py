@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.algos import cql, dqn, iql, ppo, sac, td3_bc
-from zoo.benchmarks import corl
+from zoo.algos import cql, dqn, iql, ppo, sac, stream_ac, td3_bc
+from zoo.benchmarks import corl, streaming
 from zoo.buffers import ReplayBuffer, Transition, replay_buffer
 from zoo.datasets import Arrays, Dataset
 from zoo.dynamics import WEIGHT_DECAY, EnsembleDynamics
@@ -41,6 +41,7 @@ from zoo.envs import EnvConfig, Spec, make
 from zoo.rollout import Rollout
 from zoo.run import compile_update
 from zoo.samplers import SAMPLERS, SamplerConfig
+from zoo.streaming import Sample
 
 OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper
 EPISODE = 1_000
@@ -456,6 +457,31 @@ def epoch_of(model: EnsembleDynamics, count: int) -> None:
         model.update(model.x[batch], model.target[batch])
 
 
+def time_streaming(args: argparse.Namespace) -> None:
+    """Stream AC on HalfCheetah, an update a step."""
+    subjects = eager_and_compiled(zoo_stream_ac)
+    if args.streaming:
+        theirs = streaming.Theirs("stream_ac", args.streaming, "HalfCheetah-v5", seed=0, steps=0, timed=True)
+        subjects["stream-x's authors'"] = repeat(theirs.step)
+    compare("Stream AC on HalfCheetah-v5, environment steps/s", subjects, args.rounds, 500)
+
+
+def zoo_stream_ac(compiled: bool) -> Subject:
+    """Its training loop."""
+    envs = rollout("HalfCheetah-v5")
+    agent = stream_ac.StreamAC(envs.spec, stream_ac.Config(), EPISODE)
+    update = compile_update(agent.update) if compiled else agent.update
+    agent.start(envs.obs[0])
+
+    def step() -> None:
+        transition = envs.step(agent.policy.clip(agent.action)[None])
+        update(Sample.of(transition))
+        if transition.terminated or transition.truncated:
+            agent.start(envs.obs[0])
+
+    return repeat(step)
+
+
 def time_samplers(args: argparse.Namespace) -> None:
     """Batches out of 1,000,000 transitions, and where they lie alone."""
     arrays = random_arrays(1_000_000)
@@ -533,7 +559,7 @@ def time_atari(args: argparse.Namespace) -> None:
 
 SECTIONS = {
     "iql": time_iql, "td3_bc": time_td3_bc, "cql": time_cql, "dynamics": time_dynamics, "samplers": time_samplers,
-    "sac": time_sac, "ppo": time_ppo, "vector": time_vector, "atari": time_atari,
+    "sac": time_sac, "streaming": time_streaming, "ppo": time_ppo, "vector": time_vector, "atari": time_atari,
 }  # fmt: skip
 
 
@@ -546,6 +572,9 @@ def main() -> None:
     parser.add_argument("--transitions", type=int, default=200_000, help="of the offline algorithms' data")
     parser.add_argument("--corl", type=Path, help="CORL's folder algorithms/offline, to time its classes beside")
     parser.add_argument("--mbrcsl", type=Path, help="github zhaoyizhou1123/mbrcsl, to time its ensemble beside")
+    parser.add_argument(
+        "--streaming", type=Path, help="github mohmdelsayed/streaming-drl, to time its AC beside"
+    )
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")

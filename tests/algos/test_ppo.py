@@ -9,6 +9,7 @@ from torch.distributions import Categorical, Normal
 import zoo
 from zoo.algos.ppo import PPO, Config
 from zoo.buffers import Transition
+from zoo.cli import main
 from zoo.envs import Spec
 from zoo.errors import UsageError
 
@@ -190,3 +191,11 @@ def test_solves_cartpole_within_60000_steps(tmp_path):
     )  # fmt: skip
     _, episodes = run.evaluations[-1]
     assert episodes.returns.mean() >= 475
+
+
+def test_a_minibatch_of_one_is_refused_unless_its_advantage_is_left_as_it_is(tmp_path, capsys):
+    single = ["algo.num_steps=1", "algo.minibatches=1", "algo.epochs=1", "algo.hidden=[8]"]
+    more = ["env=cartpole", "steps=20", "eval_episodes=1", "logger=none", f"run_dir={tmp_path / 'run'}"]
+    assert main(["run", "algo=ppo", *more, *single]) == 2
+    assert "has no spread to divide by. Type: algo.normalize_advantage=false" in capsys.readouterr().err
+    assert main(["run", "algo=ppo", *more, *single, "algo.normalize_advantage=false"]) == 0
