@@ -122,8 +122,8 @@ class StreamAC(StreamAgent):
         value = self.critic(self.x)[0]
         delta = target - value.detach()
         log_prob, entropy = self.policy.log_prob(self.actor(self.x), self.action)
-        actor_step = self.actor_optimizer.step(log_prob + self.config.entropy_coef * delta.sign() * entropy, delta)
-        critic_step = self.critic_optimizer.step(value, delta)
+        actor_step_size = self.actor_optimizer.step(log_prob + self.config.entropy_coef * delta.sign() * entropy, delta)
+        critic_step_size = self.critic_optimizer.step(value, delta)
         with torch.no_grad():
             self.x.copy_(next_x)
             self.action.copy_(self.policy.sample(self.actor(next_x)))
@@ -131,8 +131,8 @@ class StreamAC(StreamAgent):
             "td_error": delta,
             "value": value.detach(),
             "entropy": entropy.detach(),
-            "actor_step": actor_step,
-            "critic_step": critic_step,
+            "actor_step_size": actor_step_size,
+            "critic_step_size": critic_step_size,
         }
 
     @torch.no_grad()
@@ -144,7 +144,8 @@ class StreamAC(StreamAgent):
 def train(run: Run, config: Config) -> StreamAC:
     envs = single(run, "stream_ac")
     agent = run.track(StreamAC(envs.spec, config, limit(run, config.time_feature)))
-    agent.start(envs.obs[0])
+    if not envs.resumed:
+        agent.start(envs.obs[0])
     for _ in run.steps():
         transition = envs.step(agent.policy.clip(agent.action)[None])
         run.log(agent.update(Sample.of(transition)))

@@ -75,12 +75,12 @@ class StreamQ(StreamAgent):
         q = self.network(self.x)
         value = q.gather(0, self.action[None])[0]
         delta = target - value.detach()
-        step = self.optimizer.step(value, delta)
+        step_size = self.optimizer.step(value, delta)
         with torch.no_grad():
             self.optimizer.trace.mul_(self.action == q.argmax())
             self.x.copy_(next_x)
             self.action.copy_(self.choose(next_x))
-        return {"td_error": delta, "value": value.detach(), "step": step}
+        return {"td_error": delta, "value": value.detach(), "step_size": step_size}
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
@@ -91,7 +91,8 @@ class StreamQ(StreamAgent):
 def train(run: Run, config: Config) -> StreamQ:
     envs = single(run, "stream_q")
     agent = run.track(StreamQ(envs.spec, config, limit(run, config.time_feature), run.config.steps))
-    agent.start(envs.obs[0])
+    if not envs.resumed:
+        agent.start(envs.obs[0])
     for _ in run.steps():
         transition = envs.step(agent.action[None])
         run.log(agent.update(Sample.of(transition)))

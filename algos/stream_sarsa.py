@@ -78,10 +78,10 @@ class StreamSARSA(StreamAgent):
             target = reward + self.config.discount * ~batch.terminated * next_value
         value = self.network(self.x).gather(0, self.action[None])[0]
         delta = target - value.detach()
-        step = self.optimizer.step(value, delta)
+        step_size = self.optimizer.step(value, delta)
         self.x.copy_(next_x)
         self.action.copy_(next_action)
-        return {"td_error": delta, "value": value.detach(), "step": step}
+        return {"td_error": delta, "value": value.detach(), "step_size": step_size}
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
@@ -92,7 +92,8 @@ class StreamSARSA(StreamAgent):
 def train(run: Run, config: Config) -> StreamSARSA:
     envs = single(run, "stream_sarsa")
     agent = run.track(StreamSARSA(envs.spec, config, limit(run, config.time_feature), run.config.steps))
-    agent.start(envs.obs[0])
+    if not envs.resumed:
+        agent.start(envs.obs[0])
     for _ in run.steps():
         transition = envs.step(agent.action[None])
         run.log(agent.update(Sample.of(transition)))

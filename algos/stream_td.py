@@ -65,9 +65,9 @@ class StreamTD(StreamAgent, Predictor):
             target = reward + self.config.discount * ~batch.terminated * self.network(next_x)[0]
         value = self.network(self.x)[0]
         delta = target - value.detach()
-        step = self.optimizer.step(value, delta)
+        step_size = self.optimizer.step(value, delta)
         self.x.copy_(next_x)
-        return {"td_error": delta, "value": value.detach(), "step": step}
+        return {"td_error": delta, "value": value.detach(), "step_size": step_size}
 
     @torch.no_grad()
     def predict(self, obs: Tensor) -> Tensor:
@@ -86,7 +86,8 @@ def train(run: Run, config: Config) -> StreamTD:
             "Try: env=series/hopper"
         )
     agent = run.track(StreamTD(envs.spec, config, limit(run, config.time_feature)))
-    agent.start(envs.obs[0])
+    if not envs.resumed:
+        agent.start(envs.obs[0])
     for _ in run.steps():
         transition = envs.step(agent.action[None])
         run.log(agent.update(Sample.of(transition)))

@@ -572,9 +572,7 @@ def main() -> None:
     parser.add_argument("--transitions", type=int, default=200_000, help="of the offline algorithms' data")
     parser.add_argument("--corl", type=Path, help="CORL's folder algorithms/offline, to time its classes beside")
     parser.add_argument("--mbrcsl", type=Path, help="github zhaoyizhou1123/mbrcsl, to time its ensemble beside")
-    parser.add_argument(
-        "--streaming", type=Path, help="github mohmdelsayed/streaming-drl, to time its AC beside"
-    )
+    parser.add_argument("--streaming", type=Path, help="github mohmdelsayed/streaming-drl, to time its AC beside")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")

@@ -67,19 +67,19 @@ class Series(gymnasium.Env[np.ndarray, np.int64]):
         self._obs, self._reward = load(find(name))
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._obs.shape[1:], np.float32)
         self.action_space = gymnasium.spaces.Discrete(1)
-        self._at = 0
+        self.at = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self._at = int(self.np_random.integers(len(self._obs)))
-        return self._obs[self._at], {}
+            self.at = int(self.np_random.integers(len(self._obs)))
+        return self._obs[self.at], {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self._at = (self._at + 1) % len(self._obs)
-        return self._obs[self._at], float(self._reward[self._at]), False, False, {}
+        self.at = (self.at + 1) % len(self._obs)
+        return self._obs[self.at], float(self._reward[self.at]), False, False, {}
 
 
 def register(env_id: str) -> None:

@@ -133,11 +133,13 @@ class ReplayBuffer:
         return {name: getattr(self, name) for name in self._counts} | tensors
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues with new episodes: those that were running when the state was saved are truncated."""
         for name in self._counts:
             setattr(self, name, state[name])
         for name in self._saved:
             getattr(self, name)[: self.filled] = state[name]
+
+    def cut(self) -> None:
+        """What is added next is of other episodes: those that are running are truncated."""
         newest = (self.position - 1 - torch.arange(min(self.num_envs, self.size))) % self.capacity
         self.truncated[newest] |= ~self.terminated[newest]
 

@@ -24,7 +24,7 @@ def learn_online(run: Run, agent: Learner, data: Dataset, batch_size: int) -> No
     """Acts, exploring, and after each step learns from a batch of which half is the dataset's and half its own.
 
     Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data" (RLPD, arXiv 2302.02948), section 4.1.
-    What is collected is normalized and scaled as the dataset was. Resumed, the environments start new episodes.
+    What is collected is normalized and scaled as the dataset was.
     """
     if not run.config.online_steps:
         return

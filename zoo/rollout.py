@@ -1,6 +1,7 @@
 """A vector environment seen from a training loop: tensors in, transitions out."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from zoo.buffers import Transition
-from zoo.envs import Spec
+from zoo.envs import Spec, snapshot
 from zoo.errors import RunError
 
 NOT_FINITE = (
@@ -24,6 +25,7 @@ class Rollout:
         obs: `[N, ...]` the observations to act on, on `device`: uint8 where they are frames, else float32.
         spec: shapes and bounds of one environment.
         num_envs: N.
+        resumed: whether it goes on in the middle of the episodes of a run that was stopped.
         on_episode: is told the return and length of every episode that ends; of the whole game where a lost life
             terminates, see `zoo.envs.atari`.
     """
@@ -38,6 +40,7 @@ class Rollout:
         envs.action_space.seed(seed)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
+        self.resumed = False
 
     def random_action(self) -> Tensor:
         """Uniform actions `[N, A]` or `[N]`."""
@@ -67,6 +70,21 @@ class Rollout:
             self._returns[over], self._lengths[over] = 0, 0
         reward_, *flags = (torch.as_tensor(column, device=self.device) for column in (reward, terminated, truncated))
         return Transition(obs, action, reward_.float(), successor, *flags)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where the environments are in their episodes; None if that is not known of all of them."""
+        envs = snapshot.save(self.envs)
+        if envs is None:
+            return None
+        returns, lengths = self._returns.tolist(), self._lengths.tolist()
+        return {"envs": envs, "obs": self.obs, "returns": returns, "lengths": lengths}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another was."""
+        snapshot.restore(self.envs, state["envs"])
+        self.obs = state["obs"].to(self.device)
+        self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
+        self.resumed = True
 
     def _observed(self, obs: np.ndarray) -> Tensor:
         array = self.spec.checked(obs)

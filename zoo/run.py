@@ -13,6 +13,7 @@ import torch
 
 from zoo import checkpoint, datasets
 from zoo.agent import Agent, Metrics
+from zoo.buffers import ReplayBuffer
 from zoo.config import RunConfig
 from zoo.corruption import CorruptionConfig, corrupt
 from zoo.datasets import Dataset
@@ -87,8 +88,8 @@ class Run:
     def envs(self) -> Rollout:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         seed = self.config.seed
-        # A resumed run cannot put the simulators back where they were: it starts new episodes, from other seeds. They
-        # are drawn, not counted on from the first: that would meet the seeds of the evaluation.
+        # Where a resumed run cannot put the simulators back, it starts new episodes, from other seeds. They are drawn,
+        # not counted on from the first: that would meet the seeds of the evaluation.
         if self.done:
             seed = int(np.random.SeedSequence([seed, self.done]).generate_state(1)[0])
         self._rollout = Rollout(
@@ -97,6 +98,8 @@ class Run:
             self.device,
             lambda *episode: self._episodes.append(episode),
         )
+        if self._state and self._state.get("rollout"):
+            self._rollout.load_state_dict(self._state["rollout"])
         return self._rollout
 
     def dataset(self) -> Dataset:
@@ -137,6 +140,8 @@ class Run:
                     f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, which has changed since. "
                     "Start a new run."
                 ) from error
+            if isinstance(tracked, ReplayBuffer) and self._rollout and not self._rollout.resumed:
+                tracked.cut()
         self._tracked.append(tracked)
         return tracked
 
@@ -293,6 +298,7 @@ class Run:
                 "stages": self._stages,
                 "tracked": [tracked.state_dict() for tracked in self._tracked],
                 "rng": rng_state(self.device),
+                "rollout": self._rollout.state_dict() if self._rollout else None,
                 "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,
             },
         )

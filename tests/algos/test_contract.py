@@ -111,6 +111,7 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
         assert metrics
         assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in metrics.values())
         assert not any(value.requires_grad for value in metrics.values())
+        assert not {"step", "seconds", "steps_per_second", "episode_return", "episode_length"} & set(metrics)
 
 
 @each_algorithm

@@ -140,6 +140,7 @@ def test_n_steps_never_run_from_before_a_resumed_run_into_its_new_episodes():
     for transition in episodes([(3, True), (4, True)])[:-1]:  # the second episode goes on
         saved.add(transition)
     restored.load_state_dict(saved.state_dict())
+    restored.cut()
     for transition in episodes([(5, True)], first=100):
         restored.add(transition)
     batch = restored.sample_n_step(300, 3, 1.0)

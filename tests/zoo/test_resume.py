@@ -202,6 +202,32 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(50, 1_001, 50))
 
 
+ONLINE = {
+    "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2"),
+    "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3"),
+    "stream_ac": ("env=hopper", "algo.hidden=[8]"),
+    "stream_sarsa": ("env=cartpole", "algo.hidden=[8]"),
+    "stream_td": ("env=series/hopper", "algo.hidden=[8]"),
+}
+
+
+@pytest.mark.parametrize("algo", ONLINE)
+def test_an_online_run_killed_where_its_simulator_is_known_ends_as_one_that_was_not(start, tmp_path, zoo, algo):
+    common = (
+        "run", f"algo={algo}", *ONLINE[algo], "steps=1_000", "eval_every=500", "eval_episodes=2", "logger=none",
+        "log_every=10", "checkpoint_every=70", "env.backend=gymnasium",
+    )  # fmt: skip
+    assert zoo(*common, f"run_dir={tmp_path / 'whole'}").code == 0
+    run_dir = tmp_path / "killed"
+    process = start(*common, f"run_dir={run_dir}")
+    process.wait_for(run_dir / "checkpoint.pt")
+    process.kill()
+    assert process.wait().code == -signal.SIGKILL, "the run was over before it could be killed"
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    same(run_dir, tmp_path / "whole")
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_resumed_online_run_trains_on_episodes_that_it_neither_began_nor_is_evaluated_with(
     zoo, tmp_path, monkeypatch, seed

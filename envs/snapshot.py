@@ -1,0 +1,87 @@
+"""Where a simulator is in its episode, so that a run can go on with the very same step in another process.
+
+Known of Gymnasium's MuJoCo and classic control tasks, in process, and of `series`: what such a simulator computes next
+is a function of a few arrays. Of all others, EnvPool's among them, nothing is known.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from zoo.envs.series import Series
+
+CLASSIC = "gymnasium.envs.classic_control"
+# what of MuJoCo's derived quantities a reward compares a step's outcome with: they stem from a substep before
+DERIVED = ("xpos", "xipos")
+
+
+def save(envs: VectorEnv) -> dict[str, Any] | None:
+    """The state of all environments, in arrays and numbers; None if that of any is not known."""
+    if not isinstance(envs, SyncVectorEnv):
+        return None
+    simulators = [_save(env.unwrapped) for env in envs.envs]
+    if any(simulator is None for simulator in simulators):
+        return None
+    return {
+        "simulators": simulators,
+        "elapsed": [env.get_wrapper_attr("_elapsed_steps") for env in envs.envs],
+        "rng": [_rng(env.unwrapped.np_random) for env in envs.envs],
+        "actions": _rng(envs.action_space.np_random),
+    }
+
+
+def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
+    """Puts environments of the same kind, which have been reset, where others were."""
+    assert isinstance(envs, SyncVectorEnv)
+    for i, env in enumerate(envs.envs):
+        _restore(env.unwrapped, state["simulators"][i])
+        env.set_wrapper_attr("_elapsed_steps", state["elapsed"][i])
+        _put_rng(env.unwrapped.np_random, state["rng"][i])
+    _put_rng(envs.action_space.np_random, state["actions"])
+
+
+def _save(env: Any) -> dict[str, Any] | None:
+    if isinstance(env, MujocoEnv):
+        import mujoco
+
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        physics = np.empty(mujoco.mj_stateSize(env.model, kind))
+        mujoco.mj_getState(env.model, env.data, physics, kind)
+        return {"physics": physics.tolist(), **{name: getattr(env.data, name).tolist() for name in DERIVED}}
+    if isinstance(env, Series):
+        return {"at": env.at}
+    if type(env).__module__.startswith(CLASSIC):
+        state = np.asarray(env.state)
+        return {
+            "state": state.tolist(),
+            "dtype": str(state.dtype),
+            "beyond": getattr(env, "steps_beyond_terminated", 0),
+        }
+    return None
+
+
+def _restore(env: Any, state: dict[str, Any]) -> None:
+    if isinstance(env, MujocoEnv):
+        import mujoco
+
+        mujoco.mj_setState(env.model, env.data, np.array(state["physics"]), mujoco.mjtState.mjSTATE_INTEGRATION)
+        for name in DERIVED:
+            getattr(env.data, name)[:] = state[name]
+    elif isinstance(env, Series):
+        env.at = state["at"]
+    else:
+        env.state = np.array(state["state"], state["dtype"])
+        env.steps_beyond_terminated = state["beyond"]
+
+
+def _rng(generator: np.random.Generator) -> dict[str, Any]:
+    """The state of NumPy's PCG64, its long numbers as text."""
+    state: Any = generator.bit_generator.state
+    return {**state, "state": {name: str(number) for name, number in state["state"].items()}}
+
+
+def _put_rng(generator: np.random.Generator, state: dict[str, Any]) -> None:
+    numbers = {name: int(number) for name, number in state["state"].items()}
+    generator.bit_generator.state = {**state, "state": numbers}
