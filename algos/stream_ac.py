@@ -1,4 +1,4 @@
-"""Stream AC(lambda): actor and critic from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 4).
+"""Stream AC(lambda): actor and critic from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
 Every sample is learned from when it comes, once, and forgotten. The critic's temporal difference says how much better
 it went than expected; actor and critic follow the traces of their past gradients accordingly, as far as keeps a sample

@@ -1,4 +1,4 @@
-"""Stream Q(lambda): Q-learning from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 5).
+"""Stream Q(lambda): Q-learning from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
 Watkins' Q(lambda) (1989) with a network: every sample is learned from when it comes, once, and forgotten. Credit
 reaches back along the trace of past gradients to the last action that was not the greedy one, whose outcome says

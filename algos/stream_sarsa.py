@@ -1,4 +1,4 @@
-"""Stream SARSA(lambda): SARSA from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 6).
+"""Stream SARSA(lambda): SARSA from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
 Every sample is learned from when it comes, once, and forgotten. What is learned is the value of the policy that acts,
 exploring: the next action is chosen first, and its value is what the last one is told. Credit reaches back along the

@@ -1,4 +1,4 @@
-"""Stream TD(lambda): prediction from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606, Algorithm 2).
+"""Stream TD(lambda): prediction from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
 TD(lambda) (Sutton 1988) with a network: foretells the discounted sum of the rewards to come, on a stream that it does
 not act on. Every sample is learned from when it comes, once, and forgotten; ObGD keeps it from overshooting.

@@ -4,7 +4,7 @@
 with, from its 24,000th on, while the agent that made them was learning and often fell. `series/NAME` is any other CSV
 file `NAME.csv` or `NAME.csv.gz` in the working directory: a line of names, then numbers; the last column is what is to
 be foretold, `date` is left out. That is how the ETT data are laid out (Zhou et al. 2021, arXiv 2012.07436; github
-zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606, appendix) evaluate Stream TD.
+zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606) evaluate Stream TD.
 
 Observes a trace of each column: its mean so far with weights that fall by 0.999 a step, as there. The reward is the
 last column of the row after the one observed next, brought to [0, 1] over the file. The stream goes on at its beginning

@@ -7,7 +7,7 @@ traces of its gradients, and `compile=true` makes a few loops of a whole update.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +39,8 @@ class StreamNetwork(nn.Module):
     """`[..., *shape] -> [..., outputs]`: layers with LayerNorm before LeakyReLU, all of their weights in one vector.
 
     Each output of a layer begins with `sparsity` of its weights at 0, the others uniform in +-1/sqrt(inputs), its bias
-    at 0 (section 3.3). LayerNorm, without parameters of its own, is over all outputs of a layer (section 3.4). Before
-    the hidden layers, frames pass the convolutions of the authors' code: `[C, 84, 84]` Atari's, others MinAtar's.
+    at 0. LayerNorm, without parameters of its own, is over all outputs of a layer. Frames pass the convolutions of the
+    authors' code before the hidden layers: `[C, 84, 84]` Atari's, others MinAtar's.
 
     Raises:
         UsageError: frames that are too small for the convolutions.
@@ -93,22 +93,17 @@ def sparse(shape: tuple[int, ...], sparsity: float) -> Tensor:
     return weight.scatter_(1, zeros, 0.0).view(shape)
 
 
-class ObGD(nn.Module):
-    """Overshooting-bounded Gradient Descent (Algorithm 3), for the weights of one network.
-
-    The error delta moves the weights along the trace z of past gradients, as far as `lr` says, but no further than
-    keeps what the sample itself is told from overshooting its target:
-
-        z <- gamma lambda z + gradient,   w <- w + lr / max(M, 1) delta z,   M = lr kappa max(|delta|, 1) ||z||_1
+class TraceOptimizer(nn.Module):
+    """Moves the weights of one network along the trace z of past gradients, `z <- decay z + gradient`.
 
     Args:
         network: whose weights it moves.
-        lr: step size, where the bound leaves it.
-        decay: gamma lambda.
-        kappa: how far below the bound a step stays.
+        lr: step size.
+        decay: of the trace, gamma lambda.
+        kappa: of ObGD's bound.
     """
 
-    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__()
         self.moved = [network.weights]  # in a list, they stay parameters of their network only
         self.lr, self.decay, self.kappa = lr, decay, kappa
@@ -120,57 +115,31 @@ class ObGD(nn.Module):
         self.trace.zero_()
 
     def step(self, output: Tensor, delta: Tensor) -> Tensor:
-        """Moves the weights; `output` is what grows where `delta` is positive. Returns the step size."""
+        """Moves the weights; `output` is what grows where the error `delta` is positive. Returns the step size `[]`."""
         (gradient,) = torch.autograd.grad(output, self.moved)
         with torch.no_grad():
             self.trace.mul_(self.decay).add_(gradient)
             return self.move(self.moved[0], delta)
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
-        """One step along the trace."""
-        size = self.bounded(delta, self.trace)
-        weights.addcmul_(self.trace, size * delta)
-        return size
-
-    def bounded(self, delta: Tensor, direction: Tensor) -> Tensor:
-        """`lr / max(M, 1)`."""
-        return self.lr / (self.lr * self.kappa * delta.abs().clamp(min=1) * direction.abs().sum()).clamp(min=1)
+        """One step of the weights, in place."""
+        raise NotImplementedError
 
 
-class AdaptiveObGD(ObGD):
-    """ObGD whose steps are divided, weight by weight, by the running root mean square of delta z (appendix B)."""
-
-    BETA, EPS = 0.999, 1e-8
-
-    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
-        super().__init__(network, lr, decay, kappa)
-        self.count: Tensor
-        self.square: Tensor
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("square", torch.zeros_like(network.weights))
+class SGD(TraceOptimizer):
+    """`w <- w + lr delta z`: classic TD(lambda) and its kin (Sutton 1988)."""
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
-        self.count.add_(1)
-        self.square.lerp_((delta * self.trace).square(), 1 - self.BETA)
-        direction = self.trace / (self.square / (1 - self.BETA**self.count) + self.EPS).sqrt()
-        size = self.bounded(delta, direction)
-        weights.addcmul_(direction, size * delta)
-        return size
-
-
-class SGD(ObGD):
-    """Plain steps along the trace, without a bound: classic TD(lambda) and its kin (Sutton 1988)."""
-
-    def bounded(self, delta: Tensor, direction: Tensor) -> Tensor:
+        weights.addcmul_(self.trace, self.lr * delta)
         return torch.full_like(delta, self.lr)
 
 
-class TraceAdam(ObGD):
-    """Adam (Kingma & Ba 2015, arXiv 1412.6980) on delta z, which the classic methods take for the gradient."""
+class Adam(TraceOptimizer):
+    """Adam (Kingma & Ba 2015, arXiv 1412.6980) up delta z."""
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
-    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float) -> None:
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
         self.count: Tensor
         self.mean: Tensor
@@ -184,21 +153,56 @@ class TraceAdam(ObGD):
         gradient = delta * self.trace
         self.mean.lerp_(gradient, 1 - self.BETA1)
         self.square.lerp_(gradient.square(), 1 - self.BETA2)
-        root = (self.square / (1 - self.BETA2**self.count)).sqrt() + self.EPS
         size = self.lr / (1 - self.BETA1**self.count)
-        weights.addcdiv_(size * self.mean, root)
+        weights.addcdiv_(size * self.mean, (self.square / (1 - self.BETA2**self.count)).sqrt() + self.EPS)
         return size
 
 
-OPTIMIZERS: dict[str, Callable[[StreamNetwork, float, float, float], ObGD]] = {
+class ObGD(TraceOptimizer):
+    """Overshooting-bounded gradient descent: a step as large as `lr`, but never so large that it could overshoot.
+
+    w <- w + lr / max(M, 1) delta z,  M = lr kappa max(|delta|, 1) ||z||_1
+    """
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        return self.bounded(weights, delta, self.trace)
+
+    def bounded(self, weights: Tensor, delta: Tensor, direction: Tensor) -> Tensor:
+        """One step along a direction, in place."""
+        bound = self.lr * self.kappa * delta.abs().clamp(min=1) * direction.abs().sum()
+        size = self.lr / bound.clamp(min=1)
+        weights.addcmul_(direction, size * delta)
+        return size
+
+
+class AdaptiveObGD(ObGD):
+    """ObGD along z over the root mean square, weight by weight, of the delta z so far."""
+
+    BETA, EPS = 0.999, 1e-8
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
+        super().__init__(network, lr, decay, kappa)
+        self.count: Tensor
+        self.square: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("square", torch.zeros_like(network.weights))
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        self.count.add_(1)
+        self.square.lerp_((delta * self.trace).square(), 1 - self.BETA)
+        mean_square = self.square / (1 - self.BETA**self.count)
+        return self.bounded(weights, delta, self.trace / (mean_square + self.EPS).sqrt())
+
+
+OPTIMIZERS: dict[str, type[TraceOptimizer]] = {
     "obgd": ObGD,
     "adaptive_obgd": AdaptiveObGD,
     "sgd": SGD,
-    "adam": TraceAdam,
+    "adam": Adam,
 }
 
 
-def optimizer(config: Any, network: StreamNetwork, kappa: float) -> ObGD:
+def optimizer(config: Any, network: StreamNetwork, kappa: float) -> TraceOptimizer:
     """The optimizer that an algorithm's `Config` asks for."""
     return OPTIMIZERS[config.optimizer](network, config.lr, config.discount * config.trace_lambda, kappa)
 
@@ -248,7 +252,7 @@ class Senses(nn.Module):
     """What a streaming agent perceives: observations and rewards in units of their own history, and the time.
 
     An observation is brought to mean 0 and standard deviation 1 over all that were seen, itself included. A reward is
-    divided by the standard deviation of the discounted sums of rewards (section 3.5). The time is the elapsed share of
+    divided by the standard deviation of the discounted sums of rewards. The time is the elapsed share of
     an episode, less 0.5.
 
     Args:

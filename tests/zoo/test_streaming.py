@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from zoo.errors import UsageError
-from zoo.streaming import AdaptiveObGD, ObGD, RunningMoments, Sample, Senses, StreamNetwork, TraceAdam, sparse
+from zoo.streaming import Adam, AdaptiveObGD, ObGD, RunningMoments, Sample, Senses, StreamNetwork, sparse
 
 
 class Layered(nn.Module):
@@ -78,7 +78,7 @@ def test_the_biases_begin_at_zero():
 
 
 def pseudo_code(adaptive: bool, weights, gradients, deltas, lr, decay, kappa):
-    """Algorithms 3 and 8 of the paper, literally, a parameter at a time."""
+    """ObGD and adaptive ObGD, literally, a parameter at a time."""
     z, v = [0.0] * len(weights), [0.0] * len(weights)
     for t, (gradient, delta) in enumerate(zip(gradients, deltas, strict=True), 1):
         z = [decay * zi + gi for zi, gi in zip(z, gradient, strict=True)]
@@ -112,7 +112,7 @@ def test_the_classic_optimizer_is_torchs_adam_on_the_trace():
     torch.manual_seed(0)
     network = StreamNetwork((4,), 1, [], sparsity=0)
     theirs = network.weights.detach().clone().requires_grad_()
-    adam, ours = torch.optim.Adam([theirs], lr=1e-3), TraceAdam(network, 1e-3, 0.8, 1.0)
+    adam, ours = torch.optim.Adam([theirs], lr=1e-3), Adam(network, 1e-3, 0.8, 1.0)
     trace = torch.zeros(5)
     for _ in range(30):
         x, delta = torch.randn(4), torch.randn(())
@@ -135,7 +135,7 @@ numbers = st.floats(-1, 1, width=32)
 )
 def test_a_step_never_overshoots(inputs, delta, kappa, decay):
     """The effective step size, by how much of delta a step takes away, is at most 1 / kappa where gradients are bounded
-    by 1 (section 3.2): the target is approached from the side on which the value was."""
+    by 1: the target is approached from the side on which the value was."""
     network = StreamNetwork((3,), 1, [], sparsity=0).double()
     optimizer = ObGD(network, 1.0, decay, kappa).double()
     for x in inputs[:-1]:
