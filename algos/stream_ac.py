@@ -24,7 +24,7 @@ from zoo.agent import Metrics
 from zoo.envs import Spec
 from zoo.nn import HALF_LOG_2PI, BoundedPolicy
 from zoo.run import Run
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, limit, optimizer, single
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")
@@ -97,8 +97,8 @@ class Categorical(nn.Module):
 
 
 class StreamAC(StreamAgent):
-    def __init__(self, spec: Spec, config: Config, time_limit: int | None = None) -> None:
-        super().__init__(spec, config, time_limit)
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__(spec, config)
         shape, settings = self.senses.shape, (config.hidden, config.sparsity, config.layer_norm)
         self.policy = (Categorical if spec.num_actions else Gaussian)(spec)
         self.actor = StreamNetwork(shape, self.policy.outputs, *settings)
@@ -142,8 +142,10 @@ class StreamAC(StreamAgent):
 
 
 def train(run: Run, config: Config) -> StreamAC:
-    envs = single(run, "stream_ac")
-    agent = run.track(StreamAC(envs.spec, config, limit(run, config.time_feature)))
+    envs, time_limit = stream(run, config)
+    agent = StreamAC(envs.spec, config)
+    agent.senses.time_limit.fill_(time_limit)
+    run.track(agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

@@ -20,7 +20,7 @@ from torch import Tensor
 from zoo.agent import Metrics
 from zoo.envs import Spec
 from zoo.run import Run
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, limit, optimizer, single
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, optimizer, stream
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
@@ -47,8 +47,8 @@ class Config:
 
 
 class StreamQ(StreamAgent):
-    def __init__(self, spec: Spec, config: Config, time_limit: int | None = None, steps: int = 1_000_000) -> None:
-        super().__init__(spec, config, time_limit)
+    def __init__(self, spec: Spec, config: Config, steps: int = 1_000_000) -> None:
+        super().__init__(spec, config)
         assert spec.num_actions is not None
         self.exploration_steps = max(1.0, config.exploration_fraction * steps)
         self.network = StreamNetwork(
@@ -89,8 +89,10 @@ class StreamQ(StreamAgent):
 
 
 def train(run: Run, config: Config) -> StreamQ:
-    envs = single(run, "stream_q")
-    agent = run.track(StreamQ(envs.spec, config, limit(run, config.time_feature), run.config.steps))
+    envs, time_limit = stream(run, config)
+    agent = StreamQ(envs.spec, config, run.config.steps)
+    agent.senses.time_limit.fill_(time_limit)
+    run.track(agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

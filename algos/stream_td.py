@@ -21,7 +21,7 @@ from zoo.agent import Metrics, Predictor
 from zoo.envs import Spec
 from zoo.errors import UsageError
 from zoo.run import Run
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, limit, optimizer, single
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
@@ -46,8 +46,8 @@ class Config:
 
 
 class StreamTD(StreamAgent, Predictor):
-    def __init__(self, spec: Spec, config: Config, time_limit: int | None = None) -> None:
-        super().__init__(spec, config, time_limit)
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__(spec, config)
         self.discount = config.discount
         self.network = StreamNetwork(self.senses.shape, 1, config.hidden, config.sparsity, config.layer_norm)
         self.optimizer = optimizer(config, self.network, config.kappa)
@@ -79,13 +79,15 @@ class StreamTD(StreamAgent, Predictor):
 
 
 def train(run: Run, config: Config) -> StreamTD:
-    envs = single(run, "stream_td")
+    envs, time_limit = stream(run, config)
     if envs.spec.num_actions != 1:
         raise UsageError(
             f"stream_td foretells what it does not act on; {run.config.env.name} has {envs.spec.num_actions} actions. "
             "Try: env=series/hopper"
         )
-    agent = run.track(StreamTD(envs.spec, config, limit(run, config.time_feature)))
+    agent = StreamTD(envs.spec, config)
+    agent.senses.time_limit.fill_(time_limit)
+    run.track(agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

@@ -469,7 +469,7 @@ def time_streaming(args: argparse.Namespace) -> None:
 def zoo_stream_ac(compiled: bool) -> Subject:
     """Its training loop."""
     envs = rollout("HalfCheetah-v5")
-    agent = stream_ac.StreamAC(envs.spec, stream_ac.Config(), EPISODE)
+    agent = stream_ac.StreamAC(envs.spec, stream_ac.Config())
     update = compile_update(agent.update) if compiled else agent.update
     agent.start(envs.obs[0])
 

@@ -122,7 +122,7 @@ class Theirs:
 def ours_like(theirs: Theirs, algo: str) -> Any:
     """The zoo's agent with the same weights, at the beginning of the same episode."""
     spec = Spec.of(theirs.raw.observation_space, theirs.raw.action_space)
-    ours = build(algo, spec, None)
+    ours = build(algo, spec)
     with torch.no_grad():
         for network, layers in pairs(ours, theirs.agent):
             network.weights.copy_(torch.cat([p.flatten() for p in layers]))
@@ -130,14 +130,14 @@ def ours_like(theirs: Theirs, algo: str) -> Any:
     return ours
 
 
-def build(algo: str, spec: Spec, limit: int | None, steps: int = 1_000_000) -> Any:
-    """The zoo's agent with the settings of the authors' scripts."""
+def build(algo: str, spec: Spec) -> Any:
+    """The zoo's agent with the settings of the authors' scripts, but for the time."""
     hidden = [128] if len(spec.obs_shape) == 3 else [128, 128] if spec.num_actions is None else [32, 32]
     if algo == "stream_ac":
-        return stream_ac.StreamAC(spec, stream_ac.Config(hidden=hidden), limit)
+        return stream_ac.StreamAC(spec, stream_ac.Config(hidden=hidden, time_feature=False))
     module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     agent_class = getattr(module, CLASSES[algo])
-    return agent_class(spec, module.Config(hidden=hidden), limit, steps)
+    return agent_class(spec, module.Config(hidden=hidden, time_feature=False))
 
 
 def pairs(ours: Any, theirs: Any) -> list[tuple[Any, list[torch.Tensor]]]:

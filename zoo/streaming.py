@@ -258,22 +258,24 @@ class Senses(nn.Module):
     Args:
         obs_shape: of one observation.
         discount: of the sums of rewards.
-        time_limit: steps after which an episode ends; None leaves the time out.
+        timed: or leave the time out.
         normalize_obs: or leave observations as they are.
         scale_reward: or leave rewards as they are.
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], discount: float, time_limit: int | None, normalize_obs: bool = True,
+        self, obs_shape: Sequence[int], discount: float, timed: bool = True, normalize_obs: bool = True,
         scale_reward: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.discount, self.time_limit = discount, time_limit
+        self.discount, self.timed = discount, timed
         self.normalize_obs, self.scale_reward = normalize_obs, scale_reward
-        self.shape = tuple(obs_shape) if time_limit is None else (math.prod(obs_shape) + 1,)
+        self.shape = (math.prod(obs_shape) + 1,) if timed else tuple(obs_shape)
         self.obs_moments, self.return_moments = RunningMoments(obs_shape), RunningMoments()
+        self.time_limit: Tensor
         self.elapsed: Tensor
         self.rewards: Tensor
+        self.register_buffer("time_limit", torch.ones(()))  # steps after which an episode ends
         self.register_buffer("elapsed", torch.zeros(()))  # steps in the episode
         self.register_buffer("rewards", torch.zeros((), dtype=torch.float64))  # discounted sum since it began
 
@@ -296,7 +298,7 @@ class Senses(nn.Module):
     def forward(self, obs: Tensor, elapsed: Tensor) -> Tensor:
         """Observations `[..., *obs_shape]` as they are perceived so many steps `[...]` into their episodes."""
         x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float() if self.normalize_obs else obs.float()
-        if self.time_limit is None:
+        if not self.timed:
             return x
         return torch.cat([x.flatten(elapsed.ndim), (elapsed / self.time_limit - 0.5)[..., None]], -1)
 
@@ -309,10 +311,11 @@ class StreamAgent(Agent):
         action: `[A]` or `[]` what is done next.
     """
 
-    def __init__(self, spec: Spec, config: Any, time_limit: int | None) -> None:
+    def __init__(self, spec: Spec, config: Any) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        self.senses = Senses(spec.obs_shape, config.discount, time_limit, config.normalize_obs, config.scale_reward)
+        timed = config.time_feature and len(spec.obs_shape) == 1  # a convolution has no place for it
+        self.senses = Senses(spec.obs_shape, config.discount, timed, config.normalize_obs, config.scale_reward)
         self.x: Tensor
         self.action: Tensor
         self.register_buffer("x", torch.zeros(self.senses.shape))
@@ -345,22 +348,19 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     return torch.where(torch.rand(greedy.shape, device=q.device) < epsilon, random, greedy)
 
 
-def single(run: Run, algo: str) -> Rollout:
-    """The one environment that a stream comes from. Raises UsageError where there are several."""
+def stream(run: Run, config: Any) -> tuple[Rollout, int]:
+    """The one environment that a stream comes from, and the steps of its episodes, 1 where there is no limit.
+
+    Without a limit the time cannot be told: it is left out, and that is said.
+
+    Raises:
+        UsageError: there are several environments.
+    """
     envs = run.envs()
     if envs.num_envs > 1:
-        raise UsageError(f"num_envs={envs.num_envs}: {algo} learns from one stream. Try: num_envs=1")
-    return envs
-
-
-def limit(run: Run, wanted: bool) -> int | None:
-    """The steps of an episode, by which an agent may tell the time; None where it is not `wanted`, or cannot be told.
-
-    Frames go without: a convolution has no place for it.
-    """
-    if not wanted or len(run.spec.obs_shape) == 3:
-        return None
-    steps = time_limit(run.config.env.id)
-    if steps is None:
+        raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
+    limit = time_limit(run.config.env.id)
+    if config.time_feature and limit is None:
         run.report(f"{run.config.env.id} has no step limit: algo.time_feature is left out")
-    return steps
+        config.time_feature = run.record["config"]["algo"]["time_feature"] = False
+    return envs, limit or 1

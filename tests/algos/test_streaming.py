@@ -26,7 +26,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork
 CONTINUOUS = Spec((3,), (-1.0, -1.0), (1.0, 1.0))
 DISCRETE = Spec((3,), num_actions=4)
 DISCOUNT, LAMBDA = 0.9, 0.7
-COMMON = {"hidden": [16, 8], "discount": DISCOUNT, "trace_lambda": LAMBDA, "sparsity": 0.5}
+COMMON = {"hidden": [16, 8], "discount": DISCOUNT, "trace_lambda": LAMBDA, "sparsity": 0.5, "time_feature": False}
 
 
 class Plain:
@@ -253,7 +253,7 @@ def leaves(agent: StreamAgent) -> int:
 def test_an_agent_holds_weights_traces_and_statistics_and_no_more():
     agent = stream_q.StreamQ(DISCRETE, stream_q.Config(hidden=[16]))
     weights = len(agent.network.weights)
-    assert leaves(agent) <= 2 * weights + 2 * 3 + 3 + 8  # traces; moments; what is perceived; counts
+    assert leaves(agent) <= 2 * weights + 2 * 3 + 4 + 8  # traces; moments; what is perceived; counts
     before = leaves(agent)
     agent.start(torch.randn(3))
     for sample, _ in stream(50):
@@ -369,6 +369,19 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
     assert main(["run", f"resume={run_dir}"]) == 0
     assert state()["senses.return_moments.count"] == 350
     assert state()["senses.elapsed"] == 20
+
+
+@pytest.mark.parametrize(
+    ("algo", "env"), [("stream_ac", "pendulum"), ("stream_q", "cartpole"), ("stream_td", "series/hopper")]
+)
+def test_a_loaded_agent_foretells_and_acts_as_the_one_that_was_evaluated(algo, env, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    run = zoo.train(
+        algo, env=env, steps=300, eval_every=300, eval_episodes=2, logger="none", run_dir=str(run_dir), **GYMNASIUM
+    )
+    assert main(["eval", str(run_dir), "--episodes", "2"]) == 0
+    returns = [float(line.split()[3]) for line in capsys.readouterr().out.splitlines() if line.startswith("episode")]
+    np.testing.assert_allclose(returns, run.evaluations[-1][1].returns, atol=0.01)
 
 
 @pytest.mark.slow

@@ -163,7 +163,8 @@ def test_running_moments_are_those_of_the_whole_history(shape, offset):
 
 def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_from_minus_to_plus_a_half():
     rng = np.random.default_rng(0)
-    senses = Senses((2,), 0.9, time_limit=10)
+    senses = Senses((2,), 0.9)
+    senses.time_limit.fill_(10)
     seen, sums = [], []
     for _episode in range(3):
         obs = rng.normal(3, 2, 2)
@@ -186,7 +187,7 @@ def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_fr
 
 
 def test_senses_that_leave_everything_as_it_is():
-    senses = Senses((2,), 0.9, None, normalize_obs=False, scale_reward=False)
+    senses = Senses((2,), 0.9, timed=False, normalize_obs=False, scale_reward=False)
     obs = torch.tensor([3.0, -4.0])
     assert torch.equal(senses.begin(obs), obs)
     reward, x = senses.perceive(Sample(torch.tensor(7.0), 2 * obs, torch.tensor(False)))
