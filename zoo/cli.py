@@ -22,6 +22,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
                                       several runs, one after the other
   zoo run resume=DIR                  continue a run that was interrupted
   zoo eval DIR                        play episodes with a trained policy
+  zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
   zoo list                            algorithms, environments, datasets, and what works with what
   zoo data list|show|make|import|verify
                                       offline datasets
@@ -195,6 +196,12 @@ def data_command(arguments: list[str]) -> int:
     return data_main(arguments)
 
 
+def bench_command(arguments: list[str]) -> int:
+    from zoo.benchmarks.bench import main as bench_main
+
+    return bench_main(arguments)
+
+
 def doctor_command(arguments: list[str]) -> int:
     argparse.ArgumentParser(
         prog="zoo doctor", description="What is installed, what the machine offers, what is missing."
@@ -209,6 +216,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": eval_command,
     "list": list_command,
     "data": data_command,
+    "bench": bench_command,
     "doctor": doctor_command,
 }
 

@@ -1,0 +1,122 @@
+"""`zoo bench SUITE`: the runs of a suite, as many at a time as there are cores."""
+
+import argparse
+import csv
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from zoo.benchmarks.runner import Job, Runner, failures, status
+from zoo.benchmarks.suite import Planned, plan, suites
+from zoo.errors import UsageError
+
+SHOWN = 30  # jobs in the live view
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    titles = {name: path.read_text().splitlines()[0].lstrip("# ") for name, path in suites().items()}
+    listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
+    parser = argparse.ArgumentParser(
+        prog="zoo bench",
+        description="Runs a suite; run again, only what is missing.",
+        epilog=f"suites:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", metavar="SUITE")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of every run, as for zoo run -m")
+    parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
+    parser.add_argument("--dry-run", action="store_true", help="show the runs and how long they will take")
+    parser.add_argument("--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each)")
+    parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
+    args = parser.parse_args(arguments)
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs} must be at least 1.")
+    runs = plan(args.suite, args.overrides)
+    folder = args.dir or Path("bench") / args.suite
+    places = devices(args.jobs)
+    if args.dry_run:
+        show_plan(runs, folder, len(places))
+        return 0
+    started = time.monotonic()
+    console = Console()
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        jobs = Runner(runs, folder, places, args.stall, lambda jobs: live.update(view(jobs, folder))).go()
+    failures(jobs)
+    print(f"{len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/")
+    return 0
+
+
+def devices(jobs: int | None) -> list[str | None]:
+    """A device for each run at a time: GPUs in turn, or none to be chosen."""
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return [None] * (jobs or os.cpu_count() or 1)
+    return [str(i % gpus) for i in range(jobs or 4 * gpus)]
+
+
+def speeds(folder: Path) -> dict[str, float]:
+    """Steps a second of each algorithm, the median of the rows of all runs in a folder and its neighbours."""
+    rows: dict[str, list[float]] = {}
+    for path in folder.parent.glob("*/*/metrics.csv"):
+        with path.open(newline="") as file:
+            values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
+        rows.setdefault(path.parent.name.partition("-")[0], []).extend(values)
+    return {algo: statistics.median(values) for algo, values in rows.items() if values}
+
+
+def show_plan(runs: Sequence[Planned], folder: Path, places: int) -> None:
+    """The runs, which of them are done, and how long the rest will take."""
+    measured, seconds, unknown = speeds(folder), 0.0, 0
+    for run in runs:
+        algo, state = run.settings["algo"]["name"], status(folder / run.name)
+        known = ""
+        if state != "finished":
+            if algo in measured:
+                seconds += run.steps / measured[algo]
+                known = duration(run.steps / measured[algo])
+            else:
+                unknown += 1
+        print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {known}")
+    guess = f"about {duration(seconds / places)} for those whose speed is known, evaluations aside"
+    print(f"{len(runs)} runs, {places} at a time: {guess}" + (f"; {unknown} of unknown speed" if unknown else ""))
+
+
+def view(jobs: Sequence[Job], folder: Path) -> Table:
+    """What runs, how fast, what is left."""
+    counts = Counter(job.state for job in jobs)
+    title = ", ".join(f"{counts[state]} {state}" for state in ("finished", "running", "waiting", "failed"))
+    table = Table(title=title, title_justify="left", box=None)
+    for column in ("run", "step", "of", "steps/s", "left"):
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for job in [job for job in jobs if job.state == "running"][:SHOWN]:
+        step, speed = progress(job.dir)
+        left = duration((job.run.steps - step) / speed) if speed else ""
+        table.add_row(job.run.name, f"{step:,}", f"{job.run.steps:,}", f"{speed:.1f}" if speed else "", left)
+    return table
+
+
+def progress(run_dir: Path) -> tuple[int, float]:
+    """The last step that a run has told of, and its speed; 0 where it has told nothing yet."""
+    try:
+        with (run_dir / "metrics.csv").open(newline="") as file:
+            *_, row = csv.DictReader(file)
+        return int(row["step"]), float(row["steps_per_second"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0, 0.0
+
+
+def duration(seconds: float) -> str:
+    """`90061` -> `25 h 1 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -1,0 +1,131 @@
+"""A suite: the runs of a benchmark, each a combination of settings; what identifies a run, and where it is kept.
+
+A file of `configs/suite` is a list of grids. Each gives the keys of `zoo run` one value or several, and stands for all
+combinations; a value that is itself a list is a list in that list. Overrides count for every run, more than the file.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import zoo
+from zoo.compose import as_overrides, compose, expand
+from zoo.config import RunConfig
+from zoo.corruption import CorruptionConfig
+from zoo.datasets import load
+from zoo.envs import EnvConfig, time_limit
+from zoo.errors import UsageError, nearest
+from zoo.registry import Algorithm, folder
+from zoo.samplers import SamplerConfig
+
+ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a suite.
+
+    Attributes:
+        name: of its folder; tells runs of a suite apart, and versions of a run.
+        overrides: what it is started with.
+        settings: all of them, resolved.
+        id: digest of the settings, of the code and of the dataset's content.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    settings: dict[str, Any]
+    id: str
+
+    @property
+    def steps(self) -> int:
+        return int(self.settings["steps"]) + int(self.settings["online_steps"])
+
+
+def suites() -> dict[str, Path]:
+    """Every file of `configs/suite`, by name."""
+    return {path.stem: path for path in sorted((folder("configs") / "suite").glob("*.yaml"))}
+
+
+def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
+    """The runs of a suite, checked, each once.
+
+    Raises:
+        UsageError: no such suite, or a setting that a run cannot have.
+    """
+    known = suites()
+    if suite not in known:
+        raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)}")
+    grids: Any = OmegaConf.to_container(OmegaConf.load(known[suite]))
+    if not isinstance(grids, list):
+        raise UsageError(
+            f"{known[suite]} must be a list of grids, such as: - {{algo: iql, env: hopper, seed: [0, 1, 2]}}"
+        )
+    given = expand(overrides)
+    planned: dict[str, Planned] = {}
+    for grid in grids:
+        for combination in combinations(grid):
+            for chosen in given:
+                keys = {one.partition("=")[0] for one in chosen}
+                kept = [one for one in combination if one.partition("=")[0] not in keys]
+                run = planned_run((*kept, *chosen), suite)
+                planned[run.id] = run
+    return list(planned.values())
+
+
+def combinations(grid: dict[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Every combination of a grid's values, as overrides."""
+    values = [value if isinstance(value, list) else [value] for value in grid.values()]
+    for combination in itertools.product(*values):
+        yield tuple(as_overrides(dict(zip(grid, combination, strict=True))))
+
+
+def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
+    """One run, from its overrides. Raises UsageError where they do not fit."""
+    try:
+        config, algorithm, settings = compose(overrides)
+    except UsageError as error:
+        raise UsageError(f"suite {suite}, {' '.join(overrides)}: {error}") from error
+    settings = {key: value for key, value in settings.items() if key not in ELSEWHERE}
+    content = fingerprint(config.env.id, config.env.name, config.dataset) if takes_data(config, algorithm) else None
+    known = json.dumps([settings, code_version(algorithm), content], sort_keys=True)
+    digest = hashlib.sha256(known.encode()).hexdigest()[:12]
+    return Planned(f"{label(config, algorithm)}-seed{config.seed}-{digest[:8]}", overrides, settings, digest)
+
+
+def takes_data(config: RunConfig, algorithm: Algorithm) -> bool:
+    return algorithm.setting != "online" or getattr(config.algo, "offline_fraction", 0) > 0
+
+
+@cache
+def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
+    """Of what a dataset holds."""
+    return load(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()
+
+
+@cache
+def code_version(algorithm: Algorithm) -> str:
+    """Digest of the algorithm's file and of everything in `zoo/` and `envs/`."""
+    digest = hashlib.sha256()
+    shared = [*Path(zoo.__file__).parent.glob("*.py"), *folder("envs").glob("*.py")]
+    for path in [*sorted(shared), algorithm.path]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def label(config: RunConfig, algorithm: Algorithm) -> str:
+    """What a run is called but for its seed."""
+    parts = [algorithm.name, config.env.name]
+    if takes_data(config, algorithm):
+        parts.append(re.sub(r"[^\w.+%]+", "_", Path(config.dataset).stem))
+    for name, default in ((config.sampler.name, SamplerConfig.name), (config.corruption.name, CorruptionConfig.name)):
+        parts += [name] if name != default else []
+    return "-".join([*parts, *([config.preset] if config.preset else [])])

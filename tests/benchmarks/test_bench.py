@@ -1,0 +1,291 @@
+"""The runner of suites: what is run, once, whatever happens on the way."""
+
+import csv
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from zoo.benchmarks import bench, runner, suite
+from zoo.benchmarks.runner import Runner
+from zoo.benchmarks.suite import plan
+from zoo.cli import main
+
+GRIDS = """\
+# Two algorithms on a small task
+- {algo: [ppo, stream_q], env: cartpole, steps: 64, eval_every: 32, eval_episodes: 1, log_every: 16,
+   checkpoint_every: 16, logger: none, algo.hidden: [[8]], env.backend: gymnasium, seed: [0, 1]}
+"""
+
+
+@pytest.fixture
+def suites(tmp_path, monkeypatch):
+    """`suites(text)`: makes `mine` the only suite there is, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> None:
+        (tmp_path / "mine.yaml").write_text(text)
+        for module in (suite, bench):
+            monkeypatch.setattr(module, "suites", lambda: {"mine": tmp_path / "mine.yaml"})
+
+    return write
+
+
+def test_a_grid_stands_for_all_combinations_and_what_is_given_counts_more(suites):
+    suites("- {algo: [bc, iql], env: hopper, algo.hidden: [[8]], seed: [0, 1], steps: 5}\n- {algo: bc, env: hopper}\n")
+    runs = plan("mine", ["steps=7", "eval_every=1,2"])
+    known = {(r.settings["algo"]["name"], r.settings["seed"], r.settings["eval_every"]) for r in runs}
+    assert known == {(algo, seed, every) for algo in ("bc", "iql") for seed in (0, 1) for every in (1, 2)}
+    assert len(runs) == 8 + 2  # the last grid's, whose hidden layers are other ones
+    assert all(run.steps == 7 for run in runs)
+    assert len({run.name for run in runs}) == len({run.id for run in runs}) == 10
+
+
+def test_a_run_that_is_asked_for_twice_is_run_once(suites):
+    suites("- {algo: bc, env: hopper, seed: [0, 1]}\n- {algo: bc, env: hopper, seed: [1, 2], logger: none}\n")
+    assert [run.settings["seed"] for run in plan("mine")] == [0, 1, 2]
+
+
+def test_a_run_is_another_if_its_settings_its_code_or_its_data_are(suites, tmp_path, monkeypatch):
+    def write(value: float) -> None:
+        with h5py.File(tmp_path / "data.hdf5", "w") as file:
+            file["observations"], file["actions"] = np.full((20, 11), value), np.zeros((20, 3))
+            file["rewards"], file["terminals"] = np.zeros(20), np.arange(20) == 19
+            file["next_observations"] = np.full((20, 11), value)
+
+    def ids(**changes: str) -> str:
+        suite.fingerprint.cache_clear()
+        suite.code_version.cache_clear()
+        keys = {"algo": "bc", "env": "hopper", "dataset": "data.hdf5"} | changes
+        suites("- {" + ", ".join(f"{key}: {value}" for key, value in keys.items()) + "}")
+        (run,) = plan("mine")
+        return run.id
+
+    write(0.0)
+    first = ids()
+    assert ids() == first
+    assert ids(logger="none", threads="2", run_dir="elsewhere") == first
+    assert len({first, ids(seed="1"), ids(steps="10"), ids(**{"algo.hidden": "[[8]]"})}) == 4
+    write(1.0)
+    assert ids() != first
+    write(0.0)
+    assert ids() == first
+    monkeypatch.setattr(suite, "code_version", lambda algorithm: "another")
+    monkeypatch.setattr(suite.code_version, "cache_clear", lambda: None, raising=False)
+    assert ids() != first
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- {algo: bcc, env: hopper}", "suite mine, algo=bcc env=hopper: algo=bcc does not exist. Nearest: bc"),
+        ("- {algo: bc, env: hoper}", "env=hoper does not exist. Nearest: hopper"),
+        ("- {algo: bc, env: hopper, algo.betta: 1}", "algo.betta does not exist"),
+        ("- {algo: bc, env: hopper, dataset: nothing}", "nothing"),
+        ("algo: bc", "mine.yaml must be a list of grids"),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, capsys, text, says):
+    suites(text)
+    assert main(["bench", "mine"]) in (1, 2)
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not Path("bench").exists()
+
+
+def test_an_unknown_suite_names_the_nearest(capsys):
+    assert main(["bench", "smoek"]) == 2
+    assert "the suite smoek does not exist. Nearest: smoke" in capsys.readouterr().err
+
+
+def test_every_suite_of_the_zoo_can_be_planned():
+    for name in suite.suites():
+        assert plan(name)
+
+
+def evaluations(folder: Path) -> dict[str, str]:
+    return {path.parent.name: path.read_text() for path in sorted(folder.glob("*/evaluations.csv"))}
+
+
+def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites, capsys):
+    suites(GRIDS)
+    assert main(["bench", "mine", "--dry-run"]) == 0
+    assert "4 runs" in capsys.readouterr().out
+    assert not Path("bench").exists()
+    assert main(["bench", "mine", "seed=0"]) == 0
+    done = {path: path.stat().st_mtime_ns for path in Path("bench").rglob("*") if path.is_file()}
+    assert main(["bench", "mine"]) == 0
+    assert all(path.stat().st_mtime_ns == when for path, when in done.items())
+    assert len(evaluations(Path("bench/mine"))) == 4
+    capsys.readouterr()
+    assert main(["bench", "mine", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("finished") == 4
+    assert "about 0 s" in out
+
+
+BROKEN = """\
+import os, sys, time
+if "algo=ppo" in sys.argv and "seed=0" in sys.argv:
+    {what}
+os.execv(sys.executable, [sys.executable, "-m", "zoo.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("sys.exit('zoo: no luck')", r"ended with 1: zoo: no luck"),
+        ("os.kill(os.getpid(), 9)", r"ended with -9: it said nothing"),
+        ("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing"),
+    ],
+)
+def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_others_go_on(
+    suites, tmp_path, monkeypatch, capsys, what, says
+):
+    suites(GRIDS)
+    (tmp_path / "broken.py").write_text(BROKEN.format(what=what))
+    command = runner.Job.command.fget
+    started: list[str] = []
+
+    def broken(job: runner.Job) -> list[str]:
+        started.append(job.run.name)
+        (
+            python,
+            *_,
+        ) = command(job)
+        return [python, str(tmp_path / "broken.py"), *command(job)[3:]]
+
+    monkeypatch.setattr(runner.Job, "command", property(broken))
+    assert main(["bench", "mine", "--stall", "15"]) == 1
+    err = capsys.readouterr().err
+    assert re.search(rf"1 of 4 runs failed, each 2 times: ppo-cartpole-seed0-\w+ {says}", err), err
+    assert len(evaluations(Path("bench/mine"))) == 3
+    assert sorted(started.count(name) for name in set(started)) == [1, 1, 1, 2]
+    monkeypatch.undo()
+    os.chdir(tmp_path)
+
+
+def test_a_half_written_folder_is_begun_anew(suites):
+    suites(GRIDS)
+    (run, *_) = plan("mine", ["seed=0", "algo=stream_q"])
+    folder = Path("bench/mine") / run.name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"status": "runn')
+    (folder / "metrics.csv").write_text("step")
+    assert main(["bench", "mine", "seed=0", "algo=stream_q"]) == 0
+    assert list(evaluations(Path("bench/mine"))) == [run.name]
+
+
+def start(folder: Path) -> "subprocess.Popen[bytes]":
+    code = (
+        "import sys; from pathlib import Path; from zoo.benchmarks import bench, suite; from zoo.cli import main\n"
+        "suite.suites = bench.suites = lambda: {'mine': Path('mine.yaml')}\n"
+        f"sys.exit(main(['bench', 'mine', '--jobs', '2', '--dir', {str(folder)!r}]))"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def alive(folder: Path) -> list[int]:
+    """The processes that run in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder) in path.read_text() and "zoo.cli" in path.read_text():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_ctrl_c_ends_every_run_with_a_checkpoint_and_the_same_command_goes_on(suites, tmp_path):
+    suites(GRIDS.replace("steps: 64", "steps: 3000").replace("eval_every: 32", "eval_every: 3000"))
+    process, folder = start(tmp_path / "runs"), tmp_path / "runs"
+    while len(list(folder.glob("*/checkpoint.pt"))) < 2:
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert b"runs are left. The same command goes on with them." in err
+    assert not alive(folder)
+    assert start(folder).wait() == 0
+    assert len(evaluations(folder)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="runs die with their runner on Linux only")
+def test_killed_twenty_times_at_random_the_table_is_that_of_an_undisturbed_runner(suites, tmp_path):
+    suites(GRIDS.replace("steps: 64", "steps: 1500").replace("eval_every: 32", "eval_every: 500"))
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait() == 0
+    chance, kills, process = random.Random(0), 0, start(folder)
+    while process.poll() is None:
+        if kills == 20:
+            process.wait()
+            break
+        time.sleep(chance.uniform(0.2, 3.0))
+        workers = alive(folder)
+        if process.poll() is None and workers and chance.random() < 0.3:
+            os.kill(chance.choice(workers), signal.SIGKILL)
+        elif process.poll() is None:
+            process.kill()
+            process.wait()
+            assert not wait_for_none(folder)
+            process = start(folder)
+        kills += 1
+    while process.returncode != 0:  # a run that was killed twice is one that failed, and waits for the next command
+        process = start(folder)
+        process.wait()
+    assert kills == 20
+    assert evaluations(folder) == evaluations(whole)
+
+
+def wait_for_none(folder: Path) -> list[int]:
+    for _ in range(100):
+        if not alive(folder):
+            return []
+        time.sleep(0.05)
+    return alive(folder)
+
+
+def test_as_many_run_at_a_time_as_there_are_places(suites, tmp_path):
+    suites(GRIDS)
+    seen: list[int] = []
+    jobs = Runner(
+        plan("mine"),
+        tmp_path / "runs",
+        [None, None],
+        show=lambda jobs: seen.append(sum(j.state == "running" for j in jobs)),
+    ).go()
+    assert {job.state for job in jobs} == {"finished"}
+    assert max(seen) == 2
+
+
+def test_durations_are_told_in_words():
+    assert [bench.duration(x) for x in (3.2, 59, 61, 3600, 90061)] == [
+        "3 s",
+        "59 s",
+        "1 min",
+        "1 h 0 min",
+        "25 h 1 min",
+    ]
+
+
+def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured(tmp_path):
+    for name, values in (("iql-hopper-a", (10, 30)), ("iql-walker-b", (20,)), ("bc-hopper-c", ())):
+        (tmp_path / "suite" / name).mkdir(parents=True)
+        with (tmp_path / "suite" / name / "metrics.csv").open("w") as file:
+            rows = csv.writer(file)
+            rows.writerow(["step", "steps_per_second"])
+            rows.writerows([i, value] for i, value in enumerate(values))
+    assert bench.speeds(tmp_path / "other") == {"iql": 20}
