@@ -46,6 +46,12 @@ def main(arguments: list[str]) -> int:
     if args.dry_run:
         show_plan(runs, folder, len(places))
         return 0
+    if lacking := sorted({dataset for run in runs for dataset in run.missing}):
+        raise UsageError(
+            f"{sum(bool(run.missing) for run in runs)} of {len(runs)} runs lack their dataset: {', '.join(lacking)}. "
+            "Make them with zoo data make, import them with zoo data import, or download them with minari download; "
+            "or leave those runs out: zoo bench SUITE env=... dataset=..."
+        )
     started = time.monotonic()
     console = Console()
     with Live(console=console, refresh_per_second=2, transient=True) as live:
@@ -77,7 +83,7 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int) -> None:
     """The runs, which of them are done, and how long the rest will take."""
     measured, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
-        algo, state = run.settings["algo"]["name"], status(folder / run.name)
+        algo, state = run.settings["algo"]["name"], "no data" if run.missing else status(folder / run.name)
         known = ""
         if state != "finished":
             if algo in measured:

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 import zoo
+from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand
 from zoo.config import RunConfig
 from zoo.corruption import CorruptionConfig
@@ -38,12 +39,14 @@ class Planned:
         overrides: what it is started with.
         settings: all of them, resolved.
         id: digest of the settings, of the code and of the dataset's content.
+        missing: the datasets that are not at hand.
     """
 
     name: str
     overrides: tuple[str, ...]
     settings: dict[str, Any]
     id: str
+    missing: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -95,10 +98,15 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     except UsageError as error:
         raise UsageError(f"suite {suite}, {' '.join(overrides)}: {error}") from error
     settings = {key: value for key, value in settings.items() if key not in ELSEWHERE}
-    content = fingerprint(config.env.id, config.env.name, config.dataset) if takes_data(config, algorithm) else None
+    content: str | None = None
+    missing: tuple[str, ...] = ()
+    if takes_data(config, algorithm):
+        parts = [part for _, part in parse_mixture(config.dataset)]
+        missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
+        content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
     known = json.dumps([settings, code_version(algorithm), content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return Planned(f"{label(config, algorithm)}-seed{config.seed}-{digest[:8]}", overrides, settings, digest)
+    return Planned(f"{label(config, algorithm)}-seed{config.seed}-{digest[:8]}", overrides, settings, digest, missing)
 
 
 def takes_data(config: RunConfig, algorithm: Algorithm) -> bool:

@@ -71,6 +71,20 @@ def parse_mixture(name: str) -> list[tuple[float, str]]:
     return parts
 
 
+def find(env: "EnvConfig", name: str) -> Source | None:
+    """One dataset that is at hand; None where it is not."""
+    embedded = EMBEDDED / env.name / name
+    if embedded.is_dir():
+        return Source(name, "embedded", embedded / "data")
+    for minari_id in candidates(env, name):
+        if (store() / minari_id / "data").is_dir():
+            return Source(minari_id, "minari", store() / minari_id / "data")
+    path = Path(name).expanduser()
+    if path.suffix in FILE_SUFFIXES and path.is_file():
+        return Source(name, "hdf5", path.resolve())
+    return None
+
+
 def resolve(env: "EnvConfig", name: str) -> Source:
     """Finds one dataset, downloading it from the Minari hub where it is only there.
 
@@ -78,18 +92,12 @@ def resolve(env: "EnvConfig", name: str) -> Source:
         UsageError: no dataset of that name; says which there are and how to get one.
         RunError: it is on the hub only and the hub cannot be reached.
     """
-    embedded = EMBEDDED / env.name / name
-    if embedded.is_dir():
-        return Source(name, "embedded", embedded / "data")
-    ids = candidates(env, name)
-    for minari_id in ids:
-        if (store() / minari_id / "data").is_dir():
-            return Source(minari_id, "minari", store() / minari_id / "data")
-    path = Path(name).expanduser()
-    if path.suffix in FILE_SUFFIXES:
-        if path.is_file():
-            return Source(name, "hdf5", path.resolve())
+    source = find(env, name)
+    if source is not None:
+        return source
+    if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"dataset={name} is not a file.")
+    ids = candidates(env, name)
     if ids == [name] or name in HUB_NAMES:
         return _download(env, name, ids[0] if ids == [name] else f"mujoco/{env.name}/{name}-v0")
     raise UsageError(f"dataset={name} does not exist for {env.name}. {_ways(env, name)}")

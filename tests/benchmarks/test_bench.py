@@ -89,7 +89,10 @@ def test_a_run_is_another_if_its_settings_its_code_or_its_data_are(suites, tmp_p
         ("- {algo: bcc, env: hopper}", "suite mine, algo=bcc env=hopper: algo=bcc does not exist. Nearest: bc"),
         ("- {algo: bc, env: hoper}", "env=hoper does not exist. Nearest: hopper"),
         ("- {algo: bc, env: hopper, algo.betta: 1}", "algo.betta does not exist"),
-        ("- {algo: bc, env: hopper, dataset: nothing}", "nothing"),
+        (
+            "- {algo: bc, env: hopper, dataset: [demo, not+10%there]}",
+            "1 of 2 runs lack their dataset: hopper/not, hopper/there.",
+        ),
         ("algo: bc", "mine.yaml must be a list of grids"),
     ],
 )
