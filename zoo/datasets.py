@@ -421,8 +421,8 @@ class Dataset:
         self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
 
     def normalize_obs(self, normalizer: Normalizer) -> None:
-        """Fits it to the observations and normalizes them, and the next ones."""
-        normalizer.fit(self.obs)
+        """Fits it to the observations, each as often as it is drawn, and normalizes them, and the next ones."""
+        normalizer.fit(self.obs, self.sampler.weights)
         self.map_obs(normalizer)
 
     def normalize_reward(self) -> None:

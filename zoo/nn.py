@@ -208,11 +208,17 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(tuple(shape)))
         self.register_buffer("std", torch.ones(tuple(shape)))
 
-    def fit(self, x: Tensor) -> None:
-        """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as CORL does."""
+    def fit(self, x: Tensor, weights: Tensor | None = None) -> None:
+        """Takes the statistics of `[N, ...]`, by weights `[N]`; 1e-3 is added to the standard deviation, as in CORL."""
         self.to(x.device)  # the data's: the agent follows when its run tracks it
-        self.mean.copy_(x.mean(0))
-        self.std.copy_(x.std(0, correction=0) + 1e-3)
+        if weights is None:
+            mean, std = x.mean(0), x.std(0, correction=0)
+        else:
+            share = weights.double() / weights.double().sum()
+            mean = torch.tensordot(share, x.double(), 1)
+            std = torch.tensordot(share, (x.double() - mean).square(), 1).sqrt()
+        self.mean.copy_(mean)
+        self.std.copy_(std + 1e-3)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std

@@ -42,9 +42,14 @@ class Episodes(Protocol):
 
 
 class Sampler(Protocol):
-    """Gives places `[B]`; `drawn` are those that it has ready for the next batches, which a checkpoint holds."""
+    """Gives places `[B]`; `drawn` are those that it has ready for the next batches, which a checkpoint holds.
+
+    Attributes:
+        weights: `[N]` how often each is drawn, up to a factor; None where all are alike.
+    """
 
     drawn: Tensor
+    weights: Tensor | None
 
     def __call__(self, batch_size: int) -> Tensor: ...
 
@@ -54,6 +59,7 @@ class Uniform:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
+        self.weights: Tensor | None = None
         self.drawn = torch.zeros(0, dtype=torch.int64, device=device)  # never any
 
     def __call__(self, batch_size: int) -> Tensor:
@@ -74,6 +80,7 @@ class Weighted:
 
     def __init__(self, starts: Tensor, lengths: Tensor, weights: Tensor) -> None:
         self.starts, self.lengths = starts, lengths
+        self.weights: Tensor | None = weights.repeat_interleave(lengths)
         mass = weights.double() * lengths
         keep, alias = alias_table((mass / mass.sum()).tolist())
         self.keep = torch.tensor(keep, device=starts.device)

@@ -180,6 +180,14 @@ def test_normalizer_takes_mean_and_population_std_and_survives_a_constant_column
     assert torch.equal(loaded(x), normalizer(x))
 
 
+def test_normalizer_weighs_a_row_as_so_many_of_it():
+    x, weights = torch.randn(20, 3) * 4 + 1, torch.randint(0, 4, (20,))
+    weighted, repeated = Normalizer((3,)), Normalizer((3,))
+    weighted.fit(x, 0.3 * weights)
+    repeated.fit(x.repeat_interleave(weights, 0))
+    torch.testing.assert_close(weighted(x), repeated(x))
+
+
 @pytest.mark.parametrize(("shape", "features"), [((4, 84, 84), 512), ((6, 10, 10), 128), ((3, 7, 7), 128)])
 def test_frames_are_encoded_as_pixels_or_as_the_numbers_they_are(shape, features):
     frames = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)

@@ -10,6 +10,7 @@ from sklearn.linear_model import LinearRegression
 from zoo.datasets import Arrays, Dataset
 from zoo.envs import Spec
 from zoo.errors import UsageError
+from zoo.nn import Normalizer
 from zoo.samplers import SamplerConfig, Uniform, Weighted
 
 CPU = torch.device("cpu")
@@ -122,3 +123,15 @@ def test_a_temperature_that_would_never_draw_some_episodes_is_refused():
 def test_temperatures_are_above_zero(alpha):
     with pytest.raises(ValueError, match="must be above 0"):
         SamplerConfig("return", alpha)
+
+
+@pytest.mark.parametrize("name", ["uniform", "return", "advantage", "top"])
+def test_observations_are_normalized_over_what_is_drawn(name):
+    data = dataset(SamplerConfig(name, fraction=0.3), episodes=40)
+    drawn = data.obs[torch.cat([data.sample(1000).index for _ in range(50)])]
+    normalizer = Normalizer((3,))
+    data.normalize_obs(normalizer)
+    torch.testing.assert_close(normalizer.mean, drawn.mean(0), rtol=0, atol=0.03)
+    torch.testing.assert_close(normalizer.std, drawn.std(0), rtol=0.03, atol=0.03)
+    after = torch.cat([data.sample(1000).obs for _ in range(50)])
+    torch.testing.assert_close(after.mean(0), torch.zeros(3), rtol=0, atol=0.03)
