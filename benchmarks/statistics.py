@@ -1,0 +1,135 @@
+"""Honest statistics of a few runs (Agarwal et al. 2021, arXiv 2108.13264, "... the Edge of the Statistical Precipice").
+
+Aggregates over runs and tasks with stratified bootstrap intervals, by the authors' rliable; and what a published figure
+says of ours: a verdict, which is that there are too few seeds wherever there are.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats
+
+from zoo.errors import UsageError
+
+LEAST_RUNS = 3  # fewer do not say how far runs lie apart
+CONFIDENCE = 0.95
+TOLERANCE = 0.1  # a published figure is reproduced if ours is within that share of it
+
+
+class Estimate(NamedTuple):
+    """A figure and its interval; NaN where there are too few runs for one."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        known = "" if np.isnan(self.low) else f" [{self.low:.1f}, {self.high:.1f}]"
+        return f"{self.value:.1f}{known}"
+
+
+def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str, Estimate]:
+    """IQM, mean, median and optimality gap, of 100, over runs and tasks.
+
+    Args:
+        scores: `[runs, tasks]`, normalized: 100 is the reference.
+        reps: bootstrap samples, of the runs of each task.
+        seed: of them.
+
+    Raises:
+        UsageError: rliable is not installed.
+    """
+    metrics, library = _rliable()
+    functions: dict[str, Callable[[np.ndarray], float]] = {
+        "IQM": metrics.aggregate_iqm,
+        "mean": metrics.aggregate_mean,
+        "median": metrics.aggregate_median,
+        "optimality gap": lambda x: metrics.aggregate_optimality_gap(x, gamma=100.0),
+    }
+    values = {name: float(function(scores)) for name, function in functions.items()}
+    if len(scores) < LEAST_RUNS:
+        return {name: Estimate(value, np.nan, np.nan) for name, value in values.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, intervals = library.get_interval_estimates(
+            {"": scores},
+            lambda x: np.array([function(x) for function in functions.values()]),
+            reps=reps,
+            confidence_interval_size=CONFIDENCE,
+            random_state=np.random.RandomState(seed),
+        )
+    low, high = intervals[""]
+    return {
+        name: Estimate(values[name], *map(float, bounds)) for name, *bounds in zip(functions, low, high, strict=True)
+    }
+
+
+def improvement(ours: np.ndarray, others: np.ndarray, reps: int = 2_000, seed: int = 0) -> Estimate:
+    """The probability that a run of ours is better than one of the others, mean over tasks: `[runs, tasks]` each.
+
+    Raises:
+        UsageError: rliable is not installed.
+    """
+    metrics, library = _rliable()
+    value = float(metrics.probability_of_improvement(ours, others))
+    if min(len(ours), len(others)) < LEAST_RUNS:
+        return Estimate(value, np.nan, np.nan)
+    _, intervals = library.get_interval_estimates(
+        {"": (ours, others)},
+        metrics.probability_of_improvement,
+        reps=reps,
+        confidence_interval_size=CONFIDENCE,
+        random_state=np.random.RandomState(seed),
+    )
+    return Estimate(value, *(float(bound[0]) for bound in intervals[""]))
+
+
+def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """The share of runs above each threshold, mean over tasks: `[runs, tasks] -> [thresholds]`."""
+    share: np.ndarray = (scores[None] > thresholds[:, None, None]).mean((1, 2))
+    return share
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of somebody else's: mean and standard deviation over so many seeds."""
+
+    mean: float
+    std: float
+    seeds: int
+    source: str
+
+
+def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
+    """What our runs `[R]` say of a published figure, and the difference of the means with Welch's interval.
+
+    `above`, `below`: the interval lies on that side of 0. `reproduced`: it holds 0 and no difference larger than
+    `TOLERANCE` of the published figure. Else there are `too few seeds to say`.
+    """
+    difference = float(ours.mean() - published.mean)
+    if len(ours) < LEAST_RUNS or published.seeds < LEAST_RUNS:
+        return "too few seeds to say", Estimate(difference, np.nan, np.nan)
+    errors = np.array([ours.var(ddof=1) / len(ours), published.std**2 / published.seeds])
+    total = errors.sum()
+    if total == 0:
+        low = high = difference
+    else:
+        freedom = total**2 / (errors**2 / np.array([len(ours) - 1, published.seeds - 1])).sum()
+        reach = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(total))
+        low, high = difference - reach, difference + reach
+    estimate = Estimate(difference, low, high)
+    if low > 0 or high < 0:
+        return ("above" if low > 0 else "below"), estimate
+    tolerated = TOLERANCE * abs(published.mean)
+    return ("reproduced" if -tolerated <= low and high <= tolerated else "too few seeds to say"), estimate
+
+
+def _rliable() -> tuple[Any, Any]:
+    try:
+        from rliable import library, metrics
+    except ImportError as error:
+        raise UsageError("statistics need rliable. Type: pip install 'rl-zoo[bench]'") from error
+    return metrics, library

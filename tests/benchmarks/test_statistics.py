@@ -1,0 +1,90 @@
+"""Statistics against SciPy, plain loops and simulations."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from zoo.benchmarks.statistics import Published, aggregates, improvement, profile, verdict
+
+RNG = np.random.default_rng(0)
+
+
+def test_aggregates_are_those_of_scipy_and_of_the_formula():
+    scores = RNG.normal(60, 30, (8, 5))
+    found = aggregates(scores, reps=200)
+    expected = {
+        "IQM": scipy.stats.trim_mean(scores.ravel(), 0.25),
+        "mean": scores.mean(),
+        "median": np.median(scores.mean(0)),
+        "optimality gap": np.maximum(100 - scores, 0).mean(),
+    }
+    for name, value in expected.items():
+        assert found[name].value == pytest.approx(value)
+        assert found[name].low < found[name].value < found[name].high
+
+
+def test_intervals_of_the_mean_are_those_of_a_plain_stratified_bootstrap():
+    scores = RNG.gamma(2, 20, (10, 4))
+    draws = []
+    for _ in range(4000):
+        drawn = np.stack([RNG.choice(scores[:, task], 10) for task in range(4)], 1)
+        draws.append(drawn.mean())
+    low, high = np.percentile(draws, [2.5, 97.5])
+    found = aggregates(scores, reps=4000)["mean"]
+    assert found.low == pytest.approx(low, abs=1.0)
+    assert found.high == pytest.approx(high, abs=1.0)
+
+
+def test_intervals_cover_the_truth_at_their_nominal_rate():
+    covered = 0
+    for trial in range(100):
+        scores = np.random.default_rng(trial).normal(50, 20, (20, 3))
+        found = aggregates(scores, reps=300, seed=trial)["mean"]
+        covered += found.low <= 50 <= found.high
+    assert 88 <= covered <= 99  # of 100, at 95 %; a bootstrap of 20 runs is a little narrow
+
+
+def test_probability_of_improvement_counts_pairs_and_halves_ties():
+    ours, others = RNG.integers(0, 5, (6, 3)).astype(float), RNG.integers(0, 5, (7, 3)).astype(float)
+    pairs = [
+        np.mean([1.0 if x > y else 0.5 if x == y else 0.0 for x in ours[:, task] for y in others[:, task]])
+        for task in range(3)
+    ]
+    found = improvement(ours, others, reps=200)
+    assert found.value == pytest.approx(np.mean(pairs))
+    assert found.low <= found.value <= found.high
+
+
+def test_a_profile_is_the_share_of_runs_above_each_threshold():
+    scores = np.array([[10.0, 50.0], [30.0, 90.0]])
+    np.testing.assert_array_equal(profile(scores, np.array([0.0, 30.0, 60.0, 95.0])), [1, 0.5, 0.25, 0])
+
+
+def test_of_fewer_than_three_runs_there_is_no_interval():
+    assert np.isnan(aggregates(np.ones((2, 3)))["IQM"].low)
+    assert str(aggregates(np.ones((2, 3)))["IQM"]) == "1.0"
+    assert np.isnan(improvement(np.ones((2, 1)), np.zeros((5, 1))).low)
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "says"),
+    [
+        ([50.0, 51, 49, 50, 50], (50, 1.0, 5), "reproduced"),
+        ([70.0, 71, 69], (50, 1.0, 5), "above"),
+        ([30.0, 31, 29], (50, 1.0, 5), "below"),
+        ([20.0, 80, 50], (50, 20.0, 4), "too few seeds to say"),
+        ([50.0, 50], (50, 1.0, 5), "too few seeds to say"),
+        ([50.0, 50, 50], (50, 1.0, 1), "too few seeds to say"),
+        ([50.0, 50, 50], (50, 0.0, 3), "reproduced"),
+        ([51.0, 51, 51], (50, 0.0, 3), "above"),
+    ],
+)
+def test_verdicts(ours, published, says):
+    assert verdict(np.array(ours), Published(*published, source="somewhere"))[0] == says
+
+
+def test_the_difference_to_a_published_figure_has_welchs_interval():
+    ours, others = RNG.normal(50, 5, 6), RNG.normal(45, 9, 8)
+    _, found = verdict(ours, Published(others.mean(), others.std(ddof=1), 8, "somewhere"))
+    expected = scipy.stats.ttest_ind(ours, others, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
