@@ -252,8 +252,8 @@ class Senses(nn.Module):
     """What a streaming agent perceives: observations and rewards in units of their own history, and the time.
 
     An observation is brought to mean 0 and standard deviation 1 over all that were seen, itself included. A reward is
-    divided by the standard deviation of the discounted sums of rewards. The time is the elapsed share of
-    an episode, less 0.5.
+    divided by the standard deviation of the discounted sums of rewards. The time is the elapsed share of an episode,
+    less 0.5; frames go without, a convolution has no place for it.
 
     Args:
         obs_shape: of one observation.
@@ -268,9 +268,10 @@ class Senses(nn.Module):
         scale_reward: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.discount, self.timed = discount, timed
-        self.normalize_obs, self.scale_reward = normalize_obs, scale_reward
-        self.shape = (math.prod(obs_shape) + 1,) if timed else tuple(obs_shape)
+        self.discount, self.normalize_obs, self.scale_reward = discount, normalize_obs, scale_reward
+        self.frames = len(obs_shape) == 3
+        self.timed = timed and not self.frames
+        self.shape = tuple(obs_shape) if self.frames else (math.prod(obs_shape) + self.timed,)
         self.obs_moments, self.return_moments = RunningMoments(obs_shape), RunningMoments()
         self.time_limit: Tensor
         self.elapsed: Tensor
@@ -298,9 +299,10 @@ class Senses(nn.Module):
     def forward(self, obs: Tensor, elapsed: Tensor) -> Tensor:
         """Observations `[..., *obs_shape]` as they are perceived so many steps `[...]` into their episodes."""
         x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float() if self.normalize_obs else obs.float()
-        if not self.timed:
+        if self.frames:
             return x
-        return torch.cat([x.flatten(elapsed.ndim), (elapsed / self.time_limit - 0.5)[..., None]], -1)
+        x = x.flatten(elapsed.ndim)
+        return torch.cat([x, (elapsed / self.time_limit - 0.5)[..., None]], -1) if self.timed else x
 
 
 class StreamAgent(Agent):
@@ -314,8 +316,9 @@ class StreamAgent(Agent):
     def __init__(self, spec: Spec, config: Any) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        timed = config.time_feature and len(spec.obs_shape) == 1  # a convolution has no place for it
-        self.senses = Senses(spec.obs_shape, config.discount, timed, config.normalize_obs, config.scale_reward)
+        self.senses = Senses(
+            spec.obs_shape, config.discount, config.time_feature, config.normalize_obs, config.scale_reward
+        )
         self.x: Tensor
         self.action: Tensor
         self.register_buffer("x", torch.zeros(self.senses.shape))

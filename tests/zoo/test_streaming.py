@@ -193,3 +193,11 @@ def test_senses_that_leave_everything_as_it_is():
     reward, x = senses.perceive(Sample(torch.tensor(7.0), 2 * obs, torch.tensor(False)))
     assert reward == 7
     assert torch.equal(x, 2 * obs)
+
+
+@pytest.mark.parametrize(("shape", "perceived"), [((2, 3), (7,)), ((4, 10, 10), (4, 10, 10)), ((5,), (6,))])
+def test_what_is_no_frame_is_perceived_as_a_vector_with_the_time(shape, perceived):
+    senses = Senses(shape, 0.9)
+    assert senses.shape == perceived
+    assert senses.begin(torch.randn(shape)).shape == perceived
+    assert senses(torch.randn(8, *shape), torch.zeros(8)).shape == (8, *perceived)
