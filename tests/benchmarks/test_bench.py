@@ -229,28 +229,28 @@ def test_ctrl_c_ends_every_run_with_a_checkpoint_and_the_same_command_goes_on(su
 @pytest.mark.skipif(sys.platform != "linux", reason="runs die with their runner on Linux only")
 def test_killed_twenty_times_at_random_the_table_is_that_of_an_undisturbed_runner(suites, tmp_path):
     suites(GRIDS.replace("steps: 64", "steps: 1500").replace("eval_every: 32", "eval_every: 500"))
-    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
     assert start(whole).wait() == 0
-    chance, kills, process = random.Random(0), 0, start(folder)
-    while process.poll() is None:
-        if kills == 20:
-            process.wait()
-            break
-        time.sleep(chance.uniform(0.2, 3.0))
-        workers = alive(folder)
-        if process.poll() is None and workers and chance.random() < 0.3:
-            os.kill(chance.choice(workers), signal.SIGKILL)
-        elif process.poll() is None:
-            process.kill()
-            process.wait()
-            assert not wait_for_none(folder)
-            process = start(folder)
-        kills += 1
-    while process.returncode != 0:  # a run that was killed twice is one that failed, and waits for the next command
+    chance, kills, rounds = random.Random(0), 0, 0
+    while kills < 20:
+        rounds += 1
+        folder = tmp_path / f"killed-{rounds}"
         process = start(folder)
-        process.wait()
-    assert kills == 20
-    assert evaluations(folder) == evaluations(whole)
+        while process.poll() is None and kills < 20:
+            time.sleep(chance.uniform(0.5, 4.0))
+            workers = alive(folder)
+            if workers and chance.random() < 0.3:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                kills += 1
+            elif process.poll() is None:
+                process.kill()
+                process.wait()
+                assert not wait_for_none(folder)
+                process = start(folder)
+                kills += 1
+        while process.wait() != 0:  # a run that was killed twice is one that failed, and waits for the next command
+            process = start(folder)
+        assert evaluations(folder) == evaluations(whole)
 
 
 def wait_for_none(folder: Path) -> list[int]:
