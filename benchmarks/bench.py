@@ -6,7 +6,9 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -53,9 +55,8 @@ def main(arguments: list[str]) -> int:
             "or leave those runs out: zoo bench SUITE env=... dataset=..."
         )
     started = time.monotonic()
-    console = Console()
-    with Live(console=console, refresh_per_second=2, transient=True) as live:
-        jobs = Runner(runs, folder, places, args.stall, lambda jobs: live.update(view(jobs, folder))).go()
+    with showing() as show:
+        jobs = Runner(runs, folder, places, args.stall, show).go()
     failures(jobs)
     print(f"{len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/")
     return 0
@@ -96,7 +97,28 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int) -> None:
     print(f"{len(runs)} runs, {places} at a time: {guess}" + (f"; {unknown} of unknown speed" if unknown else ""))
 
 
-def view(jobs: Sequence[Job], folder: Path) -> Table:
+@contextmanager
+def showing() -> Iterator[Callable[[list[Job]], None]]:
+    """What shows how the jobs go: a table kept up to date or, where nobody looks, a line whenever one changes."""
+    console, told = Console(), dict[str, str]()
+
+    def tell(jobs: list[Job]) -> None:
+        for job in jobs:
+            if job.state != told.get(job.run.name, "waiting"):
+                done = sum(other.state == "finished" for other in jobs)
+                print(
+                    f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)", flush=True
+                )
+            told[job.run.name] = job.state
+
+    if not console.is_terminal:
+        yield tell
+        return
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        yield lambda jobs: live.update(view(jobs))
+
+
+def view(jobs: Sequence[Job]) -> Table:
     """What runs, how fast, what is left."""
     counts = Counter(job.state for job in jobs)
     title = ", ".join(f"{counts[state]} {state}" for state in ("finished", "running", "waiting", "failed"))

@@ -125,6 +125,9 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     assert "4 runs" in capsys.readouterr().out
     assert not Path("bench").exists()
     assert main(["bench", "mine", "seed=0"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("running") == 2
+    assert re.search(r"finished  \S+-seed0-\w+  \(2 of 2 done\)", out)
     done = {path: path.stat().st_mtime_ns for path in Path("bench").rglob("*") if path.is_file()}
     assert main(["bench", "mine"]) == 0
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
