@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo import optim
 from zoo.agent import Agent
 from zoo.buffers import Transition
 from zoo.envs import Spec, time_limit
@@ -105,7 +106,7 @@ class TraceOptimizer(nn.Module):
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__()
-        self.moved = [network.weights]  # in a list, they stay parameters of their network only
+        self.moved: list[nn.Parameter] = [network.weights]  # in a list, they stay parameters of their network only
         self.lr, self.decay, self.kappa = lr, decay, kappa
         self.trace: Tensor
         self.register_buffer("trace", torch.zeros_like(network.weights))
@@ -135,27 +136,16 @@ class SGD(TraceOptimizer):
 
 
 class Adam(TraceOptimizer):
-    """Adam (Kingma & Ba 2015, arXiv 1412.6980) up delta z."""
-
-    BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+    """The zoo's Adam, up delta z."""
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
-        self.count: Tensor
-        self.mean: Tensor
-        self.square: Tensor
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros_like(network.weights))
-        self.register_buffer("square", torch.zeros_like(network.weights))
+        self.adam = optim.Adam(self.moved, lr)
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
-        self.count.add_(1)
-        gradient = delta * self.trace
-        self.mean.lerp_(gradient, 1 - self.BETA1)
-        self.square.lerp_(gradient.square(), 1 - self.BETA2)
-        size = self.lr / (1 - self.BETA1**self.count)
-        weights.addcdiv_(size * self.mean, (self.square / (1 - self.BETA2**self.count)).sqrt() + self.EPS)
-        return size
+        with torch.enable_grad():
+            self.adam.minimize(-torch.dot(delta * self.trace, weights))
+        return self.lr / (1 - optim.BETA1**self.adam.step)
 
 
 class ObGD(TraceOptimizer):
