@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 import zoo
 from zoo.catalog import find, parse_mixture
-from zoo.compose import as_overrides, compose, expand
+from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
 from zoo.corruption import CorruptionConfig
 from zoo.datasets import load
@@ -107,10 +107,6 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     known = json.dumps([settings, code_version(algorithm), content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
     return Planned(f"{label(config, algorithm)}-seed{config.seed}-{digest[:8]}", overrides, settings, digest, missing)
-
-
-def takes_data(config: RunConfig, algorithm: Algorithm) -> bool:
-    return algorithm.setting != "online" or getattr(config.algo, "offline_fraction", 0) > 0
 
 
 @cache

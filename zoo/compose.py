@@ -186,16 +186,20 @@ def _check_ranges(config: Any) -> None:
             raise UsageError(f"algo.{field.name}={value} must {RANGES[name][1]}.")
 
 
+def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
+    """Whether a run reads a dataset."""
+    return chosen.setting != "online" or getattr(config.algo, "offline_fraction", 0) > 0
+
+
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored."""
     online, name = chosen.setting == "online", chosen.name
-    takes_data = not online or getattr(config.algo, "offline_fraction", 0) > 0
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),
         ("sampler", config.sampler.name, SamplerConfig.name),
         ("corruption", config.corruption.name, CorruptionConfig.name),
     ):
-        if value != default and not takes_data:
+        if value != default and not takes_data(config, chosen):
             share = ", or give algo.offline_fraction=0.5" if hasattr(config.algo, "offline_fraction") else ""
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
     if config.online_steps and chosen.setting != "offline to online":
