@@ -133,11 +133,8 @@ def ours_like(theirs: Theirs, algo: str) -> Any:
 def build(algo: str, spec: Spec) -> Any:
     """The zoo's agent with the settings of the authors' scripts, but for the time."""
     hidden = [128] if len(spec.obs_shape) == 3 else [128, 128] if spec.num_actions is None else [32, 32]
-    if algo == "stream_ac":
-        return stream_ac.StreamAC(spec, stream_ac.Config(hidden=hidden, time_feature=False))
-    module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
-    agent_class = getattr(module, CLASSES[algo])
-    return agent_class(spec, module.Config(hidden=hidden, time_feature=False))
+    module: Any = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    return getattr(module, CLASSES[algo])(spec, module.Config(hidden=hidden, time_feature=False))
 
 
 def pairs(ours: Any, theirs: Any) -> list[tuple[Any, list[torch.Tensor]]]:
