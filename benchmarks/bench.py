@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 import os
 import statistics
 import time
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from zoo.benchmarks import peers
+from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, status
 from zoo.benchmarks.suite import Planned, plan, suites
 from zoo.errors import UsageError
@@ -25,12 +28,14 @@ SHOWN = 30  # jobs in the live view
 
 def main(arguments: list[str]) -> int:
     """The command."""
+    if arguments[:1] == ["import-peer"]:
+        return peers.main(arguments[1:])
     titles = {name: path.read_text().splitlines()[0].lstrip("# ") for name, path in suites().items()}
     listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
     parser = argparse.ArgumentParser(
         prog="zoo bench",
         description="Runs a suite; run again, only what is missing.",
-        epilog=f"suites:\n{listed}",
+        epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: another library's runs, for the report",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", metavar="SUITE")
@@ -54,11 +59,15 @@ def main(arguments: list[str]) -> int:
             "Make them with zoo data make, import them with zoo data import, or download them with minari download; "
             "or leave those runs out: zoo bench SUITE env=... dataset=..."
         )
+    require()
     started = time.monotonic()
     with showing() as show:
         jobs = Runner(runs, folder, places, args.stall, show).go()
+    done = sum(job.state == "finished" for job in jobs)
+    print(f"{done} of {len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/\n")
+    if done:
+        write(build(folder), folder / "report")
     failures(jobs)
-    print(f"{len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/")
     return 0
 
 
@@ -70,26 +79,37 @@ def devices(jobs: int | None) -> list[str | None]:
     return [str(i % gpus) for i in range(jobs or 4 * gpus)]
 
 
-def speeds(folder: Path) -> dict[str, float]:
-    """Steps a second of each algorithm, the median of the rows of all runs in a folder and its neighbours."""
-    rows: dict[str, list[float]] = {}
+def speeds(folder: Path) -> dict[tuple[str, ...], float]:
+    """Steps a second of an algorithm on an environment and of it on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
+
+    The medians of the rows of all runs in a folder and its neighbours.
+    """
+    rows: dict[tuple[str, ...], list[float]] = {}
     for path in folder.parent.glob("*/*/metrics.csv"):
         with path.open(newline="") as file:
             values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
-        rows.setdefault(path.parent.name.partition("-")[0], []).extend(values)
-    return {algo: statistics.median(values) for algo, values in rows.items() if values}
+        try:
+            config = json.loads((path.parent / "run.json").read_text())["config"]
+        except (OSError, ValueError):
+            continue
+        algo, env = config["algo"]["name"], config["env"]["name"]
+        for key in ((algo, env), (algo,)):
+            rows.setdefault(key, []).extend(values)
+    return {key: statistics.median(values) for key, values in rows.items() if values}
 
 
 def show_plan(runs: Sequence[Planned], folder: Path, places: int) -> None:
     """The runs, which of them are done, and how long the rest will take."""
     measured, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
-        algo, state = run.settings["algo"]["name"], "no data" if run.missing else status(folder / run.name)
+        algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]
+        speed = measured.get((algo, env), measured.get((algo,)))
+        state = "no data" if run.missing else status(folder / run.name)
         known = ""
         if state != "finished":
-            if algo in measured:
-                seconds += run.steps / measured[algo]
-                known = duration(run.steps / measured[algo])
+            if speed:
+                seconds += run.steps / speed
+                known = duration(run.steps / speed)
             else:
                 unknown += 1
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {known}")
@@ -114,8 +134,9 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
     if not console.is_terminal:
         yield tell
         return
-    with Live(console=console, refresh_per_second=2, transient=True) as live:
-        yield lambda jobs: live.update(view(jobs))
+    shown: list[Job] = []
+    with Live(get_renderable=lambda: view(shown), console=console, refresh_per_second=1, transient=True):
+        yield lambda jobs: shown.__setitem__(slice(None), jobs)
 
 
 def view(jobs: Sequence[Job]) -> Table:

@@ -23,6 +23,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
   zoo run resume=DIR                  continue a run that was interrupted
   zoo eval DIR                        play episodes with a trained policy
   zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
+  zoo report DIR                      tables, curves and a page of the runs in a folder, beside the published figures
   zoo list                            algorithms, environments, datasets, and what works with what
   zoo data list|show|make|import|verify
                                       offline datasets
@@ -202,6 +203,12 @@ def bench_command(arguments: list[str]) -> int:
     return bench_main(arguments)
 
 
+def report_command(arguments: list[str]) -> int:
+    from zoo.benchmarks.report import main as report_main
+
+    return report_main(arguments)
+
+
 def doctor_command(arguments: list[str]) -> int:
     argparse.ArgumentParser(
         prog="zoo doctor", description="What is installed, what the machine offers, what is missing."
@@ -217,6 +224,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": list_command,
     "data": data_command,
     "bench": bench_command,
+    "report": report_command,
     "doctor": doctor_command,
 }
 

@@ -1,6 +1,7 @@
 """The runner of suites: what is run, once, whatever happens on the way."""
 
 import csv
+import json
 import os
 import random
 import re
@@ -287,11 +288,14 @@ def test_durations_are_told_in_words():
     ]
 
 
-def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured(tmp_path):
-    for name, values in (("iql-hopper-a", (10, 30)), ("iql-walker-b", (20,)), ("bc-hopper-c", ())):
-        (tmp_path / "suite" / name).mkdir(parents=True)
-        with (tmp_path / "suite" / name / "metrics.csv").open("w") as file:
+def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_environment_or_on_any(tmp_path):
+    for algo, env, values in (("iql", "hopper", (10, 30)), ("iql", "walker", (20, 60)), ("bc", "hopper", ())):
+        folder = tmp_path / "suite" / f"{algo}-{env}"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"config": {"algo": {"name": algo}, "env": {"name": env}}}))
+        with (folder / "metrics.csv").open("w") as file:
             rows = csv.writer(file)
             rows.writerow(["step", "steps_per_second"])
             rows.writerows([i, value] for i, value in enumerate(values))
-    assert bench.speeds(tmp_path / "other") == {"iql": 20}
+    expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25}
+    assert bench.speeds(tmp_path / "other") == expected

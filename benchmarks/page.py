@@ -1,0 +1,95 @@
+"""The report as one page that needs no network: curves to point at, filters, and each run's command and settings."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from zoo.benchmarks import plots
+from zoo.benchmarks.records import FIGURES, MEASURES
+from zoo.benchmarks.statistics import Estimate, profile
+
+if TYPE_CHECKING:
+    from zoo.benchmarks.report import Report, Row
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def html(report: "Report", folder: Path) -> str:
+    """The page, for a folder in which links to runs are to work."""
+    from plotly.offline import get_plotlyjs
+
+    from zoo.benchmarks.report import summary
+
+    title = report.folder.resolve().name
+    data = {
+        "title": title,
+        "summary": summary(report),
+        "notes": report.notes,
+        "rows": [row_data(row, report, folder) for row in report.rows],
+        "colours": plots.COLOURS,
+        "profiles": [
+            {"tasks": "; ".join(group.tasks), "scores": numbers(plots.profile_scores(group))}
+            | {"share": {m: numbers(profile(x, plots.profile_scores(group))) for m, x in group.scores.items()}}
+            for group in report.groups
+        ],
+        "overall": [{key: str(value) for key, value in row.items()} for row in report.overall],
+        "improvements": [
+            {key: f"{value:.2f}" if isinstance(value, Estimate) else value for key, value in row.items()}
+            for row in report.improvements
+        ],
+    }
+    text = json.dumps(data).replace("</", "<\\/")  # a script ends at the first </script>, wherever that stands
+    template = TEMPLATE.read_text().replace("{{title}}", title.replace("<", "&lt;"))
+    return template.replace("{{data}}", text).replace("{{plotly}}", get_plotlyjs())
+
+
+def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
+    """A row of the report, as the page's script takes it."""
+    first = row.runs[0]
+    return {
+        "task": row.task,
+        "method": row.method,
+        "algo": first.algo,
+        "env": first.env,
+        "dataset": row.task.partition(", ")[2] or "none",
+        "measure": MEASURES[row.measure],
+        "figures": {figure: str(row.estimate(figure)) for figure in FIGURES},
+        "runs": [
+            {
+                "name": str(run.dir.relative_to(report.folder)),
+                "href": Path(os.path.relpath(run.dir, folder)).as_posix(),
+                "seed": run.seed,
+                "command": run.command,
+                "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),
+                "steps": run.steps.tolist(),
+                "minutes": numbers(run.seconds / 60),
+                "values": numbers(run.columns[row.measure]),
+                "figures": {figure: f"{run.figure(figure, row.measure):.1f}" for figure in FIGURES},
+            }
+            for run in row.runs
+        ],
+        "published": [
+            {
+                "task": c.reference.task,
+                "figure": c.reference.figure,
+                "mean": c.reference.published.mean,
+                "std": None if np.isnan(c.reference.published.std) else c.reference.published.std,
+                "seeds": c.reference.published.seeds,
+                "steps": c.reference.steps,
+                "source": c.reference.published.source,
+                "verdict": c.verdict,
+                "difference": str(c.difference),
+            }
+            for c in report.comparisons
+            if c.row is row
+        ],
+    }
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Numbers that JSON can hold."""
+    return [None if np.isnan(value) else round(float(value), 4) for value in values]

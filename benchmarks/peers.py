@@ -1,0 +1,178 @@
+"""`zoo bench import-peer`: another library's run, taken into a folder so that the report sets it beside the zoo's.
+
+Reads CSV files (CORL's and CleanRL's from W&B, Stable-Baselines3's `progress.csv` and `monitor.csv`, any with a column
+of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and folders of TensorBoard events.
+"""
+
+import argparse
+import csv
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from zoo import checkpoint
+from zoo.benchmarks.suite import label
+from zoo.compose import compose, takes_data
+from zoo.envs import EnvConfig
+from zoo.errors import UsageError, nearest
+
+STEPS = ("step", "_step", "global_step", "time/total_timesteps", "total_timesteps", "timesteps")
+RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
+SCORES = ("score", "d4rl_normalized_score", "eval/d4rl_normalized_score", "eval/normalized_score_mean")
+EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # of training
+PARTS = 20  # of a run, over each of which the episodes it trained on are averaged
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="zoo bench import-peer",
+        description="Takes another library's run into a folder of runs; zoo report then sets it beside the zoo's.",
+        epilog="Example: zoo bench import-peer progress.csv SB3 --dir bench/mine algo=sac env=hopper seed=0",
+    )
+    parser.add_argument("file", type=Path, help="CSV, evaluations.npz, or a folder of TensorBoard events")
+    parser.add_argument("peer", help="whose run it is: CORL, CleanRL, SB3, ...")
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help="what it was set, as for zoo run")
+    parser.add_argument("--dir", type=Path, required=True, help="the folder of runs")
+    parser.add_argument("--column", help="of returns or scores, where it has a name of its own")
+    args = parser.parse_args(arguments)
+    print(f"written to {take(args.file, args.peer, args.overrides, args.dir, args.column)}/")
+    return 0
+
+
+def take(file: Path, peer: str, overrides: list[str], folder: Path, column: str | None = None) -> Path:
+    """Writes another library's run as one of the zoo's is, as far as it is known.
+
+    Args:
+        file: its results.
+        peer: its library.
+        overrides: what it was set.
+        folder: of the runs.
+        column: that holds returns or scores; None where it has one of the usual names.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        UsageError: there are no results to be read, or the run is there already.
+    """
+    config, algorithm, settings = compose(overrides)
+    steps, returns = curve(file, config.env, column)
+    data = takes_data(config, algorithm)
+    run_dir = folder / f"{peer.lower()}-{label(config, algorithm)}-seed{config.seed}"
+    if run_dir.exists():
+        raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
+    settings["steps"] = int(steps[-1])
+    record = {
+        "status": "finished",
+        "peer": peer,
+        "source": {"file": file.name, "column": column, "sha256": digest(file)},
+        "config": settings,
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+    } | ({"dataset": {"name": config.dataset, "fingerprint": None}} if data else {})
+    run_dir.mkdir(parents=True)
+    with checkpoint.replacing(run_dir / "evaluations.csv") as out:
+        rows = ["step,return_mean,score"]
+        for step, value in zip(steps, returns, strict=True):
+            score = config.env.normalize(value)
+            rows.append(f"{step},{value},{'' if score is None else score}")
+        out.write("\n".join([*rows, ""]).encode())
+    checkpoint.save_json(run_dir / "run.json", record)
+    return run_dir
+
+
+def digest(file: Path) -> str:
+    """Of what a file holds, or the files of a folder."""
+    paths = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def curve(file: Path, env: EnvConfig, column: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and returns of a run's evaluations; of the episodes it trained on where it tells of no evaluation.
+
+    Raises:
+        UsageError: there are none to be found.
+    """
+    try:
+        if file.is_dir():
+            table = of_tensorboard(file)
+        elif file.suffix == ".npz":
+            table = of_npz(file)
+        else:
+            table = of_csv(file)
+    except (OSError, ValueError, KeyError, StopIteration) as error:
+        raise UsageError(f"{file} cannot be read as results: {error}.") from error
+    known = (column,) if column else RETURNS + SCORES + EPISODES
+    name = next((name for name in known if name in table), None)
+    if name is None:
+        asked = f"no column {column}" if column else "no column of returns that is known"
+        raise UsageError(f"{file} has {asked}. {nearest(column or '', table)} Name one: --column NAME")
+    steps, values = table[name]
+    if not len(steps):
+        raise UsageError(f"{file} has no numbers in the column {name}.")
+    if name in SCORES or "normalized" in name:
+        if env.expert_score is None or env.random_score is None:
+            raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
+        values = env.random_score + values / 100 * (env.expert_score - env.random_score)
+    return averaged(steps, values) if name in EPISODES else (steps, values)
+
+
+def averaged(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each of so many equal parts of a run."""
+    ends = np.linspace(0, steps[-1], PARTS + 1)[1:].astype(int)
+    parts = np.searchsorted(ends, steps)
+    filled = np.unique(parts)
+    return ends[filled], np.array([values[parts == part].mean() for part in filled])
+
+
+Table = dict[str, tuple[np.ndarray, np.ndarray]]  # steps and values of each column
+
+
+def of_csv(file: Path) -> Table:
+    """A CSV file; of `monitor.csv` the steps are the sum of the episodes' lengths."""
+    with file.open(newline="") as lines:
+        start = lines.readline()
+        if not start.startswith("#"):
+            lines.seek(0)
+        rows = list(csv.DictReader(lines))
+    if not rows:
+        raise ValueError("it has no rows")
+    if start.startswith("#"):
+        steps = np.cumsum([int(row["l"]) for row in rows])
+    else:
+        name = next((name for name in STEPS if name in rows[0]), None)
+        if name is None:
+            raise ValueError(f"it has no column of steps, such as {', '.join(STEPS[:3])}")
+        steps = np.array([int(float(row[name])) if row[name] else -1 for row in rows])
+    table: Table = {}
+    for column in rows[0]:
+        held = [i for i, row in enumerate(rows) if row[column] and steps[i] >= 0]
+        try:
+            table[column] = steps[held], np.array([float(rows[i][column]) for i in held])
+        except ValueError:  # no numbers
+            continue
+    return table
+
+
+def of_npz(file: Path) -> Table:
+    """`evaluations.npz` of Stable-Baselines3: `timesteps [N]`, `results [N, E]`."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return {"return_mean": (arrays["timesteps"], arrays["results"].mean(1))}
+
+
+def of_tensorboard(folder: Path) -> Table:
+    """The scalars of a folder of events, the deepest included."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    table: Table = {}
+    for place in sorted({path.parent for path in folder.rglob("*tfevents*")}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0})
+        events.Reload()
+        for tag in events.Tags()["scalars"]:
+            scalars = events.Scalars(tag)
+            table[tag] = np.array([one.step for one in scalars]), np.array([one.value for one in scalars])
+    if not table:
+        raise ValueError("it holds no TensorBoard scalars")
+    return table

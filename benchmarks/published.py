@@ -1,0 +1,129 @@
+"""Published figures, to be set beside runs: `references/*.csv`, each with its source, and files of the same columns.
+
+Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
+RW, top-10%) and report (last or best evaluation). A task is `d4rl/<dataset>` or the id of an environment.
+"""
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.benchmarks.records import Result
+from zoo.benchmarks.statistics import Published
+from zoo.catalog import parse_mixture
+from zoo.errors import UsageError, nearest
+from zoo.presets import short
+from zoo.registry import folder
+
+SAMPLERS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name here: an algorithm and its settings
+    "10% BC": ("bc", {"algo.top_fraction": 0.1}),
+    "SAC-N": ("edac", {"algo.eta": 0.0}),
+}
+FIGURE = {"last": "final", "best": "best"}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A published figure.
+
+    Attributes:
+        task, algorithm: by their names there.
+        figure: `final` or `best`.
+        sampler: by its name here.
+        steps: None where it is not said.
+        published: mean, standard deviation, seeds and source.
+    """
+
+    task: str
+    algorithm: str
+    figure: str
+    sampler: str
+    steps: int | None
+    published: Published
+
+    def fits(self, result: Result) -> bool:
+        """Whether it is of the same task, as far as names go, and of the same method."""
+        algo, settings = VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))
+        own = {key: value for _, others in VARIANTS.values() for key, value in others.items()}
+        variant = all(result.settings.get(key) == value for key, value in settings.items())
+        other = any(result.settings.get(key) == value for key, value in own.items() if key not in settings)
+        known = result.settings.get("sampler.name", "uniform") == self.sampler
+        return self.task in tasks(result) and result.algo == algo and variant and not other and known
+
+    def differs(self, result: Result) -> str:
+        """Why the two cannot be compared; empty where they can."""
+        reasons = []
+        if self.task.startswith("d4rl/") and not all(official(name) for _, name in parse_mixture(result.dataset)):
+            reasons.append("other data")
+        if self.steps and self.steps != result.steps[-1]:
+            reasons.append(f"{100 * result.steps[-1] / self.steps:.3g} % of the steps")
+        return ", ".join(reasons)
+
+
+def tasks(result: Result) -> set[str]:
+    """The names under which a run's task may have been published; none for data that was tampered with."""
+    if (result.config.get("corruption") or {"name": "none"})["name"] != "none":
+        return set()
+    if not result.dataset:
+        env = str(result.config["env"]["id"])
+        base, _, version = env.rpartition("-v")
+        return {f"{base}-v{number}" for number in range(int(version) + 1)} if version.isdigit() else {env}
+    (_, first), *others = parse_mixture(result.dataset)
+    if len(others) > 1:
+        return set()
+    name = "-".join([short(first), *(f"{short(second)}-{100 * share:g}%" for share, second in others)])
+    return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
+
+
+def official(dataset: str) -> bool:
+    """Whether it is D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`."""
+    return dataset.startswith("D4RL/") or re.fullmatch(r".*-v\d+\.hdf5", dataset) is not None
+
+
+def read(path: Path) -> list[Reference]:
+    """The rows of a file.
+
+    Raises:
+        UsageError: it cannot be read, or a row has no task, algorithm, mean or source.
+    """
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    references = []
+    for number, row in enumerate(rows, 2):
+        try:
+            steps = re.match(r"\d+", row.get("steps") or row.get("budget") or "")
+            published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
+            report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
+            count = int(steps[0]) if steps else None
+            sampler = SAMPLERS.get(sampler, sampler)
+            references.append(Reference(row["task"], row["algorithm"], FIGURE[report], sampler, count, published))
+        except (KeyError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
+                "std, seeds, source and may have steps, sampler, report (last or best)."
+            ) from error
+    return references
+
+
+def builtin() -> list[Reference]:
+    """All that the zoo has."""
+    paths = sorted((folder("benchmarks") / "references").glob("*.csv"))
+    return [reference for path in paths for reference in read(path)]
+
+
+def unmatched(references: Sequence[Reference], results: Sequence[Result]) -> list[str]:
+    """A line for each figure that none of the runs can be set beside, with the nearest that could be meant."""
+    known = sorted({task for result in results for task in tasks(result)})
+    lines = []
+    for reference in references:
+        if not any(reference.fits(result) for result in results):
+            near = "" if reference.task in known or not known else f" {nearest(reference.task, known)}"
+            lines.append(f"{reference.algorithm} on {reference.task} matches no run.{near}")
+    return lines

@@ -1,0 +1,268 @@
+"""Finished runs, read back from their folders: what each was set, with which method, and what it reached.
+
+Three figures of a run are kept apart: `final`, its last evaluation; `best`, the best one, which is chosen by the test
+itself; and `area`, the mean over all evaluations, the area under the learning curve by its length. Evaluations have
+seeds of their own, apart from the training's.
+"""
+
+import csv
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.benchmarks.suite import ELSEWHERE
+from zoo.catalog import parse_mixture
+from zoo.compose import as_overrides, compose
+from zoo.corruption import CorruptionConfig
+from zoo.errors import UsageError
+from zoo.presets import short
+from zoo.registry import environments
+
+FIGURES = ("final", "best", "area")
+MEASURES = {"score": "normalized score", "return_mean": "return", "value_error": "value error"}
+FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
+METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs")  # settings that make one method another
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        dir: its folder.
+        record: its `run.json`.
+        steps: of its evaluations.
+        columns: of `evaluations.csv` that hold numbers, as long; NaN where one is left out.
+        seconds: of training up to each evaluation; NaN where they are not known.
+        task: what it was set: `hopper, medium, random-obs`.
+        method: by what: `iql`, with the settings that tell it from others of the same algorithm.
+    """
+
+    dir: Path
+    record: dict[str, Any]
+    steps: np.ndarray
+    columns: dict[str, np.ndarray]
+    seconds: np.ndarray
+    task: str = ""
+    method: str = ""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.record["config"]
+        return settings
+
+    @property
+    def algo(self) -> str:
+        return str(self.config["algo"]["name"])
+
+    @property
+    def env(self) -> str:
+        return str(self.config["env"]["name"])
+
+    @property
+    def dataset(self) -> str:
+        """The name that the data was asked for by; empty for a run without any."""
+        return str(self.config.get("dataset") or "") if self.record.get("dataset") else ""
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def peer(self) -> str:
+        """Whose run it is, if it is not the zoo's."""
+        return str(self.record.get("peer") or "")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What makes up the method, flat."""
+        return {key: value for key, value in flat(self.config).items() if key.startswith(METHOD) and key != "algo.name"}
+
+    @property
+    def measure(self) -> str:
+        """The column that the run is judged by: a normalized score offline, the return itself online."""
+        if "value_error" in self.columns:
+            return "value_error"
+        known = "score" in self.columns and not np.isnan(self.columns["score"]).any()
+        return "score" if self.dataset and known else "return_mean"
+
+    def figure(self, name: str, measure: str | None = None) -> float:
+        """`final`, `best` or `area`."""
+        measure = measure or self.measure
+        values = self.columns[measure]
+        best = values.min() if measure == "value_error" else values.max()
+        return float({"final": values[-1], "best": best, "area": values.mean()}[name])
+
+    @property
+    def command(self) -> str:
+        """Starts the run again; empty where it is somebody else's."""
+        if self.peer:
+            return ""
+        usual, given = defaults(self.algo, environment(self.config)), flat(self.config)
+        changed = {k: v for k, v in given.items() if k not in (*ELSEWHERE, "preset") and (k, v) not in usual.items()}
+        named = {"algo": self.algo, "env": environment(self.config)}
+        named |= {
+            group: changed.pop(f"{group}.name") for group in ("sampler", "corruption") if f"{group}.name" in changed
+        }
+        return " ".join(["zoo run", *as_overrides(named | changed)])
+
+    @property
+    def identity(self) -> str:
+        """Digest of all that decides what the run gives."""
+        settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE}
+        code = [self.record.get(key) for key in ("peer", "algorithm", "commit", "versions", "hardware")]
+        data = (self.record.get("dataset") or {}).get("fingerprint")
+        return hashlib.sha256(json.dumps([settings, code, data], sort_keys=True).encode()).hexdigest()
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"algo": {"beta": 1}}` -> `{"algo.beta": 1}`."""
+    leaves: dict[str, Any] = {}
+    for key, value in config.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return leaves
+
+
+def read(folder: Path) -> tuple[list[Result], list[str]]:
+    """The finished runs below a folder, named and each once; and what is to be said of the others, a line each."""
+    results, notes = [], []
+    for run_dir in sorted({path.parent for name in FILES for path in folder.rglob(name)}):
+        found = read_run(run_dir)
+        if isinstance(found, Result):
+            results.append(found)
+        else:
+            notes.append(f"{run_dir.relative_to(folder)} is left out: {found}")
+    return _once(named(results), folder, notes), notes
+
+
+def read_run(run_dir: Path) -> Result | str:
+    """A run, or why it cannot be taken."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text())
+        if record["status"] != "finished":
+            return f"it is {record['status']}, not finished"
+        with (run_dir / "evaluations.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        steps = np.array([int(row["step"]) for row in rows])
+        columns = {
+            name: np.array([float(row[name] or "nan") for row in rows])
+            for name in rows[-1]
+            if name not in ("step", "returns")
+        }
+        result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
+        _ = result.figure("final"), result.task, result.settings, result.seed, result.env
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return f"it is half-written ({type(error).__name__}: {error})"
+    return result
+
+
+def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
+    """Of training, up to each of some steps."""
+    path = run_dir / "metrics.csv"
+    rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
+    told = [(int(row["step"]), float(row["seconds"])) for row in rows if row.get("seconds")]
+    if not told:
+        return np.full(len(steps), np.nan)
+    known = np.array([(0, 0.0), *told])
+    seconds: np.ndarray = np.interp(steps, known[:, 0], known[:, 1])
+    return seconds
+
+
+def named(results: Sequence[Result]) -> list[Result]:
+    """The runs with their tasks and methods."""
+    by_task: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_task[_task(result)].append(result)
+    results = []
+    for task, found in by_task.items():
+        data = {(result.record.get("dataset") or {}).get("fingerprint") for result in found} - {None}
+        alike = len(data) < 2  # else one short name stands for several datasets
+        results += [replace(r, task=task if alike else _task(r, str)) for r in found]
+    alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        alike_but_for[result.peer, result.algo, str(result.config.get("preset"))].append(result)
+    return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
+
+
+def _task(result: Result, name: Any = short) -> str:
+    config, parts = result.config, [result.env]
+    if result.dataset:
+        mixture = parse_mixture(result.dataset)
+        parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + name(part) for share, part in mixture))
+    corruption = config.get("corruption") or {"name": CorruptionConfig.name}
+    if corruption["name"] != CorruptionConfig.name:
+        parts.append(corruption["name"])
+        parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]
+    return ", ".join(parts)
+
+
+def _method(result: Result, others: Iterable[Result]) -> str:
+    """The algorithm, its preset, and the settings that somebody changed or that tell it from others of the same task.
+
+    Args:
+        result: a run.
+        others: all runs of the same algorithm and preset, itself among them.
+    """
+    usual, preset = defaults(result.algo, environment(result.config)), result.config.get("preset")
+    by_task: dict[str, list[Result]] = defaultdict(list)
+    for other in others:
+        by_task[other.task].append(other)
+    parts = [result.algo] + ([preset] if preset else [])
+    for key, value in sorted(result.settings.items()):
+        varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
+        changed = (key, value) not in usual.items()
+        if (varies and (changed or preset)) or (changed and not preset and key.startswith(("algo.", "sampler."))):
+            shown = as_overrides({key.removeprefix("algo."): value})[0]
+            parts.append(str(value) if key == "sampler.name" else shown)
+    return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")
+
+
+def environment(config: dict[str, Any]) -> str:
+    """What a run's environment is asked for by."""
+    name = str(config["env"]["name"])
+    return name if name in environments() else str(config["env"]["id"])
+
+
+@cache
+def defaults(algo: str, env: str) -> dict[str, Any]:
+    """All settings as they are where nothing else is asked for, flat; none of what the zoo does not have."""
+    try:
+        return flat(compose([f"algo={algo}", f"env={env}"])[2])
+    except UsageError:
+        return {}
+
+
+def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Result]:
+    """Of the runs of one task, method and seed, one; what was decided is noted."""
+    groups: dict[tuple[str, str, int], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.task, result.method, result.seed].append(result)
+    kept = []
+    for (task, method, seed), found in groups.items():
+        places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
+        if len({result.identity for result in found}) < len(found) and _differ(found):
+            notes.append(f"{NONDETERMINISM} {method} on {task}, seed {seed}: {places} are left out")
+            continue
+        if len(found) > 1 and _differ(found):
+            notes.append(f"{method} on {task}, seed {seed} was run more than once ({places}): the last one counts")
+        kept.append(max(found, key=lambda result: str(result.record.get("ended", ""))))
+    return kept
+
+
+NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
+
+
+def _differ(results: Sequence[Result]) -> bool:
+    first, *others = results
+    return any(
+        not np.array_equal(first.steps, other.steps)
+        or not np.array_equal(first.columns["return_mean"], other.columns["return_mean"])
+        for other in others
+    )

@@ -1,0 +1,318 @@
+"""The report: what it takes for a run, what it calls it, what it sets beside it, and the page in a real browser."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+
+from zoo.benchmarks import published
+from zoo.benchmarks.published import Reference
+from zoo.benchmarks.records import read
+from zoo.benchmarks.report import build
+from zoo.benchmarks.statistics import Published
+from zoo.cli import main
+from zoo.compose import compose, takes_data
+
+VERSIONS = {"zoo": "0.1.0"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """`run(name, overrides, values)`: makes the folder of a run that has finished."""
+
+    def make(name: str, overrides: str, values: list[float], **record: object) -> Path:
+        config, algorithm, settings = compose(overrides.split())
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        data = {"name": config.dataset, "fingerprint": config.dataset} if takes_data(config, algorithm) else None
+        known = {"status": "finished", "config": settings, "versions": VERSIONS, "algorithm": {"sha256": "x"}}
+        (folder / "run.json").write_text(json.dumps(known | ({"dataset": data} if data else {}) | record))
+        steps = np.linspace(0, config.steps, len(values) + 1)[1:].astype(int)
+        with (folder / "evaluations.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["step", "return_mean", "score", "returns"])
+            for step, value in zip(steps, values, strict=True):
+                score = config.env.normalize(value)
+                rows.writerow([step, value, "" if score is None else score, f"{value} {value}"])
+        with (folder / "metrics.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["step", "seconds"], [steps[-1], 100.0]])
+        return folder
+
+    return make
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "report" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_final_best_and_area_are_kept_apart(run, tmp_path):
+    run("a", "algo=ppo env=cartpole steps=40", [10.0, 90.0, 40.0, 20.0])
+    (result,), notes = read(tmp_path)
+    assert not notes
+    assert [result.figure(name) for name in ("final", "best", "area")] == [20, 90, 40]
+    np.testing.assert_allclose(result.seconds, [25, 50, 75, 100])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "task", "method"),
+    [
+        ("algo=ppo env=cartpole", "cartpole", "ppo"),
+        ("algo=iql env=hopper dataset=mujoco/hopper/medium-v0", "hopper, medium", "iql"),
+        ("algo=iql env=hopper dataset=random+5%expert sampler=top", "hopper, random+5%expert", "iql, top"),
+        ("algo=bc env=hopper algo.top_fraction=0.1 compile=true", "hopper, demo", "bc, top_fraction=0.1"),
+        ("algo=iql env=hopper corruption=random-obs corruption.rate=0.5", "hopper, demo, random-obs, rate=0.5", "iql"),
+        ("algo=stream_ac env=hopper preset=stream-barrier", "hopper", "stream_ac, stream-barrier"),
+    ],
+)
+def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, tmp_path, overrides, task, method):
+    run("a", overrides, [1.0])
+    (result,), _ = read(tmp_path)
+    assert (result.task, result.method) == (task, method)
+
+
+def test_settings_that_vary_within_a_task_tell_methods_apart_and_how_a_run_was_run_does_not(run, tmp_path):
+    run("a", "algo=iql env=hopper steps=10", [1.0])
+    run("b", "algo=iql env=hopper steps=10 seed=1 compile=true eval_every=5 device=cpu", [1.0, 2.0])
+    run("c", "algo=iql env=hopper steps=20", [1.0])
+    results, _ = read(tmp_path)
+    assert sorted((result.method, result.seed) for result in results) == [
+        ("iql, steps=10", 0),
+        ("iql, steps=10", 1),
+        ("iql, steps=20", 0),
+    ]
+
+
+def test_datasets_of_one_short_name_are_told_apart(run, tmp_path):
+    run("a", "algo=iql env=hopper dataset=D4RL/hopper/medium-v2", [1.0])
+    run("b", "algo=iql env=hopper dataset=medium", [1.0])
+    assert {result.task for result in read(tmp_path)[0]} == {"hopper, D4RL/hopper/medium-v2", "hopper, medium"}
+
+
+def test_the_command_of_a_run_gives_its_settings_again(run, tmp_path):
+    given = "algo=riql env=hopper sampler=advantage corruption=random-obs corruption.rate=0.2 preset=paper seed=3"
+    run("a", f"{given} dataset=medium-replay algo.hidden=[8,8] steps=7", [1.0])
+    (result,), _ = read(tmp_path)
+    settings = compose(result.command.split()[2:])[2]
+    assert settings | {"preset": "paper"} == result.config
+    assert len(result.command) < 400
+
+
+def test_the_same_run_with_another_result_is_nondeterminism_and_never_averaged(run, tmp_path, capsys):
+    for name, value in (("a", 10.0), ("b", 30.0)):
+        run(name, "algo=ppo env=cartpole", [value])
+    run("c", "algo=ppo env=cartpole seed=1", [20.0])
+    assert main(["report", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert "nondeterminism" in err
+    assert "ppo on cartpole, seed 0: a, b are left out" in err
+    (row, *_) = table(tmp_path, "results")
+    assert (row["seeds"], float(row["value"])) == ("1", 20)
+    assert "nondeterminism" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, tmp_path):
+    for name in "ab":
+        run(name, "algo=ppo env=cartpole", [10.0])
+    run("old", "algo=ppo env=cartpole seed=1", [1.0], commit="1", ended="2026-01-01")
+    run("new", "algo=ppo env=cartpole seed=1", [3.0], commit="2", ended="2026-01-02")
+    results, notes = read(tmp_path)
+    assert sorted(result.figure("final") for result in results) == [3, 10]
+    (note,) = notes
+    assert "seed 1 was run more than once (new, old): the last one counts" in note
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda d: (d / "run.json").write_text('{"status": "fin'), "half-written"),
+        (lambda d: (d / "run.json").unlink(), "half-written"),
+        (lambda d: (d / "evaluations.csv").unlink(), "half-written"),
+        (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n"), "half-written"),
+        (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n5,1e"), "half-written"),
+        (lambda d: (d / "run.json").write_text('{"status": "interrupted"}'), "it is interrupted, not finished"),
+    ],
+)
+def test_a_half_written_folder_is_left_out_and_said(run, tmp_path, capsys, damage, says):
+    run("whole", "algo=ppo env=cartpole", [10.0])
+    damage(run("broken", "algo=ppo env=cartpole seed=1", [20.0]))
+    assert main(["report", str(tmp_path)]) == 0
+    assert len(table(tmp_path, "runs")) == 1
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "broken is left out" in text
+    assert says in text
+    assert "broken is left out" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_finished_run_is_refused(run, tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert main(["report", str(tmp_path)]) == 2
+    run("a", "algo=ppo env=cartpole", [1.0], status="running")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no finished run. a is left out: it is running, not finished." in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+def test_fewer_than_three_seeds_have_no_interval_and_the_reason_is_said(run, tmp_path, capsys):
+    for seed in range(2):
+        run(f"ppo-{seed}", f"algo=ppo env=cartpole seed={seed}", [10.0 + seed])
+    for seed in range(3):
+        run(f"dqn-{seed}", f"algo=dqn env=cartpole seed={seed}", [10.0 + seed])
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Fewer than 3 seeds have no interval: they do not say how far runs lie apart." in capsys.readouterr().out
+    rows = {row["method"]: row for row in table(tmp_path, "results") if row["figure"] == "final"}
+    assert rows["ppo"]["low"] == rows["ppo"]["high"] == ""
+    assert float(rows["dqn"]["low"]) < 11 < float(rows["dqn"]["high"])
+
+
+def score(env: str, value: float) -> float:
+    """The return of a normalized score."""
+    settings = compose(["algo=bc", f"env={env}"])[0].env
+    return settings.random_score + value / 100 * (settings.expert_score - settings.random_score)
+
+
+def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_verdict(run, tmp_path):
+    for seed, value in enumerate((48.2, 48.3, 48.4, 48.5)):
+        given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 seed={seed}"
+        run(f"iql-{seed}", given, [score("halfcheetah", value)])
+        run(f"bc-{seed}", given.replace("iql", "bc") + " algo.top_fraction=0.1", [score("halfcheetah", value + 9)])
+        run(f"td3-{seed}", f"algo=td3 env=hopper steps=1000000 seed={seed}", [3134 + 200.0 * (seed - 1.5)])
+    assert main(["report", str(tmp_path)]) == 0
+    rows = [row for row in table(tmp_path, "published") if row["figure"] == "final" and int(row["published_seeds"]) > 2]
+    found = {(row["method"], row["published_task"], row["published"]): row["verdict"] for row in rows}
+    assert found["iql", "d4rl/halfcheetah-medium-v2", "48.31"] == "reproduced"
+    assert found["bc, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
+    assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say"
+    assert {method for method, *_ in found} == {"iql", "bc, top_fraction=0.1", "td3"}
+
+
+def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run, tmp_path):
+    run("a", "algo=iql env=halfcheetah dataset=medium steps=50000", [score("halfcheetah", 40.0)])
+    assert main(["report", str(tmp_path)]) == 0
+    verdicts = {row["verdict"] for row in table(tmp_path, "published")}
+    assert verdicts == {"not comparable: other data, 5 % of the steps"}
+
+
+def test_samplers_and_mixtures_are_those_of_the_published_row(run, tmp_path):
+    for sampler in ("uniform", "advantage", "top", "return"):
+        run(sampler, f"algo=iql env=hopper dataset=random+5%expert sampler={sampler} steps=1000000", [100.0])
+    assert main(["report", str(tmp_path)]) == 0
+    found = {(row["method"], row["published_task"]) for row in table(tmp_path, "published")}
+    task = "d4rl/hopper-random-expert-5%-v2"
+    assert found == {("iql", task), ("iql, advantage", task), ("iql, top", task)}
+
+
+def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
+    run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 corruption=random-obs", [1.0])
+    assert not build(tmp_path).comparisons
+
+
+def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
+    run("a", "algo=ppo env=hopper steps=10", [1.0])
+    own = tmp_path / "own.csv"
+    header = "task,algorithm,mean,std,seeds,steps,source\n"
+    own.write_text(f"{header}Hopper-v5,PPO,2.0,,3,10,mine\nHoper-v5,PPO,2.0,,3,10,mine\nHopper-v5,SAC,2.0,,3,10,mine\n")
+    assert main(["report", str(tmp_path), "--references", str(own)]) == 0
+    out = capsys.readouterr().out
+    assert "PPO on Hoper-v5 matches no run. Nearest: Hopper-v5" in out
+    assert "SAC on Hopper-v5 matches no run." in out
+    assert [row["published"] for row in table(tmp_path, "published") if row["source"] == "mine"] == ["2.0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task,algorithm,mean\nHopper-v5,PPO,1\n", "line 2: KeyError 'std'"),
+        ("task,algorithm,mean,std,seeds,source\nHopper-v5,PPO,x,1,3,me\n", "line 2: ValueError"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_figures_that_is_none_is_refused(run, tmp_path, capsys, text, says):
+    run("a", "algo=ppo env=hopper", [1.0])
+    if text:
+        (tmp_path / "own.csv").write_text(text)
+    assert main(["report", str(tmp_path), "--references", str(tmp_path / "own.csv")]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+def test_every_published_row_of_the_zoo_has_a_source():
+    references = published.builtin()
+    assert len(references) > 1000
+    assert all(reference.published.source for reference in references)
+
+
+def test_a_published_row_fits_its_algorithm_alone(run, tmp_path):
+    run("a", "algo=td3_bc env=hopper dataset=D4RL/hopper/medium-v2", [1.0])
+    (result,), _ = read(tmp_path)
+    row = Published(1.0, 1.0, 3, "somewhere")
+    names = ("TD3+BC", "TD3", "BC", "10% BC")
+    fits = [Reference("d4rl/hopper-medium-v2", name, "final", "uniform", 10, row).fits(result) for name in names]
+    assert fits == [True, False, False, False]
+
+
+def test_methods_of_the_same_tasks_are_compared_over_them(run, tmp_path):
+    for method in ("bc", "iql"):
+        for env in ("hopper", "halfcheetah"):
+            for seed in range(3):
+                value = score(env, 50 + 20 * (method == "iql") + seed)
+                given = f"algo={method} env={env} dataset=medium seed={seed}"
+                run(f"{method}-{env}-{seed}", given, [value])
+    run("td3_bc", "algo=td3_bc env=hopper dataset=medium", [score("hopper", 10)])
+    assert main(["report", str(tmp_path)]) == 0
+    overall = {(row["method"], row["statistic"]): row for row in table(tmp_path, "overall")}
+    assert float(overall["iql", "mean"]["value"]) == pytest.approx(71)
+    assert float(overall["bc", "optimality gap"]["value"]) == pytest.approx(49)
+    (pair,) = table(tmp_path, "improvement")
+    assert (pair["method"], pair["than"], float(pair["value"])) == ("bc", "iql", 0)
+    assert overall["td3_bc", "mean"]["tasks"] == "hopper, medium"
+
+
+def test_pictures_are_pictures(run, tmp_path):
+    run("a", "algo=iql env=hopper steps=10", [1.0, 2.0])
+    assert main(["report", str(tmp_path)]) == 0
+    for name in ("curves", "profiles"):
+        assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in (tmp_path / "report" / f"{name}.svg").read_text()
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def seen(page: Path, **view: str | list[str]) -> str:
+    """What a browser has made of the page; errors of its script are part of that."""
+    address = f"{page.resolve().as_uri()}#{urlencode(view, doseq=True)}"
+    shown = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom", address],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.DOTALL)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network(run, tmp_path):
+    for seed in range(3):
+        run(f"iql-{seed}", f"algo=iql env=hopper dataset=medium seed={seed}", [100.0, 200.0 + seed])
+        run(f"bc-{seed}", f"algo=bc env=halfcheetah dataset=medium seed={seed}", [100.0, 200.0 + seed])
+    run("evil", "algo=ppo env=cartpole", [1.0], peer="</script><b>")
+    assert main(["report", str(tmp_path)]) == 0
+    page = tmp_path / "report" / "report.html"
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page.read_text())
+    whole = seen(page)
+    assert whole.count('class="chart js-plotly-plot"') == 3 + 3  # each task, and the profile of each method: no two have the same tasks
+    assert whole.count('<details class="run">') == 7
+    for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/config.yaml", "zoo run algo=iql env=hopper"):
+        assert text in whole
+    assert "minutes of training</text>" not in whole
+    assert "&lt;/script&gt;&lt;b&gt;" in whole
+    part = seen(page, algo=["bc", "ppo"], x="minutes")
+    assert part.count('class="chart js-plotly-plot"') == 1 + 1
+    assert part.count('<details class="run">') == 3
+    assert "minutes of training</text>" in part
+    assert "halfcheetah, medium" not in part
