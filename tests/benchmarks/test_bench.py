@@ -106,11 +106,18 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
     assert not Path("bench").exists()
 
 
+def test_a_seed_that_is_none_is_refused(suites, capsys):
+    suites("- {algo: bc, env: hopper, seed: [0, -1]}")
+    assert main(["bench", "mine"]) == 2
+    assert "seed=-1 must lie between 0 and" in capsys.readouterr().err
+
+
 def test_an_unknown_suite_names_the_nearest(capsys):
     assert main(["bench", "smoek"]) == 2
     assert "the suite smoek does not exist. Nearest: smoke" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_suite_of_the_zoo_can_be_planned():
     for name in suite.suites():
         assert plan(name)
@@ -129,7 +136,10 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     out = capsys.readouterr().out
     assert out.count("running") == 2
     assert re.search(r"finished  \S+-seed0-\w+  \(2 of 2 done\)", out)
-    done = {path: path.stat().st_mtime_ns for path in Path("bench").rglob("*") if path.is_file()}
+    assert "| ppo, hidden=[8] | 1 | 64 |" in out  # the report
+    assert Path("bench/mine/report/report.html").exists()
+    runs = {path for path in Path("bench").rglob("*") if path.is_file() and "report" not in path.parts}
+    done = {path: path.stat().st_mtime_ns for path in runs}
     assert main(["bench", "mine"]) == 0
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert len(evaluations(Path("bench/mine"))) == 4

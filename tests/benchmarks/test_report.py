@@ -305,7 +305,9 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
     page = tmp_path / "report" / "report.html"
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page.read_text())
     whole = seen(page)
-    assert whole.count('class="chart js-plotly-plot"') == 3 + 3  # each task, and the profile of each method: no two have the same tasks
+    assert (
+        whole.count('class="chart js-plotly-plot"') == 3 + 3
+    )  # each task, and the profile of each method: no two have the same tasks
     assert whole.count('<details class="run">') == 7
     for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/config.yaml", "zoo run algo=iql env=hopper"):
         assert text in whole
