@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import os
 import statistics
 import time
 from collections import Counter
@@ -12,12 +11,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from zoo.benchmarks import peers
+from zoo.benchmarks.launchers import launcher
 from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, status
 from zoo.benchmarks.suite import Planned, plan, suites
@@ -39,19 +38,25 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", metavar="SUITE")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of every run, as for zoo run -m")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines",
+    )
     parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
     parser.add_argument("--dry-run", action="store_true", help="show the runs and how long they will take")
     parser.add_argument("--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each)")
     parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs} must be at least 1.")
-    runs = plan(args.suite, args.overrides)
+    options = [one.removeprefix("launcher.") for one in args.overrides if one.startswith("launcher.")]
+    (*_, chosen) = ["local", *(one.partition("=")[2] for one in args.overrides if one.startswith("launcher="))]
+    runs = plan(args.suite, [one for one in args.overrides if not one.startswith("launcher")])
     folder = args.dir or Path("bench") / args.suite
-    places = devices(args.jobs)
     if args.dry_run:
-        show_plan(runs, folder, len(places))
+        show_plan(runs, folder, args.jobs)
         return 0
     if lacking := sorted({dataset for run in runs for dataset in run.missing}):
         raise UsageError(
@@ -62,21 +67,13 @@ def main(arguments: list[str]) -> int:
     require()
     started = time.monotonic()
     with showing() as show:
-        jobs = Runner(runs, folder, places, args.stall, show).go()
+        jobs = Runner(runs, folder, launcher(chosen, args.jobs, folder, options), args.stall, show).go()
     done = sum(job.state == "finished" for job in jobs)
     print(f"{done} of {len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/\n")
     if done:
         write(build(folder), folder / "report")
     failures(jobs)
     return 0
-
-
-def devices(jobs: int | None) -> list[str | None]:
-    """A device for each run at a time: GPUs in turn, or none to be chosen."""
-    gpus = torch.cuda.device_count()
-    if not gpus:
-        return [None] * (jobs or os.cpu_count() or 1)
-    return [str(i % gpus) for i in range(jobs or 4 * gpus)]
 
 
 def speeds(folder: Path) -> dict[tuple[str, ...], float]:
@@ -98,8 +95,9 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
     return {key: statistics.median(values) for key, values in rows.items() if values}
 
 
-def show_plan(runs: Sequence[Planned], folder: Path, places: int) -> None:
+def show_plan(runs: Sequence[Planned], folder: Path, jobs: int | None) -> None:
     """The runs, which of them are done, and how long the rest will take."""
+    places = len(launcher("local", jobs, folder, []).places)
     measured, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]

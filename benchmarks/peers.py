@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="what it was set, as for zoo run")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of runs")
     parser.add_argument("--column", help="of returns or scores, where it has a name of its own")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     print(f"written to {take(args.file, args.peer, args.overrides, args.dir, args.column)}/")
     return 0
 

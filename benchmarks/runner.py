@@ -1,30 +1,27 @@
 """Runs of a suite, side by side: each a process of its own, started again if it fails, never run twice if it finishes.
 
 A folder holds one folder a run, which is all that is known of it: a run that has finished is left alone, one with a
-checkpoint goes on from it, what was begun without one is begun anew. So a runner that was killed, and whose runs die
-with it, needs only be started again.
+checkpoint goes on from it, what was begun without one is begun anew, and one that somebody else is at is waited for. So
+a runner that was killed needs only be started again.
 """
 
 import contextlib
-import ctypes
 import json
-import os
+import math
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
+from zoo.benchmarks.launchers import Launcher, Process
 from zoo.benchmarks.suite import Planned
-from zoo.errors import Interrupted, RunError
+from zoo.errors import Interrupted, RunError, UsageError
+from zoo.execute import LOCK, locked
 
 ATTEMPTS = 2  # of a run that crashes, hangs or is killed
 POLL = 0.2  # seconds between looks at the processes
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 @dataclass
@@ -45,10 +42,9 @@ class Job:
     attempts: int = 0
     error: str = ""
     device: str | None = None
-    process: "subprocess.Popen[bytes] | None" = None
-    log: "IO[bytes] | None" = None
-    seen: float = 0.0  # when it last wrote anything
-    size: int = field(default=0, repr=False)  # of all that it had written then
+    process: Process | None = None
+    seen: float = math.inf  # when it last wrote anything; it may wait long before it begins
+    written: int = field(default=0, repr=False)  # changes with all that it writes
 
     @property
     def log_path(self) -> Path:
@@ -56,8 +52,8 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """Starts the run, or goes on with it."""
-        zoo = [sys.executable, "-m", "zoo.cli", "run"]
+        """Starts the run with Python, or goes on with it."""
+        zoo = ["-m", "zoo.cli", "run"]
         if (self.dir / "checkpoint.pt").exists():
             return [*zoo, f"resume={self.dir}"]
         return [*zoo, *self.run.overrides, f"run_dir={self.dir}"]
@@ -77,7 +73,7 @@ class Runner:
     Args:
         runs: what is to be run.
         folder: where their folders are.
-        places: a device for each run that may go on at the same time; None where the run finds one itself.
+        launcher: what starts them.
         stall: seconds after which a run that writes nothing has hung.
         show: is told of all jobs whenever one of them may have changed.
     """
@@ -86,12 +82,12 @@ class Runner:
         self,
         runs: list[Planned],
         folder: Path,
-        places: list[str | None],
+        launcher: Launcher,
         stall: float = 3600.0,
         show: Callable[[list[Job]], None] = lambda jobs: None,
     ) -> None:
         self.jobs = [Job(run, folder / run.name) for run in runs]
-        self.folder, self.places, self.stall, self.show = folder, places, stall, show
+        self.folder, self.launcher, self.stall, self.show = folder, launcher, stall, show
         for job in self.jobs:
             if status(job.dir) == "finished":
                 job.state = "finished"
@@ -106,14 +102,17 @@ class Runner:
             Interrupted: SIGINT or SIGTERM came; every run has been told, and has written a checkpoint.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        free = list(self.places)
-        with interruptible():
+        free = list(self.launcher.places)
+        with interruptible(), alone(self.folder):
             try:
                 while any(job.state in ("waiting", "running") for job in self.jobs):
                     for job in self.jobs:
-                        if job.state == "waiting" and free:
-                            job.device = free.pop(0)
-                            self._start(job)
+                        if job.state == "waiting" and free and not in_use(job.dir):
+                            if status(job.dir) == "finished":
+                                job.state = "finished"
+                            else:
+                                job.device = free.pop(0)
+                                self._start(job)
                         elif job.state == "running" and self._ended(job):
                             free.append(job.device)
                     self.show(self.jobs)
@@ -124,33 +123,27 @@ class Runner:
                 raise Interrupted(
                     f"interrupted; {left} of {len(self.jobs)} runs are left. The same command goes on with them."
                 ) from None
+            finally:
+                self.launcher.close()
         return self.jobs
 
     def _start(self, job: Job) -> None:
         if not (job.dir / "checkpoint.pt").exists() and job.dir.exists():
             shutil.rmtree(job.dir)  # begun, but nothing was learned yet
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        if job.device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = job.device
-        job.log = job.log_path.open("ab")
-        job.process = subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True, preexec_fn=die_with_the_parent if sys.platform == "linux" else None,
-        )  # fmt: skip
-        job.state, job.attempts, job.seen = "running", job.attempts + 1, time.monotonic()
+        job.written, job.seen = written(job), math.inf
+        job.process = self.launcher.start(job.command, job.log_path, job.device)
+        job.state, job.attempts = "running", job.attempts + 1
 
     def _ended(self, job: Job) -> bool:
         """Whether the job's process is over; if so, what follows from it."""
         assert job.process is not None
-        assert job.log is not None
         hung = self._hangs(job)
         if hung:
             job.process.kill()
-            job.process.wait()
+            wait(job.process)
         code = job.process.poll()
         if code is None:
             return False
-        job.log.close()
         if code == 0 and status(job.dir) == "finished":
             job.state = "finished"
             return True
@@ -160,26 +153,57 @@ class Runner:
         return True
 
     def _hangs(self, job: Job) -> bool:
-        size = job.log_path.stat().st_size
-        with contextlib.suppress(OSError):  # a file may be replaced while it is looked at
-            size += sum(path.stat().st_mtime_ns for path in job.dir.rglob("*") if path.is_file())
-        if size != job.size:
-            job.size, job.seen = size, time.monotonic()
+        if (now := written(job)) != job.written:
+            job.written, job.seen = now, time.monotonic()
         return time.monotonic() - job.seen > self.stall
 
     def _stop(self) -> None:
         """Asks every run for a checkpoint and its end, and waits for it."""
-        running = [job for job in self.jobs if job.state == "running" and job.process]
-        for job in running:
-            job.process.send_signal(signal.SIGINT)  # type: ignore[union-attr]
-        for job in running:
-            job.process.wait()  # type: ignore[union-attr]
+        processes = [(job, job.process) for job in self.jobs if job.state == "running" and job.process]
+        for _, process in processes:
+            process.interrupt()
+        for job, process in processes:
+            wait(process)
             job.state = "finished" if status(job.dir) == "finished" else "waiting"
 
 
-def die_with_the_parent() -> None:
-    """Of a process just forked: has it killed when the runner ends, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def written(job: Job) -> int:
+    """A number that changes with whatever the job writes."""
+    total = 0
+    for path in (job.log_path, *job.dir.rglob("*")):
+        with contextlib.suppress(OSError):  # a file may be replaced while it is looked at
+            total += path.stat().st_mtime_ns + path.stat().st_size
+    return total
+
+
+def wait(process: Process) -> None:
+    """For a process's end."""
+    while process.poll() is None:
+        time.sleep(POLL)
+
+
+def in_use(run_dir: Path) -> bool:
+    """Whether a run goes on in a folder."""
+    if not (run_dir / LOCK).exists():
+        return False
+    try:
+        with locked(run_dir):
+            return False
+    except UsageError:
+        return True
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds the folder for this runner. Raises UsageError where another one has it."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except UsageError as error:
+            raise UsageError(
+                f"{folder} is in use by another zoo bench. Wait for it, or take another folder: --dir"
+            ) from error
+        yield
 
 
 def last_line(path: Path) -> str:

@@ -40,7 +40,7 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
         Interrupted: SIGINT or SIGTERM; resume continues.
     """
     run_dir, made, state = _reopen(Path(config.resume)) if config.resume else (*_create(config, algorithm), None)
-    with _lock(run_dir):
+    with locked(run_dir):
         fresh = state is None
         record = (
             {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
@@ -86,7 +86,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
     else:
         run_dir = Path(config.run_dir).expanduser()
         if (run_dir / "run.json").exists():
-            with _lock(run_dir):
+            with locked(run_dir):
                 pass
             status = json.loads((run_dir / "run.json").read_text())["status"]
             if status == "finished":
@@ -124,7 +124,7 @@ def _remove(run_dir: Path, made: list[Path]) -> None:
 
 
 def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
-    with _lock(run_dir):
+    with locked(run_dir):
         pass
     if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
@@ -132,7 +132,7 @@ def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _lock(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path) -> Iterator[None]:
     """Holds the folder for this process; the kernel lets go of it however the process ends."""
     with (run_dir / LOCK).open("a") as file:
         try:

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import bench, runner, suite
+from zoo.benchmarks.launchers import Local
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import plan
 from zoo.cli import main
+from zoo.execute import locked
 
 GRIDS = """\
 # Two algorithms on a small task
@@ -176,11 +178,7 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
 
     def broken(job: runner.Job) -> list[str]:
         started.append(job.run.name)
-        (
-            python,
-            *_,
-        ) = command(job)
-        return [python, str(tmp_path / "broken.py"), *command(job)[3:]]
+        return [str(tmp_path / "broken.py"), *command(job)[2:]]
 
     monkeypatch.setattr(runner.Job, "command", property(broken))
     assert main(["bench", "mine", "--stall", "15"]) == 1
@@ -203,21 +201,21 @@ def test_a_half_written_folder_is_begun_anew(suites):
     assert list(evaluations(Path("bench/mine"))) == [run.name]
 
 
-def start(folder: Path) -> "subprocess.Popen[bytes]":
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     code = (
         "import sys; from pathlib import Path; from zoo.benchmarks import bench, suite; from zoo.cli import main\n"
         "suite.suites = bench.suites = lambda: {'mine': Path('mine.yaml')}\n"
-        f"sys.exit(main(['bench', 'mine', '--jobs', '2', '--dir', {str(folder)!r}]))"
+        f"sys.exit(main(['bench', 'mine', '--jobs', '2', '--dir', {str(folder)!r}, *{arguments!r}]))"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def alive(folder: Path) -> list[int]:
-    """The processes that run in a folder."""
+    """The runs that go on in a folder, by their processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if str(folder) in path.read_text() and "zoo.cli" in path.read_text():
+            if str(folder) in path.read_text() and "-m\0zoo.cli\0run" in path.read_text():
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -275,13 +273,67 @@ def wait_for_none(folder: Path) -> list[int]:
     return alive(folder)
 
 
+def test_a_second_runner_in_the_same_folder_is_refused_and_a_run_that_goes_on_elsewhere_is_waited_for(
+    suites, tmp_path, capsys
+):
+    suites(GRIDS)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (run, *_) = plan("mine", ["seed=0", "algo=ppo"])
+    with locked(folder):
+        assert main(["bench", "mine", "--dir", str(folder)]) == 2
+    assert "is in use by another zoo bench" in capsys.readouterr().err
+    own = [sys.executable, "-m", "zoo.cli", "run", *run.overrides, f"run_dir={folder / run.name}"]
+    elsewhere = subprocess.Popen(own, stdout=subprocess.DEVNULL)
+    while not (folder / run.name / ".lock").exists():
+        time.sleep(0.01)
+    assert main(["bench", "mine", "--dir", str(folder), "seed=0", "algo=ppo"]) == 0
+    assert elsewhere.wait() == 0
+    assert not list(folder.glob("*.log"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", [("launcher=ray", "launcher.num_cpus=2"), ("launcher=slurm", "launcher.cluster=local")]
+)
+def test_runs_on_workers_give_the_same_table_even_if_one_is_killed(suites, tmp_path, arguments):
+    suites(GRIDS.replace("steps: 64", "steps: 1500").replace("eval_every: 32", "eval_every: 500"))
+    whole, folder = tmp_path / "whole", tmp_path / "workers"
+    assert start(whole).wait() == 0
+    process = start(folder, *arguments)
+    while not list(folder.glob("*/checkpoint.pt")):
+        time.sleep(0.05)
+        assert process.poll() is None, process.stderr.read()
+    (victim, *_) = alive(folder)
+    worker = int(Path(f"/proc/{victim}/stat").read_text().split()[3])  # what runs it: a worker of Ray's or submitit's
+    assert worker != process.pid
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait() == 0, process.stderr.read()
+    assert evaluations(folder) == evaluations(whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("launcher=rayy", "launcher=rayy does not exist. Nearest: ray"),
+        ("launcher=slurm", "launcher=slurm : "),
+        ("launcher.colour=red", "launcher=local colour=red: "),
+    ],
+)
+def test_a_launcher_that_cannot_be_had_is_refused(suites, capsys, given, says):
+    suites(GRIDS)
+    assert main(["bench", "mine", given]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(Path("bench").glob("mine/*/"))
+
+
 def test_as_many_run_at_a_time_as_there_are_places(suites, tmp_path):
     suites(GRIDS)
     seen: list[int] = []
     jobs = Runner(
         plan("mine"),
         tmp_path / "runs",
-        [None, None],
+        Local(2, tmp_path),
         show=lambda jobs: seen.append(sum(j.state == "running" for j in jobs)),
     ).go()
     assert {job.state for job in jobs} == {"finished"}

@@ -1,0 +1,220 @@
+"""Where runs are processes: on this machine, in a Ray cluster or in Slurm's queue, with one file system for all."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import torch
+from omegaconf import OmegaConf
+
+from zoo.errors import UsageError, nearest
+
+PER_GPU = 4  # runs at a time
+QUEUED = 1000  # runs in Slurm's queue at a time
+FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
+KILLED = -signal.SIGKILL
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+class Process(Protocol):
+    """A run that goes on somewhere."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None until it has ended."""
+
+    def interrupt(self) -> None:
+        """Asks it for a checkpoint and its end."""
+
+    def kill(self) -> None:
+        """Ends it."""
+
+
+class Launcher(Protocol):
+    """What starts processes.
+
+    Attributes:
+        places: a device for each that may go on at the same time; None where one is found otherwise.
+    """
+
+    places: list[str | None]
+
+    def start(self, command: list[str], log: Path, device: str | None) -> Process:
+        """Runs `python command`, what it says appended to a log; touches the log when it begins."""
+
+    def close(self) -> None:
+        """Gives back what was taken."""
+
+
+def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> Launcher:
+    """The launcher of that name.
+
+    Args:
+        name: local, ray or slurm.
+        jobs: how many at a time; None for as many as there is room for.
+        folder: where it may keep files of its own.
+        options: `key=value`, of `ray.init` or of submitit's executor.
+
+    Raises:
+        UsageError: no such launcher, its library is not installed, or it refuses an option.
+    """
+    known: dict[str, Callable[..., Launcher]] = {"local": Local, "ray": Ray, "slurm": Slurm}
+    if name not in known:
+        raise UsageError(f"launcher={name} does not exist. {nearest(name, known)}")
+    given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(options))
+    try:
+        return known[name](jobs, folder, **given)
+    except ImportError as error:
+        raise UsageError(f"launcher={name} needs {error.name}. Type: pip install 'rl-zoo[scale]'") from error
+    except (TypeError, ValueError, NameError, RuntimeError, ConnectionError) as error:
+        raise UsageError(f"launcher={name} {' '.join(options)}: {error}") from error
+
+
+# --- This machine -----------------------------------------------------------------------------------------------------
+
+
+class Local:
+    """As many runs at a time as there are cores; on GPUs several each."""
+
+    def __init__(self, jobs: int | None, folder: Path) -> None:
+        gpus = torch.cuda.device_count()
+        count = jobs or PER_GPU * gpus or os.cpu_count() or 1
+        self.places: list[str | None] = [str(i % gpus) if gpus else None for i in range(count)]
+
+    def start(self, command: list[str], log: Path, device: str | None) -> Process:
+        return LocalProcess(command, log, {} if device is None else {"CUDA_VISIBLE_DEVICES": device})
+
+    def close(self) -> None:
+        pass
+
+
+class LocalProcess:
+    """A child of this process, which does not outlive it."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str], folder: Path | None = None) -> None:
+        self.log: IO[bytes] = log.open("ab")
+        os.utime(log)
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, cwd=folder, start_new_session=True,
+            preexec_fn=die_with_the_parent if sys.platform == "linux" else None,
+        )  # fmt: skip
+
+    def poll(self) -> int | None:
+        code = self.process.poll()
+        if code is not None:
+            self.log.close()
+        return code
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+def die_with_the_parent() -> None:
+    """Of a process just forked: has it killed when the runner ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# --- Other machines ---------------------------------------------------------------------------------------------------
+
+
+def execute(command: list[str], log: Path, folder: Path, environment: dict[str, str]) -> int:
+    """What a worker of Ray or Slurm does: runs a command to its end, and interrupts it if it is interrupted itself."""
+    child = LocalProcess(command, log, environment, folder)
+    try:
+        return child.process.wait()
+    except KeyboardInterrupt:
+        child.interrupt()
+        return child.process.wait()
+
+
+def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:
+    """Of `execute`, for a run as it would be started here."""
+    return command, log.resolve(), Path.cwd(), {name: os.environ[name] for name in FORWARDED if name in os.environ}
+
+
+class Ray:
+    """A task each in a cluster: `launcher.address`, or the one that Ray finds; else one on this machine."""
+
+    def __init__(self, jobs: int | None, folder: Path, **options: Any) -> None:
+        ray: Any = importlib.import_module("ray")
+        self.ray = ray
+        ray.init(**{"log_to_driver": False, "include_dashboard": False, "logging_level": "error"} | options)
+        resources = ray.cluster_resources()
+        gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
+        self.places: list[str | None] = [None] * (jobs or PER_GPU * gpus or cpus)
+        self.task = ray.remote(num_cpus=1, num_gpus=1 / PER_GPU if gpus else 0, max_retries=0)(execute)
+
+    def start(self, command: list[str], log: Path, device: str | None) -> Process:
+        return RayProcess(self.ray, self.task.remote(*arguments(command, log)))
+
+    def close(self) -> None:
+        self.ray.shutdown()
+
+
+class RayProcess:
+    """A task."""
+
+    def __init__(self, ray: Any, task: Any) -> None:
+        self.ray, self.task = ray, task
+
+    def poll(self) -> int | None:
+        if not self.ray.wait([self.task], timeout=0)[0]:
+            return None
+        try:
+            return int(self.ray.get(self.task))
+        except self.ray.exceptions.RayError:  # the worker or its machine was lost, or it was cancelled
+            return KILLED
+
+    def interrupt(self) -> None:
+        self.ray.cancel(self.task, force=False)
+
+    def kill(self) -> None:
+        self.ray.cancel(self.task, force=True)
+
+
+class Slurm:
+    """A job each, by submitit: `launcher.slurm_partition`, `launcher.timeout_min`, `launcher.gpus_per_node`, ..."""
+
+    def __init__(self, jobs: int | None, folder: Path, cluster: str = "slurm", **options: Any) -> None:
+        submitit: Any = importlib.import_module("submitit")
+        self.places: list[str | None] = [None] * (jobs or QUEUED)
+        self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster)
+        self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1} | options)
+
+    def start(self, command: list[str], log: Path, device: str | None) -> Process:
+        return SlurmProcess(self.executor.submit(execute, *arguments(command, log)))
+
+    def close(self) -> None:
+        pass
+
+
+class SlurmProcess:
+    """A job."""
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+
+    def poll(self) -> int | None:
+        if not self.job.done():
+            return None
+        try:
+            return int(self.job.result())
+        except Exception:  # whatever ended it: a limit, a lost machine, scancel
+            return KILLED
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.job.cancel()
+
+    def kill(self) -> None:
+        self.interrupt()
