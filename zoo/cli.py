@@ -20,6 +20,8 @@ zoo: deep-RL and offline-RL algorithms, one file each
   zoo run algo=iql env=hopper         train, evaluate, log, checkpoint; zoo run --help shows every key
   zoo run -m algo=iql env=hopper seed=0,1,2
                                       several runs, one after the other
+  zoo run -m sweeper=optuna algo=iql env=hopper 'algo.tau=interval(0.001,0.1)'
+                                      a search for settings
   zoo run resume=DIR                  continue a run that was interrupted
   zoo eval DIR                        play episodes with a trained policy
   zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
@@ -38,6 +40,10 @@ def run_command(arguments: list[str], file: Path | None = None) -> int:
         return 0
     multirun = {"-m", "--multirun"} & set(arguments)
     arguments = [argument for argument in arguments if argument not in ("-m", "--multirun")]
+    if multirun and any(argument.startswith("sweeper=") for argument in arguments):
+        from zoo.benchmarks.tune import main as tune_main
+
+        return tune_main(arguments)
     from zoo.compose import compose, expand
 
     if not multirun:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import scipy.stats
+from rliable import library, metrics
 
-from zoo.benchmarks.statistics import Published, aggregates, improvement, profile, verdict
+from zoo.benchmarks.statistics import Published, aggregates, improvement, mean, profile, verdict
 
 RNG = np.random.default_rng(0)
 
@@ -53,6 +54,31 @@ def test_probability_of_improvement_counts_pairs_and_halves_ties():
     found = improvement(ours, others, reps=200)
     assert found.value == pytest.approx(np.mean(pairs))
     assert found.low <= found.value <= found.high
+
+
+@pytest.mark.slow
+def test_probability_of_improvement_and_its_interval_are_rliables():
+    for tasks, runs in ((3, 5), (1, 4), (6, 3)):
+        ours = RNG.normal(50, 20, (runs, tasks)).round(-1)
+        others = RNG.normal(40, 20, (runs + 1, tasks)).round(-1)
+        metric = metrics.probability_of_improvement
+        value, interval = library.get_interval_estimates({"": (ours, others)}, metric, reps=1000)
+        found = improvement(ours, others)
+        assert found.value == pytest.approx(float(value[""]))
+        assert (found.low, found.high) == pytest.approx(interval[""].ravel().tolist(), abs=0.04)
+
+
+def test_the_mean_of_a_task_has_students_interval_which_covers_the_truth_even_with_three_runs():
+    values = RNG.normal(50, 5, 4)
+    expected = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    found = mean(values)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    covered = 0
+    for trial in range(2000):
+        found = mean(np.random.default_rng(trial).normal(50, 20, 3))
+        covered += found.low <= 50 <= found.high
+    assert 0.935 < covered / 2000 < 0.965
+    assert np.isnan(mean(values[:2]).low)
 
 
 def test_a_profile_is_the_share_of_runs_above_each_threshold():

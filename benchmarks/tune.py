@@ -1,0 +1,158 @@
+"""`zoo run -m sweeper=optuna ...`: a search for settings, by Optuna, with Hydra's grammar for what is searched.
+
+    zoo run -m sweeper=optuna sweeper.n_trials=20 algo=sac env=pendulum steps=10000 seed=0,1,2 \\
+        'algo.actor_lr=tag(log,interval(1e-4,1e-2))' 'algo.tau=choice(0.005,0.01,0.02)'
+
+Settings are chosen by their mean final evaluation over the tuning seeds, `sweeper.seeds`; what the best ones are worth
+is told by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
+arXiv 2306.01324). Begun again, a search goes on: trials whose runs have finished are not run twice.
+"""
+
+import importlib
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from omegaconf import OmegaConf
+
+from zoo.benchmarks.bench import showing
+from zoo.benchmarks.launchers import Local
+from zoo.benchmarks.records import Result, read_run
+from zoo.benchmarks.report import as_csv
+from zoo.benchmarks.runner import Runner, failures
+from zoo.benchmarks.statistics import mean
+from zoo.benchmarks.suite import planned_run
+from zoo.checkpoint import replacing
+from zoo.compose import as_overrides
+from zoo.errors import RunError, UsageError
+
+
+@dataclass
+class Sweeper:
+    """What the search itself can be told."""
+
+    n_trials: int = 20  # settings that are tried
+    seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # of the runs that settings are chosen by
+    sampler_seed: int = 0  # of Optuna's choices
+    jobs: int | None = None  # runs at a time; null for as many as there are cores
+    dir: str | None = None  # where the runs are; null for tune/<algo>-<env>
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    try:
+        optuna: Any = importlib.import_module("optuna")
+    except ImportError as error:
+        raise UsageError("sweeper=optuna needs optuna. Type: pip install 'rl-zoo[tune]'") from error
+    sweeper, seeds, fixed, searched = parse(arguments)
+    keys = dict(one.split("=", 1) for one in fixed if "=" in one)
+    folder = Path(sweeper.dir or f"tune/{keys.get('algo')}-{keys.get('env')}")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=sweeper.sampler_seed)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    rows: list[dict[str, Any]] = []
+    for number in range(sweeper.n_trials):
+        trial = study.ask()
+        chosen = {override.get_key_element(): suggest(trial, override) for override in searched}
+        overrides = [*fixed, *as_overrides(chosen)]
+        try:
+            values = run(overrides, sweeper.seeds, sweeper.jobs, folder)
+        except RunError as error:  # these settings do not work
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            print(f"trial {number}: failed. {error}")
+            values = []
+        else:
+            study.tell(trial, statistics.mean(values))
+            print(f"trial {number}: {mean_of(values)}   {' '.join(as_overrides(chosen))}", flush=True)
+        rows.append({"trial": number, **chosen, "mean": statistics.mean(values) if values else ""})
+        with replacing(folder / "trials.csv") as file:
+            file.write(as_csv(rows).encode())
+    known = [row for row in rows if row["mean"] != ""]
+    if not known:
+        raise RunError(f"all {len(rows)} trials failed. Their logs are in {folder}/")
+    best = max(known, key=lambda row: float(row["mean"]))
+    found = as_overrides({key: value for key, value in best.items() if key not in ("trial", "mean")})
+    values = run([*fixed, *found], seeds, sweeper.jobs, folder)
+    told = f"seeds {','.join(map(str, seeds))}, which chose nothing"
+    print(f"\nbest, trial {best['trial']}: {mean_of(values)} with {told}; {best['mean']:.1f} with those that chose it")
+    print(f"zoo run {' '.join([*fixed, *found])}")
+    print(f"written to {folder}/: every run, and trials.csv")
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list[Override]]:
+    """The sweeper's own settings, the test seeds, what is fixed and what is searched.
+
+    Raises:
+        UsageError: nothing is searched, or seeds that choose also test.
+    """
+    (*_, chosen) = [one.partition("=")[2] for one in arguments if one.startswith("sweeper=")]
+    if chosen != "optuna":
+        raise UsageError(f"sweeper={chosen} does not exist. There is: optuna.")
+    own = [one.removeprefix("sweeper.") for one in arguments if one.startswith("sweeper.")]
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Sweeper), OmegaConf.from_dotlist(own))
+        sweeper: Any = OmegaConf.to_object(merged)
+        rest = [one for one in arguments if not one.startswith("sweeper")]
+        overrides = OverridesParser.create().parse_overrides(rest)
+    except Exception as error:  # of OmegaConf's or of Hydra's grammar
+        raise UsageError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
+    searched = [one for one in overrides if one.is_sweep_override() and one.get_key_element() != "seed"]
+    if not searched:
+        raise UsageError(
+            "sweeper=optuna has nothing to search. Give a range, such as 'algo.lr=tag(log,interval(1e-5,1e-3))' or "
+            "algo.tau=0.005,0.01"
+        )
+    if sweeper.n_trials < 1:
+        raise UsageError(f"sweeper.n_trials={sweeper.n_trials} must be at least 1.")
+    seeds: list[int] = [0, 1, 2]
+    for override in overrides:
+        if override.get_key_element() == "seed":
+            values = override.sweep_string_iterator() if override.is_sweep_override() else [override.value()]
+            seeds = [int(str(value)) for value in values]
+    if both := sorted(set(seeds) & set(sweeper.seeds)):
+        raise UsageError(f"seed {both[0]} would choose the settings and test them. Give sweeper.seeds or seed others.")
+    fixed = [str(one.input_line) for one in overrides if one not in searched and one.get_key_element() != "seed"]
+    return sweeper, seeds, fixed, searched
+
+
+def suggest(trial: Any, override: Override) -> Any:
+    """What Optuna proposes for one key, of `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
+    key: str = override.get_key_element()
+    sweep: Any = override.value()
+    if isinstance(sweep, IntervalSweep):
+        low, high = sweep.start, sweep.end
+        assert low is not None
+        assert high is not None
+        if "int" in sweep.tags or (isinstance(low, int) and isinstance(high, int)):
+            return trial.suggest_int(key, int(low), int(high), log="log" in sweep.tags)
+        return trial.suggest_float(key, float(low), float(high), log="log" in sweep.tags)
+    if isinstance(sweep, RangeSweep):
+        return trial.suggest_categorical(key, list(sweep.range()))
+    if isinstance(sweep, ChoiceSweep):
+        return trial.suggest_categorical(key, list(override.sweep_iterator()))
+    raise UsageError(f"{override.input_line} cannot be searched. Give interval(a,b), range(a,b) or choice(a,b).")
+
+
+def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Path) -> list[float]:
+    """The final evaluations of runs with these settings, one a seed.
+
+    Raises:
+        RunError: one of them failed twice.
+    """
+    runs = [planned_run((*overrides, f"seed={seed}"), "sweep") for seed in seeds]
+    with showing() as show:
+        finished = Runner(runs, folder, Local(jobs, folder), show=show).go()
+    failures(finished)
+    results = [read_run(job.dir) for job in finished]
+    return [result.figure("final") for result in results if isinstance(result, Result)]
+
+
+def mean_of(values: Sequence[float]) -> str:
+    """With its interval, where there are enough."""
+    return str(mean(np.array(values)))

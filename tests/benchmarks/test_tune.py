@@ -1,0 +1,92 @@
+"""The search for settings: it finds what is best, with seeds that do not judge it, and goes on where it was."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from zoo.benchmarks import tune
+from zoo.cli import main
+from zoo.errors import RunError
+
+SEARCH = ["run", "-m", "sweeper=optuna", "algo=ppo", "env=cartpole"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def trials() -> list[dict[str, str]]:
+    with Path("tune/ppo-cartpole/trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monkeypatch, capsys):
+    asked: list[tuple[float, tuple[int, ...]]] = []
+
+    def play(overrides, seeds, jobs, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        given = dict(one.split("=", 1) for one in overrides)
+        lr, epochs, size = float(given["algo.lr"]), int(given["algo.epochs"]), int(given["algo.num_steps"])
+        assert 1e-5 <= lr <= 1e-1
+        assert epochs in (2, 4, 6)
+        if size == 32:
+            raise RunError("no luck")
+        asked.append((lr, tuple(seeds)))
+        return [100 - 1e4 * abs(lr - 1e-3) - epochs + seed for seed in seeds]
+
+    monkeypatch.setattr(tune, "run", play)
+    given = ["algo.lr=tag(log,interval(1e-5,1e-1))", "algo.epochs=range(2,7,2)", "algo.num_steps=choice(16,32)"]
+    assert main([*SEARCH, "sweeper.n_trials=60", "seed=5,6", "sweeper.seeds=[7,8,9]", *given]) == 0
+    out = capsys.readouterr().out
+    rows = trials()
+    assert len(rows) == 60
+    assert {row["mean"] == "" for row in rows if row["algo.num_steps"] == "32"} == {True}
+    best = max((row for row in rows if row["mean"]), key=lambda row: float(row["mean"]))
+    assert 5e-4 < float(best["algo.lr"]) < 2e-3
+    assert best["algo.epochs"] == "2"
+    assert {seeds for _, seeds in asked[:-1]} == {(7, 8, 9)}
+    assert asked[-1] == (float(best["algo.lr"]), (5, 6))
+    assert "with seeds 5,6, which chose nothing" in out
+    assert f"algo.lr={best['algo.lr']}" in out.splitlines()[-2]
+
+
+def test_a_search_begun_again_runs_nothing_twice(capsys):
+    given = [
+        "steps=64", "eval_every=64", "eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.num_steps=32",
+        "algo.minibatches=4", "env.backend=gymnasium", "sweeper.n_trials=2", "sweeper.seeds=[1000]", "seed=0",
+        "algo.lr=interval(1e-4,1e-2)",
+    ]  # fmt: skip
+    assert main([*SEARCH, *given]) == 0
+    first = capsys.readouterr().out
+    assert first.count("running") == 3  # two trials, and the best with the other seed
+    runs = {path: path.stat().st_mtime_ns for path in Path("tune").rglob("checkpoint.pt")}
+    assert len(runs) == 3
+    assert main([*SEARCH, *given]) == 0
+    again = capsys.readouterr().out
+    assert "running" not in again
+    assert [line for line in first.splitlines() if line.startswith(("trial", "best", "zoo"))] == [
+        line for line in again.splitlines() if line.startswith(("trial", "best", "zoo"))
+    ]
+    assert all(path.stat().st_mtime_ns == when for path, when in runs.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["algo.lr=1e-3"], "has nothing to search"),
+        (["algo.lr=1e-3,1e-2", "sweeper.n_trials=0"], "sweeper.n_trials=0 must be at least 1"),
+        (["algo.lr=1e-3,1e-2", "sweeper.trials=3"], "trials"),
+        (["algo.lr=1e-3,1e-2", "seed=1000"], "seed 1000 would choose the settings and test them"),
+        (["algo.learning=1e-3,1e-2"], "algo.learning does not exist"),
+        (["algo.lr=1e-3,1e-2", "sweeper=ax"], "sweeper=ax does not exist. There is: optuna."),
+        (["algo.lr=interval(1"], "algo.lr=interval(1"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(capsys, given, says):
+    assert main([*SEARCH, *given]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not Path("tune").exists()
