@@ -19,7 +19,7 @@ COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf",
     "#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666",
 )  # fmt: skip
-MANY = 20  # tasks in one picture
+MANY = 20  # panels in one picture
 BEST = 120.0  # the normalized score at which a profile ends, at least
 
 
@@ -53,6 +53,7 @@ def learning_curves(rows: "Sequence[Row]") -> "Figure":
 
 def profiles(groups: "Sequence[Group]") -> "Figure":
     """Of methods over their tasks, the share of runs above each score."""
+    groups = groups[:MANY]
     figure, axes = _panels(max(len(groups), 1), 1)
     colours = _colours({method for group in groups for method in group.scores})
     for (axis,), group in zip(axes, groups, strict=False):

@@ -117,7 +117,7 @@ class Result:
     def identity(self) -> str:
         """Digest of all that decides what the run gives."""
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE}
-        code = [self.record.get(key) for key in ("peer", "algorithm", "commit", "versions", "hardware")]
+        code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware")]
         data = (self.record.get("dataset") or {}).get("fingerprint")
         return hashlib.sha256(json.dumps([settings, code, data], sort_keys=True).encode()).hexdigest()
 

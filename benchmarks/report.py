@@ -29,6 +29,7 @@ FILES = (
     "profiles.png",
     "profiles.svg",
 )  # and the tables, a CSV file each
+SHOWN = 3  # versions of the zoo in the summary
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def grouped(rows: Sequence[Row], notes: list[str]) -> list[Group]:
         if any(len(values) > count for values in by_task.values()):
             notes.append(f"over tasks, {method} counts with {count} runs of each, as many as it has on all of them")
         groups[tuple(sorted(by_task))][method] = np.stack([by_task[task][:count] for task in sorted(by_task)], 1)
-    return [Group(tasks, methods) for tasks, methods in groups.items()]
+    return [Group(*group) for group in groups.items() if len(group[0]) > 1 or len(group[1]) > 1]
 
 
 def over_tasks(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -329,10 +330,13 @@ def summary(report: Report) -> str:
         for run in report.results
         if not run.peer
     }
-    by = "; ".join(f"zoo {version}" + ("" if commit == "None" else f" at {commit}") for version, commit in sorted(made))
+    by = [f"zoo {version}" + ("" if commit == "None" else f" at {commit}") for version, commit in sorted(made)]
+    if len(by) > SHOWN:
+        by = [*by[:SHOWN], f"{len(by) - SHOWN} more"]
     few = any(len(row.runs) < LEAST_RUNS for row in report.rows)
     return (
-        f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks{', by ' + by if by else ''}. "
+        f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
+        f"{', by ' * bool(by)}{', '.join(by)}. "
         "Final is a run's last evaluation, best its best one, chosen by the test itself, and area the mean of all; "
         "evaluations have other seeds than training. Means over seeds with Student's 95 % interval; over tasks, "
         "stratified bootstrap intervals (Agarwal et al. 2021)."

@@ -16,7 +16,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-import zoo
 from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
@@ -24,6 +23,7 @@ from zoo.corruption import CorruptionConfig
 from zoo.datasets import load
 from zoo.envs import EnvConfig, time_limit
 from zoo.errors import UsageError, nearest
+from zoo.provenance import code_version
 from zoo.registry import Algorithm, folder
 from zoo.samplers import SamplerConfig
 
@@ -121,16 +121,6 @@ def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str
 def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
     """Of what a dataset holds."""
     return load(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()
-
-
-@cache
-def code_version(algorithm: Algorithm) -> str:
-    """Digest of the algorithm's file and of everything in `zoo/` and `envs/`."""
-    digest = hashlib.sha256()
-    shared = [*Path(zoo.__file__).parent.glob("*.py"), *folder("envs").glob("*.py")]
-    for path in [*sorted(shared), algorithm.path]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:

@@ -4,12 +4,13 @@ import hashlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import zoo
-from zoo.registry import Algorithm
+from zoo.registry import Algorithm, folder
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
 
@@ -20,8 +21,18 @@ def commit() -> str | None:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
 
 
+@cache
+def code_version(algorithm: Algorithm) -> str:
+    """Digest of the algorithm's file and of everything in `zoo/` and `envs/`."""
+    digest = hashlib.sha256()
+    shared = [*Path(zoo.__file__).parent.glob("*.py"), *folder("envs").glob("*.py")]
+    for path in [*sorted(shared), algorithm.path]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def provenance(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm file, versions, commit and hardware, as `run.json` holds them."""
+    """The algorithm file, code, versions, commit and hardware, as `run.json` holds them."""
     import torch
 
     return {
@@ -30,6 +41,7 @@ def provenance(algorithm: Algorithm) -> dict[str, Any]:
             "file": None if algorithm.is_own else str(algorithm.path),
             "sha256": hashlib.sha256(algorithm.path.read_bytes()).hexdigest(),
         },
+        "code": code_version(algorithm),
         "commit": commit(),
         "versions": {"zoo": zoo.__version__, "python": platform.python_version()}
         | {name: metadata.version(name) for name in PACKAGES},

@@ -42,6 +42,7 @@ def test_run_json_says_what_is_needed_to_repeat_the_run(finished, pendulum_file)
     assert record["versions"]["torch"] == torch.__version__
     assert {"zoo", "python", "gymnasium", "mujoco", "numpy", "minari"} <= set(record["versions"])
     assert record["commit"] is None or re.fullmatch("[0-9a-f]{40}", record["commit"])
+    assert re.fullmatch("[0-9a-f]{64}", record["code"])
     assert record["hardware"]["cpus"] == os.cpu_count()
     assert record["started"] <= record["ended"]
     assert record["dataset"]["transitions"] == 2_000
