@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from zoo import checkpoint
-from zoo.benchmarks.suite import label
 from zoo.compose import compose, takes_data
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest
+from zoo.execute import label
 
 STEPS = ("step", "_step", "global_step", "time/total_timesteps", "total_timesteps", "timesteps")
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
@@ -61,7 +61,7 @@ def take(file: Path, peer: str, overrides: list[str], folder: Path, column: str 
     config, algorithm, settings = compose(overrides)
     steps, returns = curve(file, config.env, column)
     data = takes_data(config, algorithm)
-    run_dir = folder / f"{peer.lower()}-{label(config, algorithm)}-seed{config.seed}"
+    run_dir = folder / f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}"
     if run_dir.exists():
         raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
     settings["steps"] = int(steps[-1])

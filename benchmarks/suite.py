@@ -19,13 +19,12 @@ from omegaconf import OmegaConf
 from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
-from zoo.corruption import CorruptionConfig
 from zoo.datasets import load
 from zoo.envs import EnvConfig, time_limit
 from zoo.errors import UsageError, nearest
+from zoo.execute import label
 from zoo.provenance import code_version
 from zoo.registry import Algorithm, folder
-from zoo.samplers import SamplerConfig
 
 ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result
 
@@ -108,7 +107,8 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
         content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
     known = json.dumps([settings, code_version(algorithm), content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return Planned(f"{label(config, algorithm)}-seed{seed}-{digest[:8]}", overrides, settings, digest, missing)
+    name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{digest[:8]}"
+    return Planned(name, overrides, settings, digest, missing)
 
 
 @cache
@@ -121,13 +121,3 @@ def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str
 def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
     """Of what a dataset holds."""
     return load(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()
-
-
-def label(config: RunConfig, algorithm: Algorithm) -> str:
-    """What a run is called but for its seed."""
-    parts = [algorithm.name, config.env.name]
-    if takes_data(config, algorithm):
-        parts.append(re.sub(r"[^\w.+%]+", "_", Path(config.dataset).stem))
-    for name, default in ((config.sampler.name, SamplerConfig.name), (config.corruption.name, CorruptionConfig.name)):
-        parts += [name] if name != default else []
-    return "-".join([*parts, *([config.preset] if config.preset else [])])

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
+from zoo.compose import takes_data
 from zoo.config import RunConfig
 from zoo.corruption import CorruptionConfig
 from zoo.errors import Interrupted, RunError, UsageError
@@ -25,7 +26,7 @@ from zoo.run import Run
 from zoo.samplers import SamplerConfig
 
 LOCK = ".lock"
-DEFAULTS = (SamplerConfig.name, CorruptionConfig.name)
+USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
 
 
 def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
@@ -74,14 +75,19 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
                 checkpoint.save_json(run_dir / "run.json", record)
 
 
+def label(config: RunConfig, algorithm: Algorithm) -> str:
+    """What a run is called but for its environment and its seed: `riql-medium-random-obs-paper`."""
+    parts = [algorithm.name]
+    if takes_data(config, algorithm):
+        parts.append(re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem))
+    parts += [given for given in (config.sampler.name, config.corruption.name, config.preset) if given not in USUAL]
+    return "-".join(map(str, parts))
+
+
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
     """The run's new folder, and all that had to be made for it, innermost first."""
     if config.run_dir is None:
-        parts = [algorithm.name]
-        if algorithm.setting != "online":
-            parts.append(re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem))
-            parts += [given for given in (config.sampler.name, config.corruption.name) if given not in DEFAULTS]
-        name = f"{'-'.join(parts)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        name = f"{label(config, algorithm)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = Path("runs") / config.env.name / name
     else:
         run_dir = Path(config.run_dir).expanduser()

@@ -183,7 +183,7 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
     monkeypatch.setattr(runner.Job, "command", property(broken))
     assert main(["bench", "mine", "--stall", "15"]) == 1
     err = capsys.readouterr().err
-    assert re.search(rf"1 of 4 runs failed, each 2 times: ppo-cartpole-seed0-\w+ {says}", err), err
+    assert re.search(rf"1 of 4 runs failed, each 2 times: cartpole-ppo-seed0-\w+ {says}", err), err
     assert len(evaluations(Path("bench/mine"))) == 3
     assert sorted(started.count(name) for name in set(started)) == [1, 1, 1, 2]
     monkeypatch.undo()
