@@ -1,0 +1,162 @@
+"""MBRCSL's authors' whole pipeline on the zoo's Point Maze data, judged as the zoo's own runs are.
+
+    git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
+    python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
+
+Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
+transitions are learned from and the same episodes are played. Whatever else they import and do not use is left out.
+Writes one row for the policy that they end with, and prints each stage's time.
+"""
+
+import argparse
+import csv
+import importlib
+import importlib.machinery
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from unittest.mock import MagicMock
+
+import gymnasium
+import numpy as np
+import torch
+
+from zoo.datasets import load
+from zoo.envs import EnvConfig, make, time_limit
+from zoo.evaluation import SEED_OFFSET
+
+ENV = EnvConfig("PointMazeStitch-v0", "pointmaze-stitch")
+UNUSED = ("roboverse", "wandb", "d4rl", "transformers")  # imported by their package, not by what this runs
+
+
+class Trajectory(NamedTuple):
+    """An episode as they keep it, one observation more than there are actions: the last action and reward are idle."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+
+
+class Adapter(gymnasium.Env[np.ndarray, np.ndarray]):
+    """The environment with the interface of their wrapper."""
+
+    def __init__(self) -> None:
+        self.env = gymnasium.make(ENV.id)
+        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return self.env.reset(seed=seed)[0]
+
+    def step(self, action: np.ndarray) -> Any:
+        obs, reward, _, truncated, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
+        return obs, reward, truncated, info
+
+
+class Anything(types.ModuleType):
+    """A module that has every name: a class to inherit from or whatever else, never used."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (torch.nn.Module,), {}) if name[0].isupper() else MagicMock()
+
+
+class Finder:
+    """Finds what is unused, and all below it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] in UNUSED:
+            return importlib.machinery.ModuleSpec(name, self)  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return Anything(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def trajectories() -> list[Trajectory]:
+    """The episodes of `dataset=waypoint`."""
+    arrays = load(ENV, "waypoint", time_limit(ENV.id))[0]
+    ends = [*arrays.episode_starts[1:], len(arrays.reward)]
+    found = []
+    for start, end in zip(arrays.episode_starts, ends, strict=True):
+        obs = np.concatenate([arrays.obs[start:end], arrays.next_obs[end - 1 : end]])
+        action, reward = arrays.action[start:end], arrays.reward[start:end]
+        found.append(
+            Trajectory(obs, np.concatenate([action, action[-1:] * 0]), np.append(reward, 0).astype(np.float32))
+        )
+    return found
+
+
+def main() -> None:
+    """Trains and evaluates."""
+    parser = argparse.ArgumentParser(description="MBRCSL's authors' pipeline on the zoo's Point Maze data.")
+    parser.add_argument("folder", type=Path, help="a checkout of github zhaoyizhou1123/mbrcsl")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
+    parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
+    args, theirs = parser.parse_known_args()
+    torch.set_num_threads(1)
+    sys.meta_path.insert(0, Finder())
+    sys.path[:0] = [str(args.folder), str(args.folder / "examples" / "pointmaze")]
+    sys.argv = ["run_mbrcsl_maze.py", "--data_dir", ".", "--seed", str(args.seed), "--num_workers", "0", *theirs]
+    script: Any = importlib.import_module("run_mbrcsl_maze")
+    trainers: list[Any] = []
+
+    class Kept(script.RcslPolicyTrainer):
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            trainers.append(self)
+
+    script.RcslPolicyTrainer = Kept
+    script.create_env_dataset = lambda args: (Adapter(), trajectories())
+    script.PointMazeObsWrapper = lambda env: env
+    for name, owner in (
+        ("dynamics", script.EnsembleDynamics), ("behaviour", script.DiffusionPolicyTrainer), ("policy", Kept),
+    ):  # fmt: skip
+        owner.train = timed(name, owner.train)
+    timed("everything", script.train)(script.get_args())
+    evaluate(trainers[-1].policy, float(trainers[-1].goal), args.seed, args.episodes, args.out)
+
+
+def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which says how long it took."""
+
+    def call(*given: Any, **settings: Any) -> Any:
+        begun = time.perf_counter()
+        result = function(*given, **settings)
+        print(f"{name}: {time.perf_counter() - begun:,.0f} s", flush=True)
+        return result
+
+    return call
+
+
+def evaluate(policy: Any, goal: float, seed: int, episodes: int, out: Path) -> None:
+    """Plays the episodes of the zoo's evaluation, asking for the return that their script asks for."""
+    envs = make(ENV, episodes, 1)
+    obs, _ = envs.reset(seed=seed + SEED_OFFSET)
+    returns, successes = np.zeros(episodes), np.zeros(episodes, bool)
+    policy.eval()
+    for _ in range(time_limit(ENV.id) or 0):
+        target = torch.tensor(goal - returns, dtype=torch.float32)[:, None]
+        action = np.clip(policy.select_action(obs, target), -1, 1).astype(np.float32)
+        obs, reward, _, _, info = envs.step(action)
+        returns += reward
+        successes |= info["final_info"]["success"] if "final_info" in info else info["success"]
+    with out.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["step", "return_mean", "return_std", "success", "returns"])
+        told = " ".join(f"{value:.6f}" for value in returns)
+        rows.writerow([1, returns.mean(), returns.std(), successes.mean(), told])
+    print(f"asked for {goal:.1f}: return {returns.mean():.1f} +- {returns.std():.1f}, success {successes.mean():.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the runner of suites costs and gains: IQL runs one after another, through the runner, and side by side.
+
+    python benchmarks/scaling.py --runs 8 --steps 4000
+
+Prints the time of as many `zoo run`, each started when the one before has ended; of the runner with one run at a time,
+and what it adds; and of the runner with a run a core, and how much faster that is. Nothing else should be running.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from zoo.benchmarks.launchers import Local
+from zoo.benchmarks.runner import Runner
+from zoo.benchmarks.suite import Planned, planned_run
+
+
+def main() -> None:
+    """Measures."""
+    parser = argparse.ArgumentParser(description="What the runner of suites costs and gains.")
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=4000, help="updates of each")
+    args = parser.parse_args()
+    settings = ("algo=iql", "env=hopper", f"steps={args.steps}", f"eval_every={args.steps}", "env.backend=gymnasium")
+    runs = [planned_run((*settings, f"seed={seed}"), "scaling") for seed in range(args.runs)]
+    with tempfile.TemporaryDirectory() as folder:
+        alone = one_after_another(runs, Path(folder) / "alone")
+        print(f"{args.runs} times zoo run, one after another   {alone:7.1f} s", flush=True)
+        cpu = time.process_time()
+        through = with_runner(runs, Path(folder) / "one", 1)
+        cpu = time.process_time() - cpu
+        print(
+            f"the runner, one at a time             {through:7.1f} s  {100 * (through / alone - 1):+.1f} %; "
+            f"its own work {100 * cpu / through:.2f} % of a core"
+        )
+        cores = os.cpu_count() or 1
+        beside = with_runner(runs, Path(folder) / "beside", cores)
+        print(f"the runner, {cores} at a time               {beside:7.1f} s  {alone / beside:.2f} times as fast")
+
+
+def one_after_another(runs: list[Planned], folder: Path) -> float:
+    """Seconds."""
+    begun = time.perf_counter()
+    for run in runs:
+        command = [sys.executable, "-m", "zoo.cli", "run", *run.overrides, f"run_dir={folder / run.name}"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    return time.perf_counter() - begun
+
+
+def with_runner(runs: list[Planned], folder: Path, jobs: int) -> float:
+    """Seconds."""
+    begun = time.perf_counter()
+    Runner(runs, folder, Local(jobs, folder)).go()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()
