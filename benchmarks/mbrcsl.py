@@ -17,7 +17,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import MagicMock
 
 import gymnasium
@@ -58,8 +58,6 @@ class Adapter(gymnasium.Env[np.ndarray, np.ndarray]):
 class Anything(types.ModuleType):
     """A module that has every name: a class to inherit from or whatever else, never used."""
 
-    __path__: ClassVar[list[str]] = []
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -75,7 +73,9 @@ class Finder:
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return Anything(spec.name)
+        module = Anything(spec.name)
+        module.__path__ = []  # a package, whatever is asked for below it
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
