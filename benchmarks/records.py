@@ -166,8 +166,10 @@ def read_run(run_dir: Path) -> Result | str:
 def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
     """Of training, up to each of some steps."""
     path = run_dir / "metrics.csv"
-    rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
-    told = [(int(row["step"]), float(row["seconds"])) for row in rows if row.get("seconds")]
+    told: list[tuple[int, float]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            told = [(int(row["step"]), float(row["seconds"])) for row in csv.DictReader(file) if row["seconds"]]
     if not told:
         return np.full(len(steps), np.nan)
     known = np.array([(0, 0.0), *told])
@@ -247,7 +249,10 @@ def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Res
     kept = []
     for (task, method, seed), found in groups.items():
         places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
-        if len({result.identity for result in found}) < len(found) and _differ(found):
+        same: dict[str, list[Result]] = defaultdict(list)
+        for result in found:
+            same[result.identity].append(result)
+        if any(map(_differ, same.values())):
             notes.append(f"{NONDETERMINISM} {method} on {task}, seed {seed}: {places} are left out")
             continue
         if len(found) > 1 and _differ(found):

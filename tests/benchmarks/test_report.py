@@ -120,12 +120,14 @@ def test_the_same_run_with_another_result_is_nondeterminism_and_never_averaged(r
 def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, tmp_path):
     for name in "ab":
         run(name, "algo=ppo env=cartpole", [10.0])
+    for name in "cd":
+        run(name, "algo=ppo env=cartpole seed=1", [5.0], code="0", ended="2026-01-01")
     run("old", "algo=ppo env=cartpole seed=1", [1.0], code="1", ended="2026-01-01")
     run("new", "algo=ppo env=cartpole seed=1", [3.0], code="2", ended="2026-01-02")
     results, notes = read(tmp_path)
     assert sorted(result.figure("final") for result in results) == [3, 10]
     (note,) = notes
-    assert "seed 1 was run more than once (new, old): the last one counts" in note
+    assert "seed 1 was run more than once (c, d, new, old): the last one counts" in note
 
 
 @pytest.mark.parametrize(
