@@ -207,7 +207,10 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
         "suite.suites = bench.suites = lambda: {'mine': Path('mine.yaml')}\n"
         f"sys.exit(main(['bench', 'mine', '--jobs', '2', '--dir', {str(folder)!r}, *{arguments!r}]))"
     )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background a shell has it ignored
+    )  # fmt: skip
 
 
 def alive(folder: Path) -> list[int]:
@@ -320,11 +323,12 @@ def test_runs_on_workers_give_the_same_table_even_if_one_is_killed(suites, tmp_p
         ("launcher.colour=red", "launcher=local colour=red: "),
     ],
 )
-def test_a_launcher_that_cannot_be_had_is_refused(suites, capsys, given, says):
+def test_a_launcher_that_cannot_be_had_is_refused(suites, tmp_path, given, says):
     suites(GRIDS)
-    assert main(["bench", "mine", given]) == 2
-    assert says in capsys.readouterr().err
-    assert not list(Path("bench").glob("mine/*/"))
+    _, err = (process := start(tmp_path / "runs", given)).communicate()
+    assert process.returncode == 2
+    assert says in err.decode()
+    assert not list(tmp_path.glob("runs/*/"))
 
 
 def test_as_many_run_at_a_time_as_there_are_places(suites, tmp_path):
