@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from zoo.benchmarks import peers
-from zoo.benchmarks.launchers import launcher
+from zoo.benchmarks.launchers import Local, launcher
 from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, status
 from zoo.benchmarks.suite import Planned, plan, suites
@@ -97,7 +97,7 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
 
 def show_plan(runs: Sequence[Planned], folder: Path, jobs: int | None) -> None:
     """The runs, which of them are done, and how long the rest will take."""
-    places = len(launcher("local", jobs, folder, []).places)
+    places = len(Local(jobs, folder).places)
     measured, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]

@@ -23,10 +23,12 @@ from unittest.mock import MagicMock
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
+from zoo.agent import Agent
 from zoo.datasets import load
-from zoo.envs import EnvConfig, make, time_limit
-from zoo.evaluation import SEED_OFFSET
+from zoo.envs import EnvConfig, Spec, make, time_limit
+from zoo.evaluation import evaluate
 
 ENV = EnvConfig("PointMazeStitch-v0", "pointmaze-stitch")
 UNUSED = ("roboverse", "wandb", "d4rl", "transformers")  # imported by their package, not by what this runs
@@ -53,6 +55,23 @@ class Adapter(gymnasium.Env[np.ndarray, np.ndarray]):
     def step(self, action: np.ndarray) -> Any:
         obs, reward, _, truncated, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
         return obs, reward, truncated, info
+
+
+class Theirs(Agent):
+    """Their policy, which is asked for what is left of a return."""
+
+    def __init__(self, policy: Any, spec: Spec, goal: float) -> None:
+        super().__init__()
+        self.policy, self.spec, self.goal = policy, spec, goal
+
+    def begin(self, num_envs: int) -> None:
+        self.left = torch.full((num_envs, 1), self.goal)
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self.left = self.left - reward[:, None]
+
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return torch.as_tensor(self.policy.select_action(obs.numpy(), self.left)).float().clamp(-1, 1)
 
 
 class Anything(types.ModuleType):
@@ -123,7 +142,7 @@ def main() -> None:
     ):  # fmt: skip
         owner.train = timed(name, owner.train)
     timed("everything", script.train)(script.get_args())
-    evaluate(trainers[-1].policy, float(trainers[-1].goal), args.seed, args.episodes, args.out)
+    judge(trainers[-1].policy, float(trainers[-1].goal), args.seed, args.episodes, args.out)
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,24 +157,20 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def evaluate(policy: Any, goal: float, seed: int, episodes: int, out: Path) -> None:
+def judge(policy: Any, goal: float, seed: int, episodes: int, out: Path) -> None:
     """Plays the episodes of the zoo's evaluation, asking for the return that their script asks for."""
-    envs = make(ENV, episodes, 1)
-    obs, _ = envs.reset(seed=seed + SEED_OFFSET)
-    returns, successes = np.zeros(episodes), np.zeros(episodes, bool)
     policy.eval()
-    for _ in range(time_limit(ENV.id) or 0):
-        target = torch.tensor(goal - returns, dtype=torch.float32)[:, None]
-        action = np.clip(policy.select_action(obs, target), -1, 1).astype(np.float32)
-        obs, reward, _, _, info = envs.step(action)
-        returns += reward
-        successes |= info["final_info"]["success"] if "final_info" in info else info["success"]
+    envs = make(ENV, episodes)
+    spec = Spec.of(envs.single_observation_space, envs.single_action_space)
+    played = evaluate(Theirs(policy, spec, goal), envs, seed)
+    assert played.successes is not None
+    returns, success = played.returns, played.successes.mean()
     with out.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["step", "return_mean", "return_std", "success", "returns"])
         told = " ".join(f"{value:.6f}" for value in returns)
-        rows.writerow([1, returns.mean(), returns.std(), successes.mean(), told])
-    print(f"asked for {goal:.1f}: return {returns.mean():.1f} +- {returns.std():.1f}, success {successes.mean():.0%}")
+        rows.writerow([1, returns.mean(), returns.std(), success, told])
+    print(f"asked for {goal:.1f}: return {returns.mean():.1f} +- {returns.std():.1f}, success {success:.0%}")
 
 
 if __name__ == "__main__":

@@ -13,29 +13,23 @@ from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.statistics import Estimate, profile
 
 if TYPE_CHECKING:
-    from zoo.benchmarks.report import Report, Row
+    from zoo.benchmarks.report import Group, Report, Row
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def html(report: "Report", folder: Path) -> str:
+def html(report: "Report", summary: str, folder: Path) -> str:
     """The page, for a folder in which links to runs are to work."""
     from plotly.offline import get_plotlyjs
-
-    from zoo.benchmarks.report import summary
 
     title = report.folder.resolve().name
     data = {
         "title": title,
-        "summary": summary(report),
+        "summary": summary,
         "notes": report.notes,
         "rows": [row_data(row, report, folder) for row in report.rows],
         "colours": plots.COLOURS,
-        "profiles": [
-            {"tasks": "; ".join(group.tasks), "scores": numbers(plots.profile_scores(group))}
-            | {"share": {m: numbers(profile(x, plots.profile_scores(group))) for m, x in group.scores.items()}}
-            for group in report.groups
-        ],
+        "profiles": [profile_data(group) for group in report.groups],
         "overall": [{key: str(value) for key, value in row.items()} for row in report.overall],
         "improvements": [
             {key: f"{value:.2f}" if isinstance(value, Estimate) else value for key, value in row.items()}
@@ -47,9 +41,17 @@ def html(report: "Report", folder: Path) -> str:
     return template.replace("{{data}}", text).replace("{{plotly}}", get_plotlyjs())
 
 
+def profile_data(group: "Group") -> dict[str, Any]:
+    """A performance profile, as the page's script takes it."""
+    thresholds = plots.profile_scores(group)
+    share = {method: numbers(profile(scores, thresholds)) for method, scores in group.scores.items()}
+    return {"tasks": "; ".join(group.tasks), "scores": numbers(thresholds), "share": share}
+
+
 def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
     """A row of the report, as the page's script takes it."""
     first = row.runs[0]
+    steps, values, seconds = plots.curves(row)
     return {
         "task": row.task,
         "method": row.method,
@@ -58,6 +60,10 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "dataset": row.task.partition(", ")[2] or "none",
         "measure": MEASURES[row.measure],
         "figures": {figure: str(row.estimate(figure)) for figure in FIGURES},
+        "last": int(max(run.steps[-1] for run in row.runs)),
+        "steps": steps.tolist(),
+        "minutes": numbers(seconds / 60),
+        "values": [numbers(runs) for runs in values.T],  # of each step, of each run
         "runs": [
             {
                 "name": str(run.dir.relative_to(report.folder)),
@@ -65,9 +71,6 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "seed": run.seed,
                 "command": run.command,
                 "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),
-                "steps": run.steps.tolist(),
-                "minutes": numbers(run.seconds / 60),
-                "values": numbers(run.columns[row.measure]),
                 "figures": {figure: f"{run.figure(figure, row.measure):.1f}" for figure in FIGURES},
             }
             for run in row.runs

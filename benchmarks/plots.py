@@ -57,8 +57,8 @@ def profiles(groups: "Sequence[Group]") -> "Figure":
     figure, axes = _panels(max(len(groups), 1), 1)
     colours = _colours({method for group in groups for method in group.scores})
     for (axis,), group in zip(axes, groups, strict=False):
+        thresholds = profile_scores(group)
         for method, scores in group.scores.items():
-            thresholds = profile_scores(group)
             axis.plot(thresholds, profile(scores, thresholds), color=colours[method], label=method)
         count = len(group.tasks)
         axis.set(

@@ -52,7 +52,7 @@ class Reference:
         variant = all(result.settings.get(key) == value for key, value in settings.items())
         other = any(result.settings.get(key) == value for key, value in own.items() if key not in settings)
         known = result.settings.get("sampler.name", "uniform") == self.sampler
-        return self.task in tasks(result) and result.algo == algo and variant and not other and known
+        return result.algo == algo and variant and not other and known and self.task in tasks(result)
 
     def differs(self, result: Result) -> str:
         """Why the two cannot be compared; empty where they can."""
@@ -66,7 +66,7 @@ class Reference:
 
 def tasks(result: Result) -> set[str]:
     """The names under which a run's task may have been published; none for data that was tampered with."""
-    if (result.config.get("corruption") or {"name": "none"})["name"] != "none":
+    if result.corruption:
         return set()
     if not result.dataset:
         env = str(result.config["env"]["id"])

@@ -28,6 +28,7 @@ from zoo.registry import environments
 FIGURES = ("final", "best", "area")
 MEASURES = {"score": "normalized score", "return_mean": "return", "value_error": "value error"}
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
+NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs")  # settings that make one method another
 
 
@@ -70,6 +71,12 @@ class Result:
     def dataset(self) -> str:
         """The name that the data was asked for by; empty for a run without any."""
         return str(self.config.get("dataset") or "") if self.record.get("dataset") else ""
+
+    @property
+    def corruption(self) -> dict[str, Any] | None:
+        """How the data was tampered with, if it was."""
+        given: dict[str, Any] = self.config.get("corruption") or {"name": CorruptionConfig.name}
+        return given if given["name"] != CorruptionConfig.name else None
 
     @property
     def seed(self) -> int:
@@ -133,7 +140,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def read(folder: Path) -> tuple[list[Result], list[str]]:
     """The finished runs below a folder, named and each once; and what is to be said of the others, a line each."""
     results, notes = [], []
-    for run_dir in sorted({path.parent for name in FILES for path in folder.rglob(name)}):
+    for run_dir in sorted({path.parent for path in folder.rglob("*") if path.name in FILES}):
         found = read_run(run_dir)
         if isinstance(found, Result):
             results.append(found)
@@ -194,12 +201,11 @@ def named(results: Sequence[Result]) -> list[Result]:
 
 
 def _task(result: Result, name: Any = short) -> str:
-    config, parts = result.config, [result.env]
+    parts = [result.env]
     if result.dataset:
         mixture = parse_mixture(result.dataset)
         parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + name(part) for share, part in mixture))
-    corruption = config.get("corruption") or {"name": CorruptionConfig.name}
-    if corruption["name"] != CorruptionConfig.name:
+    if corruption := result.corruption:
         parts.append(corruption["name"])
         parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]
     return ", ".join(parts)
@@ -259,9 +265,6 @@ def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Res
             notes.append(f"{method} on {task}, seed {seed} was run more than once ({places}): the last one counts")
         kept.append(max(found, key=lambda result: str(result.record.get("ended", ""))))
     return kept
-
-
-NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 
 
 def _differ(results: Sequence[Result]) -> bool:

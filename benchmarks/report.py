@@ -21,14 +21,8 @@ from zoo.benchmarks.statistics import LEAST_RUNS, Estimate, aggregates, improvem
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
 
-FILES = (
-    "report.md",
-    "report.html",
-    "curves.png",
-    "curves.svg",
-    "profiles.png",
-    "profiles.svg",
-)  # and the tables, a CSV file each
+# what is written, besides the tables, a CSV file each
+FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png", "profiles.svg")
 SHOWN = 3  # versions of the zoo in the summary
 
 
@@ -205,9 +199,10 @@ def write(report: Report, folder: Path) -> None:
     Raises:
         RunError: it cannot be written; or runs contradict each other, which the report says.
     """
+    numbers = tables(report)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, table in tables(report).items():
+        for name, table in numbers.items():
             with replacing(folder / f"{name}.csv") as file:
                 file.write(as_csv(table).encode())
         plots.save(plots.learning_curves(report.rows), folder / "curves")
@@ -216,18 +211,18 @@ def write(report: Report, folder: Path) -> None:
         with replacing(folder / "report.md") as file:
             file.write(text.encode())
         with replacing(folder / "report.html") as file:
-            file.write(page.html(report, folder).encode())
+            file.write(page.html(report, summary(report), folder).encode())
     except OSError as error:
         raise RunError(f"cannot write the report to {folder}: {error.strerror}.") from error
     print(text.partition("## Curves")[0].rstrip())
-    print(f"\nwritten to {folder}/: {', '.join(FILES)}, {', '.join(f'{name}.csv' for name in tables(report))}")
+    print(f"\nwritten to {folder}/: {', '.join(FILES)}, {', '.join(f'{name}.csv' for name in numbers)}")
     if contradicting := [note for note in report.notes if note.startswith(NONDETERMINISM)]:
         raise RunError(f"{contradicting[0]}. Find out why before you trust any of them.")
 
 
 def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
     """Every number of the report, by table."""
-    found: dict[str, list[dict[str, Any]]] = {
+    return {
         "results": [
             {"task": row.task, "method": row.method, "measure": MEASURES[row.measure], "seeds": len(row.runs)}
             | {"steps": int(max(run.steps[-1] for run in row.runs)), "figure": figure}
@@ -265,7 +260,6 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             for row in report.improvements
         ],
     }
-    return found
 
 
 def spread(estimate: Estimate) -> dict[str, Any]:

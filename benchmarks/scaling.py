@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from zoo.benchmarks.launchers import Local
-from zoo.benchmarks.runner import Runner
+from zoo.benchmarks.runner import Job, Runner
 from zoo.benchmarks.suite import Planned, planned_run
 
 
@@ -46,7 +46,7 @@ def one_after_another(runs: list[Planned], folder: Path) -> float:
     """Seconds."""
     begun = time.perf_counter()
     for run in runs:
-        command = [sys.executable, "-m", "zoo.cli", "run", *run.overrides, f"run_dir={folder / run.name}"]
+        command = [sys.executable, *Job(run, folder / run.name).command]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - begun

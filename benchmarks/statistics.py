@@ -5,7 +5,8 @@ says of ours: a verdict, which is that there are too few seeds wherever there ar
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,19 +62,29 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
     values = {name: float(function(scores)) for name, function in functions.items()}
     if len(scores) < LEAST_RUNS:
         return {name: Estimate(value, np.nan, np.nan) for name, value in values.items()}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), drawing(seed):
         warnings.simplefilter("ignore")  # of what rliable calls
         _, intervals = library.get_interval_estimates(
             {"": scores},
             lambda x: np.array([function(x) for function in functions.values()]),
             reps=reps,
             confidence_interval_size=CONFIDENCE,
-            random_state=np.random.RandomState(seed),
         )
     low, high = intervals[""]
     return {
         name: Estimate(values[name], *map(float, bounds)) for name, *bounds in zip(functions, low, high, strict=True)
     }
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """NumPy's global generator starts from a seed, and goes on afterwards as before: rliable draws from no other."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
 
 
 def improvement(ours: np.ndarray, others: np.ndarray, reps: int = 2_000, seed: int = 0) -> Estimate:

@@ -36,6 +36,17 @@ def test_intervals_of_the_mean_are_those_of_a_plain_stratified_bootstrap():
     assert found.high == pytest.approx(high, abs=1.0)
 
 
+def test_the_same_scores_have_the_same_intervals_and_nobody_elses_draws_change():
+    scores = RNG.normal(60, 30, (5, 4))
+    np.random.seed(7)
+    expected = np.random.random()
+    np.random.seed(7)
+    first = aggregates(scores, reps=50)
+    assert np.random.random() == expected
+    assert aggregates(scores, reps=50) == first
+    assert aggregates(scores, reps=50, seed=1) != first
+
+
 def test_intervals_cover_the_truth_at_their_nominal_rate():
     covered = 0
     for trial in range(100):
