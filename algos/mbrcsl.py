@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.datasets import Dataset
@@ -96,6 +96,8 @@ class MBRCSL(Agent):
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
         self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
+        nn.init.xavier_uniform_(self.actor[-1].weight, gain=0.01)
+        nn.init.zeros_(self.actor[-1].bias)
         self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
 
     @torch.no_grad()

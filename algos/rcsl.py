@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.envs import Spec
@@ -60,6 +60,8 @@ class RCSL(Agent):
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
         self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
+        nn.init.xavier_uniform_(self.actor[-1].weight, gain=0.01)
+        nn.init.zeros_(self.actor[-1].bias)
         self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
