@@ -11,7 +11,8 @@ believed.
 d_f is a mixture of data and rollouts, as each batch is. The sum over actions is estimated as in CQL, with actions of
 the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
 of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: a reshape there that is not assigned makes of the sum
-over 3 x 10 actions ten sums over three; here it is one sum, as the equation has it.
+over 3 x 10 actions ten sums over three; here it is one sum, as the equation has it. The actor's learning rate decays
+by updates, theirs by thousands of them.
 """
 
 import copy
@@ -61,6 +62,11 @@ class Config:
                 raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
         if not 0 < self.real_fraction < 1:
             raise ValueError(f"algo.real_fraction={self.real_fraction} must lie between 0 and 1")
+        if not 0 < round(self.real_fraction * self.batch_size) < self.batch_size:
+            raise ValueError(
+                f"algo.real_fraction={self.real_fraction} of algo.batch_size={self.batch_size} leaves no transition of "
+                "the data, or none of the model"
+            )
         if self.beta < 0:
             raise ValueError(f"algo.beta={self.beta} must be 0 or more")
 

@@ -59,9 +59,6 @@ class Config:
         for name in ("n_step", "train_every", "target_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
-        for name in ("epsilon", "exploration_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must lie between 0 and 1")
 
 
 class QNetwork(nn.Module):

@@ -38,7 +38,7 @@ class Config:
     width: int = 128  # of an embedding
     dropout: float = 0.1  # of embeddings, attention and what is added to the residual stream
     lr: float = 1e-4  # AdamW's learning rate
-    warmup: int = 10_000  # updates over which it grows from 0
+    warmup: int = 10_000  # updates over which it grows from 0; 0 leaves that out
     weight_decay: float = 1e-4  # times the weights and the learning rate, taken from the weights
     max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
     batch_size: int = 64  # windows an update
@@ -110,7 +110,7 @@ class DT(Agent):
                 nn.init.normal_(block.weight, std=0.02)
                 nn.init.zeros_(block.bias)
         self.optimizer = Adam(
-            self.parameters(), config.lr, config.warmup, warm_up, max_norm=config.max_norm,
+            self.parameters(), config.lr, config.warmup or None, warm_up, max_norm=config.max_norm,
             weight_decay=config.weight_decay, decoupled=True,
         )  # fmt: skip
         self.begin(0)
@@ -158,7 +158,8 @@ class DT(Agent):
         self.steps = 0
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
-        self.seen = [*self.seen, (self.normalizer(obs), action, self.goal.left(len(obs)))][1 - self.config.context :]
+        seen = [*self.seen, (self.normalizer(obs), action, self.goal.left(len(obs)))]
+        self.seen = seen[max(0, len(seen) + 1 - self.config.context) :]
         self.steps += 1
         self.goal.pay(reward)
 

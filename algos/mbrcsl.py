@@ -14,7 +14,8 @@ file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for
 
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
 shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:
-their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. Either way the
+their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. It is told
+observations normalized, and its weights do not decay (theirs by 1e-6). Either way the
 behaviour stays a blurred copy of the data's, which is what lets it go over from one episode to another: the longer it
 learns, the rarer are imagined episodes that beat the data. They end where the task's own rule says so; theirs never do.
 The policy is told returns in units of the largest and its weights do not decay; with returns as they are and a decay of
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.datasets import Dataset
@@ -34,7 +35,7 @@ from zoo.diffusion import DiffusionPolicy
 from zoo.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
 from zoo.envs import Spec
 from zoo.imagined import Imagined, Kept
-from zoo.nn import MLP, BoundedPolicy
+from zoo.nn import MLP, BoundedPolicy, near_zero_
 from zoo.optim import Adam
 from zoo.returns import ReturnToGo
 from zoo.run import Run
@@ -68,7 +69,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.return_scale is not None and not self.return_scale > 0:
             raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
-        for name in ("dynamics_epochs", "behavior_epochs", "diffusion_steps", "rollouts", "rollout_batch"):
+        for name in (
+            "dynamics_epochs", "behavior_epochs", "diffusion_steps", "rollouts", "rollout_batch", "rollout_rounds",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
 
@@ -95,9 +98,7 @@ class MBRCSL(Agent):
         )  # fmt: skip
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
-        self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
-        nn.init.xavier_uniform_(self.actor[-1].weight, gain=0.01)
-        nn.init.zeros_(self.actor[-1].bias)
+        self.actor = near_zero_(MLP(spec.obs_dim + 1, spec.action_dim, config.hidden))
         self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
 
     @torch.no_grad()

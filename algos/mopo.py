@@ -9,7 +9,8 @@ step, so that the return in the model bounds that in the world from below.
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
 Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of
-`zoo.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate.
+`zoo.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate. It decays by
+updates, theirs by thousands of them.
 """
 
 import copy
@@ -77,12 +78,16 @@ class MOPO(Agent):
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
+    def alpha(self) -> Tensor:
+        """The temperature, 1 at most as in the authors' code: `[]`."""
+        return self.log_alpha.detach().exp().clamp(max=1)
+
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The squared error of both critics, and their mean value."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs)
             next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)  # [B]
-            soft = next_q - self.log_alpha.exp() * next_log_prob
+            soft = next_q - self.alpha() * next_log_prob
             target = batch.reward + self.config.discount * ~batch.terminated * soft
         q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]
         return (q - target).square().mean(-1).sum(), q.detach().mean()
@@ -91,7 +96,7 @@ class MOPO(Agent):
         """L_pi, and log pi(a|s) `[B]`."""
         action, log_prob = self.actor.sample(batch.obs)
         q = self.critic(batch.obs, action).amin(0).squeeze(-1)
-        return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
+        return (self.alpha() * log_prob - q).mean(), log_prob.detach()
 
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
@@ -104,7 +109,7 @@ class MOPO(Agent):
         return {
             "critic_loss": critic_loss.detach(),
             "actor_loss": actor_loss.detach(),
-            "alpha": self.log_alpha.detach().exp(),
+            "alpha": self.alpha(),
             "entropy": -log_prob.mean(),
             "q": q,
         }

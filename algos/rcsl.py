@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.envs import Spec
-from zoo.nn import MLP, BoundedPolicy, Normalizer
+from zoo.nn import MLP, BoundedPolicy, Normalizer, near_zero_
 from zoo.optim import Adam
 from zoo.returns import ReturnToGo
 from zoo.run import Run
@@ -59,9 +59,7 @@ class RCSL(Agent):
         self.normalizer = Normalizer(spec.obs_shape)
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
-        self.actor = MLP(spec.obs_dim + 1, spec.action_dim, config.hidden)
-        nn.init.xavier_uniform_(self.actor[-1].weight, gain=0.01)
-        nn.init.zeros_(self.actor[-1].bias)
+        self.actor = near_zero_(MLP(spec.obs_dim + 1, spec.action_dim, config.hidden))
         self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:

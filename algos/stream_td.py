@@ -8,8 +8,9 @@ not act on. Every sample is learned from when it comes, once, and forgotten; ObG
 
 Observations and rewards are brought to the scale of their own history; what is foretold is in the rewards' own units.
 An evaluation says how far off the learned values are, frozen, on stretches of the stream: `value_error`, in standard
-deviations of the actual returns. Deviation from the authors' code: a truncated episode bootstraps from its last
-observation.
+deviations of the actual returns. Deviations from the authors' code: a truncated episode bootstraps from its last
+observation; a stream is cut into episodes (`zoo.envs.series`), at whose ends traces and the sum that scales rewards
+begin anew, and begins anywhere: theirs is one pass from the first row on.
 """
 
 from dataclasses import dataclass, field

@@ -5,9 +5,10 @@
     python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
 
 The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
-current task; it writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py --training`
-reads. The second feeds both agents the same stream from the same weights, within one episode and without the time
-feature, which theirs tells a step late. `speed.py streaming` has both speeds.
+current task, which ends its episodes where the zoo's do (classic tasks go on for 10,000 steps in their scripts); it
+writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py --training` reads. The second
+feeds both agents the same stream from the same weights, within one episode and without the time feature, which theirs
+tells a step late. `speed.py streaming` has both speeds.
 """
 
 import argparse

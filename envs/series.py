@@ -11,6 +11,7 @@ last column of the row after the one observed next, brought to [0, 1] over the f
 after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without goes on.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         header = np.loadtxt(path, str, delimiter=",", max_rows=1, ndmin=1)
         columns = [i for i, name in enumerate(header) if name != "date"]
+        if not columns:
+            raise ValueError("it has dates only.")
         rows = np.loadtxt(path, np.float64, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a table of numbers below one line of names: {error}") from error
@@ -86,5 +89,7 @@ def register(env_id: str) -> None:
     """Makes a series one of Gymnasium's environments. Raises ValueError where there is no such file."""
     if env_id not in gymnasium.registry:
         name = env_id.removeprefix(PREFIX)
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"env={env_id}: a series is named by letters, digits, ., _ and - only. Rename the file.")
         find(name)
         gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"name": name}, max_episode_steps=EPISODE)

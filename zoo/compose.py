@@ -175,12 +175,17 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "buffer_size": (lambda value: value >= 1, "be at least 1"),
     "learning_starts": (lambda value: value >= 0, "be 0 or more"),
     "hidden": (lambda value: all(width >= 1 for width in value), "hold widths of at least 1, such as [256,256]"),
+    "warmup": (lambda value: value >= 0, "be 0 or more"),
+    "epsilon": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
+    "exploration_fraction": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
+    "entropy_coef": (lambda value: value >= 0, "be 0 or more"),
 }
 
 
 def _check_ranges(config: Any) -> None:
     for field in dataclasses.fields(config):
-        name = "lr" if field.name.endswith("_lr") else field.name
+        kind = field.name.rpartition("_")[2]
+        name = kind if kind in ("lr", "hidden") else field.name
         value = getattr(config, field.name)
         if name in RANGES and not RANGES[name][0](value):
             raise UsageError(f"algo.{field.name}={value} must {RANGES[name][1]}.")

@@ -2,7 +2,7 @@
 
 Chua et al. 2018 (PETS, arXiv 1805.12114), Janner et al. 2019 (MBPO, arXiv 1906.08253); the networks, their training and
 its end are those of MOPO (Yu et al. 2020, arXiv 2005.13239) as OfflineRL-Kit has them, on which COMBO's and MBRCSL's
-experiments rest too.
+experiments rest too; but for the rest of an epoch that makes no whole batch, which is left out.
 
 Members are judged by the squared error on held-out transitions. By their likelihood they would train longer and fit the
 data better, but believe more of what lies outside it: in Point Maze, where nobody ran into certain walls, that there

@@ -95,6 +95,15 @@ def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Modul
     return network
 
 
+def near_zero_(network: nn.Sequential, gain: float = 0.01) -> nn.Sequential:
+    """Glorot's uniform weights times a gain and zero biases for the last layer, in place: outputs begin close to 0."""
+    last = network[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.xavier_uniform_(last.weight, gain)
+    nn.init.zeros_(last.bias)
+    return network
+
+
 def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
     """The last layer uniform in +-bound, the other layers' biases 0.1, in place.
 

@@ -90,7 +90,7 @@ class ReturnToGo(nn.Module):
         if not low - reach <= value <= high + reach:
             raise UsageError(
                 f"algo.target_return={value:g} is far outside the data, whose episodes return {low:.4g} to {high:.4g}: "
-                "no policy can have learned what it takes. Leave it out for the best of them."
+                "no policy can have learned what it takes. For the best of them: algo.target_return=null."
             )
         self.target.fill_(value)
         self.scale.fill_(scale or max(abs(low), abs(high)) or 1.0)

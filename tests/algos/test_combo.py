@@ -101,6 +101,12 @@ def test_updates_as_the_loops_do(agent, spec, make_batch):
         assert_close(member(agent.target_critic, m), reference.targets[m])
 
 
+@pytest.mark.parametrize("settings", [{"real_fraction": 0.001}, {"real_fraction": 0.5, "batch_size": 1}])
+def test_a_batch_without_data_or_without_the_model_is_refused(settings):
+    with pytest.raises(ValueError, match="leaves no transition of the data, or none of the model"):
+        Config(**settings)
+
+
 def test_half_of_a_batch_is_the_data_and_comes_first(pendulum_file, tmp_path, monkeypatch):
     batches, update = [], COMBO.update
     monkeypatch.setattr(COMBO, "update", lambda self, batch: (batches.append(batch), update(self, batch))[1])

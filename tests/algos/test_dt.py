@@ -68,7 +68,9 @@ def test_loss_is_the_mean_over_the_steps_there_are(agent, spec):
     torch.testing.assert_close(agent.actor_loss(batch._replace(inside=inside)), expected)
 
 
-def test_acts_step_by_step_as_it_would_on_whole_windows(agent, spec):
+@pytest.mark.parametrize("context", [1, 2, 5])
+def test_acts_step_by_step_as_it_would_on_whole_windows(spec, context):
+    agent = DT(spec, Config(**SMALL | {"context": context}))
     agent.goal.aim(3.0, torch.tensor([0.0, 4.0]))
     agent.normalizer.fit(torch.randn(100, 3) * 2 + 1)
     obs, reward = torch.randn(9, 2, 3), torch.randn(9, 2)
@@ -76,7 +78,7 @@ def test_acts_step_by_step_as_it_would_on_whole_windows(agent, spec):
     actions, left = [], [torch.full((2,), 3.0)]
     for t in range(9):
         actions.append(agent.act(obs[t]))
-        first = max(0, t - 4)  # the context is five steps
+        first = max(0, t + 1 - context)
         history = torch.stack([*actions[first:t], torch.zeros(2, 2)], 1)
         window = (agent.normalizer(obs[first : t + 1]).transpose(0, 1), history, torch.stack(left[first:], 1))
         timestep = torch.arange(first, t + 1).repeat(2, 1)
@@ -84,6 +86,16 @@ def test_acts_step_by_step_as_it_would_on_whole_windows(agent, spec):
             torch.testing.assert_close(actions[t], agent.policy(*window, timestep, dropout=0.0)[:, -1])
         agent.observe(obs[t], actions[t], reward[t])
         left.append(left[-1] - reward[t])
+
+
+def test_without_a_warm_up_it_learns_at_full_rate_from_the_first_update_on(spec):
+    for warmup, moved in ((0, 1.0), (4, 0.0)):
+        torch.manual_seed(0)
+        agent = DT(spec, Config(**SMALL | {"warmup": warmup, "lr": 1e-3, "weight_decay": 0.0}))
+        before = agent.to_action.weight.detach().clone()
+        agent.update(windows(spec))
+        # Adam's first step is the learning rate, but where a gradient is tiny
+        torch.testing.assert_close((agent.to_action.weight - before).abs().median().item(), moved * 1e-3)
 
 
 def test_what_comes_after_an_episodes_end_is_not_learned_from(agent, spec):

@@ -150,6 +150,9 @@ def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path
         ("algo.dynamics_lr=1e12", "the dynamics model diverged"),
         ("algo.elites=8", "algo.elites=8 must lie between 1 and algo.members=7"),
         ("algo.rollouts=0", "algo.rollouts=0 must be at least 1"),
+        ("algo.rollout_rounds=0", "algo.rollout_rounds=0 must be at least 1"),
+        ("algo.behavior_hidden=[0]", "algo.behavior_hidden=[0] must hold widths of at least 1"),
+        ("algo.dynamics_hidden=[8,8,8,0]", "algo.dynamics_hidden=[8, 8, 8, 0] must hold widths of at least 1"),
         ("algo.target_return=1e9", "far outside the data"),
     ],
 )

@@ -1,6 +1,7 @@
 """MOPO against a plain implementation, and the rollouts that it learns from."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -19,8 +20,10 @@ def agent(spec) -> MOPO:
     return MOPO(spec, Config(**SMALL), decay_steps=10)
 
 
-def test_updates_as_soft_actor_critic_written_out_does(agent, spec, make_batch):
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_updates_as_soft_actor_critic_written_out_does(agent, spec, make_batch, temperature):
     agent = agent.double()
+    agent.log_alpha.data.fill_(math.log(temperature))
     low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
     policy, (log_alpha,) = leaves(agent.actor.parameters()), leaves([agent.log_alpha])
     critics, targets = ([member(net, m) for m in (0, 1)] for net in (agent.critic, agent.target_critic))
@@ -46,12 +49,12 @@ def test_updates_as_soft_actor_critic_written_out_does(agent, spec, make_batch):
         torch.manual_seed(seed)
         with torch.no_grad():
             next_action, next_log_prob = draw(batch.next_obs)
-            soft = least(targets, batch.next_obs, next_action) - log_alpha.exp() * next_log_prob
+            soft = least(targets, batch.next_obs, next_action) - log_alpha.exp().clamp(max=1) * next_log_prob
             target = batch.reward + 0.99 * (1 - batch.terminated.double()) * soft
         inputs = torch.cat([batch.obs, batch.action], 1)
         step(critic_adam, sum(((forward(net, inputs)[:, 0] - target) ** 2).mean() for net in critics))
         action, log_prob = draw(batch.obs)
-        step(actor_adam, (log_alpha.exp().detach() * log_prob - least(critics, batch.obs, action)).mean())
+        step(actor_adam, (log_alpha.exp().detach().clamp(max=1) * log_prob - least(critics, batch.obs, action)).mean())
         decay.step()
         step(alpha_adam, -(log_alpha * (log_prob.detach() - 2)).mean())
         for old, new in zip(targets, critics, strict=True):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from zoo.algos import mbrcsl
+from zoo.algos.mbrcsl import MBRCSL
 from zoo.algos.rcsl import RCSL, Config, ReturnBatch
 from zoo.datasets import Arrays, Dataset
 from zoo.errors import UsageError
@@ -21,6 +23,15 @@ def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, netw
     inputs = np.concatenate([obs.numpy(), left.numpy()[:, None] / 10], 1)
     expected = np.square(network(agent.actor, inputs) - action.numpy()).mean()
     np.testing.assert_allclose(float(agent.actor_loss(ReturnBatch(obs, action, left)).detach()), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("agent_class", "config"), [(RCSL, Config()), (MBRCSL, mbrcsl.Config())])
+def test_begins_close_to_no_action_whatever_it_is_asked_for(spec, agent_class, config):
+    last = agent_class(spec, config).actor[-1]
+    assert not last.bias.any()
+    bound = 0.01 * (6 / (1024 + 2)) ** 0.5  # Glorot's, times the gain
+    assert 0.9 * bound < last.weight.abs().max() <= bound
+    np.testing.assert_allclose(last.weight.std().item(), bound / 3**0.5, rtol=0.05)
 
 
 def test_return_to_go_is_a_sum_to_the_end_of_the_episode(spec):

@@ -69,6 +69,7 @@ def test_the_series_that_is_shipped_is_what_its_docstring_says():
     [
         (None, "there is no mine.csv here. The zoo has hopper."),
         ("a,b\n1,2\n3,x\n4,5\n", "is not a table of numbers"),
+        ("date\n2020\n2021\n2022\n", "it has dates only"),
         ("a,b\n1,2\n", "must have three rows or more"),
         ("a,b\n1,2\n3,nan\n4,5\n", "all of numbers that are finite"),
     ],
@@ -79,6 +80,16 @@ def test_a_file_that_is_no_series_is_refused_in_one_line(here, capsys, content, 
     assert main(["run", "algo=stream_td", "env=series/mine", "steps=10", "logger=none"]) == 2
     err = capsys.readouterr().err
     assert says in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["my data", "sub/x"])
+def test_a_name_that_cannot_be_an_environments_is_refused_in_one_line(here, capsys, name):
+    (here / name).parent.mkdir(exist_ok=True)
+    (here / f"{name}.csv").write_text("a,b\n1,2\n3,4\n4,5\n")
+    assert main(["run", "algo=stream_td", f"env='series/{name}'", "steps=10", "logger=none"]) == 2
+    err = capsys.readouterr().err
+    assert "is named by letters, digits, ., _ and - only" in err
     assert len(err.splitlines()) == 1
 
 
