@@ -3,6 +3,9 @@
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
     python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
 
+Their behaviour learns for hours. If it was interrupted, their own flag `--load_dynamics_path logs/.../dynamics/model`,
+`--behavior logs/.../diffusion/checkpoint/policy.pth` and `--behavior_epoch` with the epochs that are left go on.
+
 Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
 transitions are learned from and the same episodes are played. Whatever else they import and do not use is left out.
 Writes one row for the policy that they end with, and prints each stage's time.
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a checkout of github zhaoyizhou1123/mbrcsl")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
+    parser.add_argument("--behavior", type=Path, help="their checkpoint of a behaviour that is to learn on")
     parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
     args, theirs = parser.parse_known_args()
     torch.set_num_threads(1)
@@ -134,11 +138,17 @@ def main() -> None:
             super().__init__(*given, **settings)
             trainers.append(self)
 
-    script.RcslPolicyTrainer = Kept
+    class LearnsOn(script.DiffusionPolicyTrainer):
+        def train(self) -> Any:
+            if args.behavior is not None:
+                self.policy.load_state_dict(torch.load(args.behavior, weights_only=True))
+            return super().train()
+
+    script.RcslPolicyTrainer, script.DiffusionPolicyTrainer = Kept, LearnsOn
     script.create_env_dataset = lambda args: (Adapter(), trajectories())
     script.PointMazeObsWrapper = lambda env: env
     for name, owner in (
-        ("dynamics", script.EnsembleDynamics), ("behaviour", script.DiffusionPolicyTrainer), ("policy", Kept),
+        ("dynamics", script.EnsembleDynamics), ("behaviour", LearnsOn), ("policy", Kept),
     ):  # fmt: skip
         owner.train = timed(name, owner.train)
     timed("everything", script.train)(script.get_args())
