@@ -9,8 +9,10 @@ import csv
 import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from zoo import checkpoint
 from zoo.compose import compose, takes_data
@@ -18,7 +20,7 @@ from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest
 from zoo.execute import label
 
-STEPS = ("step", "_step", "global_step", "time/total_timesteps", "total_timesteps", "timesteps")
+STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps", "timesteps", "_step")
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
 SCORES = ("score", "d4rl_normalized_score", "eval/d4rl_normalized_score", "eval/normalized_score_mean")
 EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # of training
@@ -37,20 +39,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="what it was set, as for zoo run")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of runs")
     parser.add_argument("--column", help="of returns or scores, where it has a name of its own")
+    parser.add_argument("--steps-column", help="of a CSV file, where it has a name of its own")
     args = parser.parse_intermixed_args(arguments)
-    print(f"written to {take(args.file, args.peer, args.overrides, args.dir, args.column)}/")
+    print(f"written to {take(args.file, args.peer, args.overrides, args.dir, args.column, args.steps_column)}/")
     return 0
 
 
-def take(file: Path, peer: str, overrides: list[str], folder: Path, column: str | None = None) -> Path:
+def take(
+    file: Path,
+    peer: str,
+    overrides: list[str],
+    folder: Path,
+    column: str | None = None,
+    steps_column: str | None = None,
+) -> Path:
     """Writes another library's run as one of the zoo's is, as far as it is known.
 
     Args:
         file: its results.
         peer: its library.
-        overrides: what it was set.
+        overrides: what it was set; where `steps` is not among them, it has as many as the file tells of.
         folder: of the runs.
-        column: that holds returns or scores; None where it has one of the usual names.
+        column, steps_column: that hold returns or scores, and steps; None where they have one of the usual names.
 
     Returns:
         The run's folder.
@@ -59,20 +69,26 @@ def take(file: Path, peer: str, overrides: list[str], folder: Path, column: str 
         UsageError: there are no results to be read, or the run is there already.
     """
     config, algorithm, settings = compose(overrides)
-    steps, returns = curve(file, config.env, column)
+    told = any(one.partition("=")[0] == "steps" for one in overrides)
+    name, steps, returns = curve(file, config.env, column, steps_column, config.steps if told else None)
     data = takes_data(config, algorithm)
     run_dir = folder / f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}"
     if run_dir.exists():
         raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
-    settings["steps"] = int(steps[-1])
+    settings["steps"] = config.steps if told else int(steps[-1])
     record = {
         "status": "finished",
-        "peer": peer,
-        "source": {"file": file.name, "column": column, "sha256": digest(file)},
+        "peer": f"{peer}, training episodes" if name in EPISODES else peer,
+        "source": {"file": file.name, "column": name, "sha256": digest(file)},
         "config": settings,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
     } | ({"dataset": {"name": config.dataset, "fingerprint": None}} if data else {})
-    run_dir.mkdir(parents=True)
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
+    with checkpoint.replacing(run_dir / "config.yaml") as out:
+        out.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
     with checkpoint.replacing(run_dir / "evaluations.csv") as out:
         rows = ["step,return_mean,score"]
         for step, value in zip(steps, returns, strict=True):
@@ -89,8 +105,19 @@ def digest(file: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def curve(file: Path, env: EnvConfig, column: str | None) -> tuple[np.ndarray, np.ndarray]:
+def curve(
+    file: Path, env: EnvConfig, column: str | None = None, steps_column: str | None = None, total: int | None = None
+) -> tuple[str, np.ndarray, np.ndarray]:
     """Steps and returns of a run's evaluations; of the episodes it trained on where it tells of no evaluation.
+
+    Args:
+        file: its results.
+        env: what it was run on.
+        column, steps_column: where they have names of their own.
+        total: the run's steps; None for the last of the file, to two digits: runs end with an episode, none alike.
+
+    Returns:
+        The column that was read, steps, returns.
 
     Raises:
         UsageError: there are none to be found.
@@ -101,8 +128,8 @@ def curve(file: Path, env: EnvConfig, column: str | None) -> tuple[np.ndarray, n
         elif file.suffix == ".npz":
             table = of_npz(file)
         else:
-            table = of_csv(file)
-    except (OSError, ValueError, KeyError, StopIteration) as error:
+            table = of_csv(file, steps_column)
+    except (OSError, ValueError, KeyError, StopIteration, OverflowError, BadZipFile) as error:
         raise UsageError(f"{file} cannot be read as results: {error}.") from error
     known = (column,) if column else RETURNS + SCORES + EPISODES
     name = next((name for name in known if name in table), None)
@@ -116,13 +143,15 @@ def curve(file: Path, env: EnvConfig, column: str | None) -> tuple[np.ndarray, n
         if env.expert_score is None or env.random_score is None:
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
         values = env.random_score + values / 100 * (env.expert_score - env.random_score)
-    return averaged(steps, values) if name in EPISODES else (steps, values)
+    if name in EPISODES:
+        steps, values = averaged(steps, values, total or int(float(f"{steps[-1]:.1e}")))
+    return name, steps, values
 
 
-def averaged(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each of so many equal parts of a run."""
-    ends = np.linspace(0, steps[-1], PARTS + 1)[1:].astype(int)
-    parts = np.searchsorted(ends, steps)
+def averaged(steps: np.ndarray, values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each of so many equal parts of a run of `total` steps; what ends after it counts in the last."""
+    ends = np.linspace(0, total, PARTS + 1)[1:].astype(int)
+    parts = np.searchsorted(ends, steps).clip(max=PARTS - 1)
     filled = np.unique(parts)
     return ends[filled], np.array([values[parts == part].mean() for part in filled])
 
@@ -130,7 +159,7 @@ def averaged(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 Table = dict[str, tuple[np.ndarray, np.ndarray]]  # steps and values of each column
 
 
-def of_csv(file: Path) -> Table:
+def of_csv(file: Path, steps_column: str | None = None) -> Table:
     """A CSV file; of `monitor.csv` the steps are the sum of the episodes' lengths."""
     with file.open(newline="") as lines:
         start = lines.readline()
@@ -142,9 +171,12 @@ def of_csv(file: Path) -> Table:
     if start.startswith("#"):
         steps = np.cumsum([int(row["l"]) for row in rows])
     else:
-        name = next((name for name in STEPS if name in rows[0]), None)
+        known = (steps_column,) if steps_column else STEPS
+        name = next((name for name in known if name in rows[0]), None)
         if name is None:
-            raise ValueError(f"it has no column of steps, such as {', '.join(STEPS[:3])}")
+            raise ValueError(
+                f"it has no column of steps, such as {', '.join(known[:3])}. Name one: --steps-column NAME"
+            )
         steps = np.array([int(float(row[name])) if row[name] else -1 for row in rows])
     table: Table = {}
     for column in rows[0]:

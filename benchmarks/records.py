@@ -29,6 +29,7 @@ FIGURES = ("final", "best", "area")
 MEASURES = {"score": "normalized score", "return_mean": "return", "value_error": "value error"}
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
+LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
 METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs")  # settings that make one method another
 
 
@@ -104,7 +105,7 @@ class Result:
         """`final`, `best` or `area`."""
         measure = measure or self.measure
         values = self.columns[measure]
-        best = values.min() if measure == "value_error" else values.max()
+        best = values.min() if measure in LEAST_IS_BEST else values.max()
         return float({"final": values[-1], "best": best, "area": values.mean()}[name])
 
     @property
@@ -122,11 +123,12 @@ class Result:
 
     @property
     def identity(self) -> str:
-        """Digest of all that decides what the run gives."""
-        settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE}
+        """Digest of all that decides what the run gives, to the last bit."""
+        settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware")]
         data = (self.record.get("dataset") or {}).get("fingerprint")
-        return hashlib.sha256(json.dumps([settings, code, data], sort_keys=True).encode()).hexdigest()
+        cut = "resumed" in self.record and not data  # not all simulators can be put back in the middle of an episode
+        return hashlib.sha256(json.dumps([settings, code, data, cut], sort_keys=True).encode()).hexdigest()
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -140,7 +142,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def read(folder: Path) -> tuple[list[Result], list[str]]:
     """The finished runs below a folder, named and each once; and what is to be said of the others, a line each."""
     results, notes = [], []
-    for run_dir in sorted({path.parent for path in folder.rglob("*") if path.name in FILES}):
+    holding: dict[Path, set[str]] = defaultdict(set)
+    for path in folder.rglob("*"):
+        if path.name in FILES:
+            holding[path.parent].add(path.name)
+    runs = {place for place, names in holding.items() if "run.json" in names}
+    for run_dir in sorted(holding):
+        if not runs.isdisjoint(run_dir.parents):
+            continue  # what a logger keeps inside of a run
         found = read_run(run_dir)
         if isinstance(found, Result):
             results.append(found)
@@ -155,8 +164,8 @@ def read_run(run_dir: Path) -> Result | str:
         record = json.loads((run_dir / "run.json").read_text())
         if record["status"] != "finished":
             return f"it is {record['status']}, not finished"
-        with (run_dir / "evaluations.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        text = (run_dir / "evaluations.csv").read_text()
+        rows = list(csv.DictReader(text.splitlines()))
         steps = np.array([int(row["step"]) for row in rows])
         columns = {
             name: np.array([float(row[name] or "nan") for row in rows])
@@ -165,7 +174,10 @@ def read_run(run_dir: Path) -> Result | str:
         }
         result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        due = int(result.config["steps"]) + int(result.config["online_steps"])
+        if not text.endswith("\n") or (steps[-1] < due and not result.peer):
+            raise ValueError(f"its evaluations end at {steps[-1]:,} of {due:,} steps")
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
 
@@ -190,21 +202,21 @@ def named(results: Sequence[Result]) -> list[Result]:
     for result in results:
         by_task[_task(result)].append(result)
     results = []
-    for task, found in by_task.items():
+    for found in by_task.values():  # one short name may stand for several environments or datasets
+        ids = {result.config["env"]["id"] for result in found}
         data = {(result.record.get("dataset") or {}).get("fingerprint") for result in found} - {None}
-        alike = len(data) < 2  # else one short name stands for several datasets
-        results += [replace(r, task=task if alike else _task(r, str)) for r in found]
+        results += [replace(r, task=_task(r, whole_env=len(ids) > 1, whole_data=len(data) > 1)) for r in found]
     alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in results:
         alike_but_for[result.peer, result.algo, str(result.config.get("preset"))].append(result)
     return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
 
 
-def _task(result: Result, name: Any = short) -> str:
-    parts = [result.env]
+def _task(result: Result, whole_env: bool = False, whole_data: bool = False) -> str:
+    parts = [str(result.config["env"]["id"]) if whole_env else result.env]
     if result.dataset:
-        mixture = parse_mixture(result.dataset)
-        parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + name(part) for share, part in mixture))
+        mixture = [(share, part if whole_data else short(part)) for share, part in parse_mixture(result.dataset)]
+        parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + part for share, part in mixture))
     if corruption := result.corruption:
         parts.append(corruption["name"])
         parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]
@@ -218,7 +230,8 @@ def _method(result: Result, others: Iterable[Result]) -> str:
         result: a run.
         others: all runs of the same algorithm and preset, itself among them.
     """
-    usual, preset = defaults(result.algo, environment(result.config)), result.config.get("preset")
+    preset = result.config.get("preset")
+    usual = defaults(result.algo, environment(result.config), _preset(result))
     by_task: dict[str, list[Result]] = defaultdict(list)
     for other in others:
         by_task[other.task].append(other)
@@ -226,7 +239,7 @@ def _method(result: Result, others: Iterable[Result]) -> str:
     for key, value in sorted(result.settings.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
         changed = (key, value) not in usual.items()
-        if (varies and (changed or preset)) or (changed and not preset and key.startswith(("algo.", "sampler."))):
+        if changed and (varies or key.startswith(("algo.", "sampler."))):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")
@@ -238,11 +251,19 @@ def environment(config: dict[str, Any]) -> str:
     return name if name in environments() else str(config["env"]["id"])
 
 
+def _preset(result: Result) -> tuple[str, ...]:
+    """A run's preset, and what its settings depend on besides algorithm and environment, as overrides."""
+    if not (preset := result.config.get("preset")):
+        return ()
+    given = {"preset": preset, "dataset": result.dataset, "corruption": (result.corruption or {}).get("name")}
+    return tuple(as_overrides({key: value for key, value in given.items() if value}))
+
+
 @cache
-def defaults(algo: str, env: str) -> dict[str, Any]:
-    """All settings as they are where nothing else is asked for, flat; none of what the zoo does not have."""
+def defaults(algo: str, env: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All settings as they are where nothing but that is asked for, flat; none of what the zoo does not have."""
     try:
-        return flat(compose([f"algo={algo}", f"env={env}"])[2])
+        return flat(compose([f"algo={algo}", f"env={env}", *more])[2])
     except UsageError:
         return {}
 
@@ -254,23 +275,26 @@ def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Res
         groups[result.task, result.method, result.seed].append(result)
     kept = []
     for (task, method, seed), found in groups.items():
-        places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
         same: dict[str, list[Result]] = defaultdict(list)
         for result in found:
             same[result.identity].append(result)
-        if any(map(_differ, same.values())):
+        for contradicting in filter(_differ, same.values()):
+            places = ", ".join(str(result.dir.relative_to(folder)) for result in contradicting)
             notes.append(f"{NONDETERMINISM} {method} on {task}, seed {seed}: {places} are left out")
+            found = [result for result in found if result.identity != contradicting[0].identity]
+        if not found:
             continue
-        if len(found) > 1 and _differ(found):
+        places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
+        if _differ(found):
             notes.append(f"{method} on {task}, seed {seed} was run more than once ({places}): the last one counts")
         kept.append(max(found, key=lambda result: str(result.record.get("ended", ""))))
     return kept
 
 
 def _differ(results: Sequence[Result]) -> bool:
-    first, *others = results
+    first, *others = ({"step": result.steps, **result.columns} for result in results)
     return any(
-        not np.array_equal(first.steps, other.steps)
-        or not np.array_equal(first.columns["return_mean"], other.columns["return_mean"])
+        first.keys() != other.keys()
+        or not all(np.array_equal(first[name], other[name], equal_nan=True) for name in first)
         for other in others
     )

@@ -26,7 +26,7 @@ from zoo.execute import label
 from zoo.provenance import code_version
 from zoo.registry import Algorithm, folder
 
-ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result
+ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Planned:
         overrides: what it is started with.
         settings: all of them, resolved.
         id: digest of the settings, of the code and of the dataset's content.
+        code: digest of the code that it was planned with.
         missing: the datasets that are not at hand.
     """
 
@@ -45,6 +46,7 @@ class Planned:
     overrides: tuple[str, ...]
     settings: dict[str, Any]
     id: str
+    code: str
     missing: tuple[str, ...] = ()
 
     @property
@@ -105,10 +107,11 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
         parts = [part for _, part in parse_mixture(config.dataset)]
         missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
         content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
-    known = json.dumps([settings, code_version(algorithm), content], sort_keys=True)
+    code = code_version(algorithm)
+    known = json.dumps([settings, code, content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
     name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{digest[:8]}"
-    return Planned(name, overrides, settings, digest, missing)
+    return Planned(name, overrides, settings, digest, code, missing)
 
 
 @cache

@@ -24,15 +24,15 @@ def write(path, header, *rows):
 def test_progress_of_stable_baselines3_has_rows_without_an_evaluation(tmp_path):
     header = ["rollout/ep_rew_mean", "time/total_timesteps", "eval/mean_reward", "time/fps"]
     file = write(tmp_path / "progress.csv", header, [1.5, 100, "", 9], ["", 200, 7.5, ""], [2.5, 300, "", 9])
-    steps, returns = curve(file, HOPPER, None)
+    _, steps, returns = curve(file, HOPPER)
     assert (steps.tolist(), returns.tolist()) == ([200], [7.5])
-    _, named = curve(file, HOPPER, "time/fps")
+    _, _, named = curve(file, HOPPER, "time/fps")
     assert named.tolist() == [9, 9]
 
 
 def test_normalized_scores_of_corl_become_returns(tmp_path):
     file = write(tmp_path / "wandb.csv", ["_step", "d4rl_normalized_score"], [5000, 0.0], [10000, 100.0])
-    steps, returns = curve(file, HOPPER, None)
+    _, steps, returns = curve(file, HOPPER)
     assert steps.tolist() == [5000, 10000]
     np.testing.assert_allclose(returns, [HOPPER.random_score, HOPPER.expert_score])
 
@@ -40,7 +40,7 @@ def test_normalized_scores_of_corl_become_returns(tmp_path):
 def test_a_monitor_file_counts_steps_by_its_episodes_and_averages_them_over_parts_of_the_run(tmp_path):
     lines = ['#{"t_start": 0}', "r,l,t"] + [f"{i}.0,10,0.1" for i in range(40 * PARTS)]
     (tmp_path / "monitor.csv").write_text("\n".join(lines))
-    steps, returns = curve(tmp_path / "monitor.csv", HOPPER, None)
+    _, steps, returns = curve(tmp_path / "monitor.csv", HOPPER)
     assert steps.tolist() == [400 * (i + 1) for i in range(PARTS)]
     expected = [np.mean(range(40 * i, 40 * (i + 1))) for i in range(PARTS)]
     np.testing.assert_allclose(returns, expected)
@@ -49,7 +49,7 @@ def test_a_monitor_file_counts_steps_by_its_episodes_and_averages_them_over_part
 def test_evaluations_npz_are_averaged_over_episodes(tmp_path):
     results = np.arange(6.0).reshape(3, 2)
     np.savez(tmp_path / "evaluations.npz", timesteps=np.array([1, 2, 3]), results=results)
-    steps, returns = curve(tmp_path / "evaluations.npz", HOPPER, None)
+    _, steps, returns = curve(tmp_path / "evaluations.npz", HOPPER)
     assert (steps.tolist(), returns.tolist()) == ([1, 2, 3], [0.5, 2.5, 4.5])
 
 
@@ -61,12 +61,24 @@ def test_an_array_that_would_run_code_is_refused(tmp_path, capsys):
     assert not (tmp_path / "d").exists()
 
 
+def test_a_half_written_archive_and_a_folder_that_is_a_file_are_refused(tmp_path, capsys):
+    (tmp_path / "evaluations.npz").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "x.csv").write_text("step,return_mean\n1,2\n")
+    for file, folder, says in (
+        ("evaluations.npz", "d", "cannot be read as results"),
+        ("x.csv", "x.csv", "cannot make"),
+    ):
+        given = ["bench", "import-peer", str(tmp_path / file), "SB3", "--dir", str(tmp_path / folder)]
+        assert main([*given, "algo=sac", "env=hopper"]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_tensorboard_events_of_cleanrl_are_the_episodes_it_trained_on(tmp_path):
     writer = SummaryWriter(str(tmp_path / "runs" / "Hopper__sac__1"))
     for step in range(1, 101):
         writer.add_scalar("charts/episodic_return", step, step * 10)
     writer.close()
-    steps, returns = curve(tmp_path / "runs", HOPPER, None)
+    _, steps, returns = curve(tmp_path / "runs", HOPPER)
     assert steps.tolist() == [50 * (i + 1) for i in range(PARTS)]
     np.testing.assert_allclose(returns, [5 * i + 3 for i in range(PARTS)])
 
@@ -86,16 +98,46 @@ def test_an_imported_run_stands_in_the_report_as_its_librarys(tmp_path, capsys):
     assert "| sac (SB3) | 1 | 20 | 300.0 |" in capsys.readouterr().out
 
 
+def test_steps_of_the_run_count_and_not_the_rows_of_a_logger(tmp_path):
+    rows = [[i, 200 * i, 1.0] for i in range(1, 41)]
+    file = write(tmp_path / "wandb.csv", ["_step", "global_step", "charts/episodic_return"], *rows)
+    name, steps, _ = curve(file, HOPPER)
+    assert (name, steps[-1]) == ("charts/episodic_return", 8000)
+    assert curve(file, HOPPER, steps_column="_step")[1][-1] == 40
+
+
+def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for seed, length in enumerate((97, 101, 103)):
+        lines = ['#{"t_start": 0}', "r,l,t"] + [f"{seed}.0,{length},0.1" for _ in range(100_000 // length)]
+        (tmp_path / "monitor.csv").write_text("\n".join(lines))
+        given = ["bench", "import-peer", str(tmp_path / "monitor.csv"), "SB3", "--dir", str(runs), "algo=ppo"]
+        assert main([*given, "env=cartpole", f"seed={seed}", *(["steps=100000"] * (seed == 0))]) == 0
+    results, notes = read(runs)
+    assert not notes
+    assert {result.method for result in results} == {"ppo (SB3, training episodes)"}
+    assert [result.steps.tolist() for result in results] == [[5000 * (i + 1) for i in range(PARTS)]] * 3
+    assert json.loads((results[0].dir / "run.json").read_text())["source"]["column"] == "r"
+    assert main(["report", str(runs)]) == 0
+    assert "| ppo (SB3, training episodes) | 3 | 100,000 | 1.0 [-1.5, 3.5] |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "given", "says"),
     [
         ("step,reward\n1,2\n", ["algo=sac", "env=hopper"], "Name one: --column NAME"),
         ("step,reward\n1,2\n", ["algo=sac", "env=hopper", "--column", "rewards"], "Nearest: reward."),
-        ("when,return_mean\n1,2\n", ["algo=sac", "env=hopper"], "no column of steps, such as step"),
+        ("when,return_mean\n1,2\n", ["algo=sac", "env=hopper"], "no column of steps, such as global_step"),
         ("", ["algo=sac", "env=hopper"], "it has no rows"),
         ("step,score\n1,2\n", ["algo=sac", "env=reacher", "env.expert_score=null"], "no reference scores to undo them"),
         ("step,return_mean\n1,2\n", ["algo=sacc", "env=hopper"], "Nearest: sac"),
         (None, ["algo=sac", "env=hopper"], "cannot be read as results"),
+        ("step,return_mean\ninf,2\n", ["algo=sac", "env=hopper"], "cannot be read as results"),
+        (
+            "step,return_mean\n1,2\n",
+            ["algo=sac", "env=hopper", "--steps-column", "t"],
+            "no column of steps, such as t.",
+        ),
     ],
 )
 def test_what_holds_no_results_is_refused(tmp_path, capsys, text, given, says):

@@ -69,6 +69,8 @@ def test_final_best_and_area_are_kept_apart(run, tmp_path):
         ("algo=bc env=hopper algo.top_fraction=0.1 compile=true", "hopper, demo", "bc, top_fraction=0.1"),
         ("algo=iql env=hopper corruption=random-obs corruption.rate=0.5", "hopper, demo, random-obs, rate=0.5", "iql"),
         ("algo=stream_ac env=hopper preset=stream-barrier", "hopper", "stream_ac, stream-barrier"),
+        ("algo=riql env=hopper preset=paper corruption=random-obs", "hopper, demo, random-obs", "riql, paper"),
+        ("algo=iql env=hopper preset=paper algo.beta=99", "hopper, demo", "iql, paper, beta=99.0"),
     ],
 )
 def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, tmp_path, overrides, task, method):
@@ -95,6 +97,12 @@ def test_datasets_of_one_short_name_are_told_apart(run, tmp_path):
     assert {result.task for result in read(tmp_path)[0]} == {"hopper, D4RL/hopper/medium-v2", "hopper, medium"}
 
 
+def test_environments_of_one_short_name_are_told_apart(run, tmp_path):
+    run("a", "algo=sac env=Hopper-v4", [1.0])
+    run("b", "algo=sac env=hopper", [1.0])
+    assert {result.task for result in read(tmp_path)[0]} == {"Hopper-v4", "Hopper-v5"}
+
+
 def test_the_command_of_a_run_gives_its_settings_again(run, tmp_path):
     given = "algo=riql env=hopper sampler=advantage corruption=random-obs corruption.rate=0.2 preset=paper seed=3"
     run("a", f"{given} dataset=medium-replay algo.hidden=[8,8] steps=7", [1.0])
@@ -115,6 +123,34 @@ def test_the_same_run_with_another_result_is_nondeterminism_and_never_averaged(r
     (row, *_) = table(tmp_path, "results")
     assert (row["seeds"], float(row["value"])) == ("1", 20)
     assert "nondeterminism" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_what_may_differ_to_the_last_bit_is_no_nondeterminism(run, tmp_path):
+    run("a", "algo=ppo env=cartpole", [10.0], ended="2026-01-01")
+    run("resumed", "algo=ppo env=cartpole", [11.0], resumed="2026-01-02", ended="2026-01-02")
+    run("threads", "algo=ppo env=cartpole threads=2", [12.0], ended="2026-01-03")
+    (result,), (note,) = read(tmp_path)
+    assert result.figure("final") == 12
+    assert "was run more than once" in note
+
+
+def test_nondeterminism_is_looked_for_in_every_figure_and_leaves_other_code_alone(run, tmp_path):
+    for name, error in (("a", 0.04), ("b", 0.9)):
+        folder = run(name, "algo=stream_td env=series/hopper steps=10", [1.0])
+        (folder / "evaluations.csv").write_text(f"step,return_mean,value_error\n10,1.0,{error}\n")
+    run("new", "algo=stream_td env=series/hopper steps=10", [1.0], code="newer")
+    (result,), (note,) = read(tmp_path)
+    assert result.dir.name == "new"
+    assert note.startswith("nondeterminism")
+    assert "a, b are left out" in note
+
+
+def test_what_a_logger_keeps_inside_of_a_run_is_not_taken_for_one(run, tmp_path):
+    inside = run("a", "algo=ppo env=cartpole", [10.0]) / "wandb" / "run-1" / "files"
+    inside.mkdir(parents=True)
+    (inside / "config.yaml").write_text("x: 1")
+    results, notes = read(tmp_path)
+    assert (len(results), notes) == (1, [])
 
 
 def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, tmp_path):
@@ -138,6 +174,12 @@ def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, t
         (lambda d: (d / "evaluations.csv").unlink(), "half-written"),
         (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n"), "half-written"),
         (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n5,1e"), "half-written"),
+        (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n1000000,10.0,"), "half-written"),
+        (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n1000000,1"), "half-written"),
+        (
+            lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n9,10.0,\n"),
+            "end at 9 of 1,000,000 steps",
+        ),
         (lambda d: (d / "run.json").write_text('{"status": "interrupted"}'), "it is interrupted, not finished"),
     ],
 )
