@@ -147,9 +147,8 @@ def main() -> None:
     script.RcslPolicyTrainer, script.DiffusionPolicyTrainer = Kept, LearnsOn
     script.create_env_dataset = lambda args: (Adapter(), trajectories())
     script.PointMazeObsWrapper = lambda env: env
-    for name, owner in (
-        ("dynamics", script.EnsembleDynamics), ("behaviour", LearnsOn), ("policy", Kept),
-    ):  # fmt: skip
+    stages: list[tuple[str, Any]] = [("dynamics", script.EnsembleDynamics), ("behaviour", LearnsOn), ("policy", Kept)]
+    for name, owner in stages:
         owner.train = timed(name, owner.train)
     timed("everything", script.train)(script.get_args())
     judge(trainers[-1].policy, float(trainers[-1].goal), args.seed, args.episodes, args.out)

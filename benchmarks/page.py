@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +38,10 @@ def html(report: "Report", summary: str, folder: Path) -> str:
             for row in report.improvements
         ],
     }
-    text = json.dumps(data).replace("</", "<\\/")  # a script ends at the first </script>, wherever that stands
-    template = TEMPLATE.read_text().replace("{{title}}", title.replace("<", "&lt;"))
-    return template.replace("{{data}}", text).replace("{{plotly}}", get_plotlyjs())
+    # a script ends at the first </script> and not before the last of some <!--, wherever they stand
+    parts = {"title": escape(title), "plotly": get_plotlyjs()}
+    parts["data"] = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], TEMPLATE.read_text())
 
 
 def profile_data(group: "Group") -> dict[str, Any]:
@@ -71,7 +74,9 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "seed": run.seed,
                 "command": run.command,
                 "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),
-                "figures": {figure: f"{run.figure(figure, row.measure):.1f}" for figure in FIGURES},
+                "figures": {
+                    figure: str(Estimate(run.figure(figure, row.measure), np.nan, np.nan)) for figure in FIGURES
+                },
             }
             for run in row.runs
         ],
@@ -84,8 +89,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "seeds": c.reference.published.seeds,
                 "steps": c.reference.steps,
                 "source": c.reference.published.source,
-                "verdict": c.verdict,
-                "difference": str(c.difference),
+                "verdict": str(c),
             }
             for c in report.comparisons
             if c.row is row
@@ -95,4 +99,4 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
 
 def numbers(values: np.ndarray) -> list[float | None]:
     """Numbers that JSON can hold."""
-    return [None if np.isnan(value) else round(float(value), 4) for value in values]
+    return [round(float(value), 4) if np.isfinite(value) else None for value in values]

@@ -5,13 +5,16 @@ RW, top-10%) and report (last or best evaluation). A task is `d4rl/<dataset>` or
 """
 
 import csv
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.benchmarks.records import Result
+import numpy as np
+
+from zoo.benchmarks.records import MEASURES, Result
 from zoo.benchmarks.statistics import Published
 from zoo.catalog import parse_mixture
 from zoo.errors import UsageError, nearest
@@ -24,6 +27,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
     "SAC-N": ("edac", {"algo.eta": 0.0}),
 }
 FIGURE = {"last": "final", "best": "best"}
+SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,25 @@ class Reference:
     def differs(self, result: Result) -> str:
         """Why the two cannot be compared; empty where they can."""
         reasons = []
-        if self.task.startswith("d4rl/") and not all(official(name) for _, name in parse_mixture(result.dataset)):
-            reasons.append("other data")
-        if self.steps and self.steps != result.steps[-1]:
-            reasons.append(f"{100 * result.steps[-1] / self.steps:.3g} % of the steps")
+        if self.measure == "score":
+            versions = {official(name) for _, name in parse_mixture(result.dataset)}
+            if versions != {self.task.rpartition("-")[2]}:
+                reasons.append("other data" if None in versions else "other version of the data")
+        if self.measure not in result.columns or np.isnan(result.columns[self.measure]).any():
+            reasons.append(f"no {MEASURES[self.measure]} is known")
+        if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:
+            reasons.append(f"{100 * (share + 1):{',.0f' if share > -0.9 else '.2g'}} % of the steps")
         return ", ".join(reasons)
+
+    def aside(self, result: Result) -> str:
+        """What is to be said where they can be compared; empty where nothing is."""
+        env = str(result.config["env"]["id"])
+        return f", but in {env}" if self.measure == "return_mean" and self.task != env else ""
+
+    @property
+    def measure(self) -> str:
+        """The column of a run that it is about."""
+        return "score" if self.task.startswith("d4rl/") else "return_mean"
 
 
 def tasks(result: Result) -> set[str]:
@@ -79,9 +97,10 @@ def tasks(result: Result) -> set[str]:
     return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
 
 
-def official(dataset: str) -> bool:
-    """Whether it is D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`."""
-    return dataset.startswith("D4RL/") or re.fullmatch(r".*-v\d+\.hdf5", dataset) is not None
+def official(dataset: str) -> str | None:
+    """The version of a dataset of D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`."""
+    found = re.fullmatch(r"D4RL/.*-(v\d+)|.*-(v\d+)\.hdf5", dataset)
+    return found and (found[1] or found[2])
 
 
 def read(path: Path) -> list[Reference]:
@@ -98,10 +117,12 @@ def read(path: Path) -> list[Reference]:
     references = []
     for number, row in enumerate(rows, 2):
         try:
-            steps = re.match(r"\d+", row.get("steps") or row.get("budget") or "")
+            steps = row.get("steps") or (row.get("budget") or "").partition(" ")[0]
             published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
+            if not math.isfinite(published.mean):
+                raise ValueError(f"mean {published.mean}")
             report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
-            count = int(steps[0]) if steps else None
+            count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
             sampler = SAMPLERS.get(sampler, sampler)
             references.append(Reference(row["task"], row["algorithm"], FIGURE[report], sampler, count, published))
         except (KeyError, ValueError, TypeError) as error:

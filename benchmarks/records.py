@@ -105,8 +105,12 @@ class Result:
         """`final`, `best` or `area`."""
         measure = measure or self.measure
         values = self.columns[measure]
-        best = values.min() if measure in LEAST_IS_BEST else values.max()
-        return float({"final": values[-1], "best": best, "area": values.mean()}[name])
+        known = values[~np.isnan(values)]
+        if name == "final" or not len(known):
+            return float(values[-1])
+        if name == "area":
+            return float(known.mean())
+        return float(known.min() if measure in LEAST_IS_BEST else known.max())
 
     @property
     def command(self) -> str:

@@ -50,12 +50,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row beside a published figure: the difference of the means, and what is to be said of it."""
+    """A row beside a published figure: our mean, what is to be said of it, and the difference of the means."""
 
     row: Row
     reference: Reference
+    ours: float
     verdict: str
     difference: Estimate
+
+    def __str__(self) -> str:
+        return self.verdict + ("" if np.isnan(self.difference.value) else f" (difference {self.difference})")
 
 
 class Group(NamedTuple):
@@ -153,12 +157,13 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
     found = []
     for reference in references:
         if reference.fits(row.runs[0]):
-            measure = "return_mean" if not reference.task.startswith("d4rl/") else "score"
-            if measure != row.measure:
-                continue
-            says, difference = verdict(row.values(reference.figure), reference.published)
-            why = reference.differs(row.runs[0])
-            found.append(Comparison(row, reference, f"not comparable: {why}" if why else says, difference))
+            first = row.runs[0]
+            known = all(reference.measure in run.columns for run in row.runs)
+            ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
+            says, difference = verdict(np.array(ours), reference.published)
+            why = reference.differs(first)
+            told = f"not comparable: {why}" if why else says + reference.aside(first)
+            found.append(Comparison(row, reference, float(np.mean(ours)), told, difference))
     return found
 
 
@@ -241,7 +246,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
         ],
         "published": [
             {"task": c.row.task, "method": c.row.method, "figure": c.reference.figure}
-            | {"ours": float(c.row.values(c.reference.figure).mean()), "seeds": len(c.row.runs)}
+            | {"ours": c.ours, "seeds": len(c.row.runs)}
             | {"published_task": c.reference.task, "published": c.reference.published.mean}
             | {"published_std": c.reference.published.std, "published_seeds": c.reference.published.seeds}
             | {"published_steps": c.reference.steps, "source": c.reference.published.source}
@@ -354,9 +359,8 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
             cells = [""] * len(FIGURES)
             cells[place] = f"{told.mean:.1f}" + ("" if np.isnan(told.std) else f" ± {told.std:.1f}")
             steps_told = f"{one.reference.steps:,}" if one.reference.steps else ""
-            verdict_told = f"{one.verdict} (difference {one.difference})"
             source = f"*{one.reference.task}: {told.source}*"
-            lines.append([source, told.seeds or "", steps_told, *cells, *[""] * len(extra), "", verdict_told])
+            lines.append([source, told.seeds or "", steps_told, *cells, *[""] * len(extra), "", str(one)])
     shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
     return as_markdown(
         ["method", "seeds", "steps", *shown, *(["success"] if success else []), "minutes", "verdict"], lines

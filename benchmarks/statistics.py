@@ -29,9 +29,14 @@ class Estimate(NamedTuple):
         return format(self)
 
     def __format__(self, spec: str) -> str:
-        spec = spec or ".1f"
+        spec = spec or digits(np.array(self))
         known = "" if np.isnan(self.low) else f" [{self.low:{spec}}, {self.high:{spec}}]"
         return f"{self.value:{spec}}{known}"
+
+
+def digits(values: np.ndarray) -> str:
+    """How numbers are written that stand together: with one digit after the point, small ones with three."""
+    return ".3f" if 0 < np.nanmax(np.abs(values), initial=0) < 1 else ".1f"
 
 
 def mean(values: np.ndarray) -> Estimate:
@@ -124,9 +129,12 @@ def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
     """What our runs `[R]` say of a published figure, and the difference of the means with Welch's interval.
 
     `above`, `below`: the interval lies on that side of 0. `reproduced`: it holds 0 and no difference larger than
-    `TOLERANCE` of the published figure. Else there are `too few seeds to say`.
+    `TOLERANCE` of the published figure. Else there are `too few seeds to say`. Where nothing was published of how far
+    runs lie apart, nothing can be said.
     """
     difference = float(ours.mean() - published.mean)
+    if np.isnan(published.std):
+        return "no spread published", Estimate(difference, np.nan, np.nan)
     if len(ours) < LEAST_RUNS or published.seeds < LEAST_RUNS:
         return "too few seeds to say", Estimate(difference, np.nan, np.nan)
     errors = np.array([ours.var(ddof=1) / len(ours), published.std**2 / published.seeds])

@@ -232,7 +232,7 @@ def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_ver
     found = {(row["method"], row["published_task"], row["published"]): row["verdict"] for row in rows}
     assert found["iql", "d4rl/halfcheetah-medium-v2", "48.31"] == "reproduced"
     assert found["bc, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
-    assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say"
+    assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say, but in Hopper-v5"
     assert {method for method, *_ in found} == {"iql", "bc, top_fraction=0.1", "td3"}
 
 
@@ -241,6 +241,23 @@ def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run
     assert main(["report", str(tmp_path)]) == 0
     verdicts = {row["verdict"] for row in table(tmp_path, "published")}
     assert verdicts == {"not comparable: other data, 5 % of the steps"}
+
+
+def test_another_version_of_the_data_is_not_compared_and_a_few_steps_more_are(run, tmp_path):
+    for name, version, steps in (("a", 0, 1_000_000), ("b", 2, 1_000_064), ("c", 2, 1_500_000)):
+        given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v{version} steps={steps}"
+        run(name, given, [score("halfcheetah", 40.0)])
+    (row,) = [one for one in published.builtin() if (one.algorithm, one.published.mean) == ("IQL", 48.31)]
+    differs = {result.dir.name: row.differs(result) for result in read(tmp_path)[0]}
+    assert differs == {"a": "other version of the data", "b": "", "c": "150 % of the steps"}
+
+
+def test_without_a_normalized_score_a_figure_is_shown_and_not_compared(run, tmp_path):
+    run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 env.expert_score=null", [40.0])
+    assert main(["report", str(tmp_path)]) == 0
+    rows = table(tmp_path, "published")
+    assert {row["verdict"] for row in rows} == {"not comparable: no normalized score is known"}
+    assert {row["difference_value"] for row in rows} == {""}
 
 
 def test_samplers_and_mixtures_are_those_of_the_published_row(run, tmp_path):
@@ -261,7 +278,9 @@ def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_p
     run("a", "algo=ppo env=hopper steps=10", [1.0])
     own = tmp_path / "own.csv"
     header = "task,algorithm,mean,std,seeds,steps,source\n"
-    own.write_text(f"{header}Hopper-v5,PPO,2.0,,3,10,mine\nHoper-v5,PPO,2.0,,3,10,mine\nHopper-v5,SAC,2.0,,3,10,mine\n")
+    own.write_text(
+        f"{header}Hopper-v5,PPO,2.0,,3,10,mine\nHoper-v5,PPO,2.0,,3,1e1,mine\nHopper-v5,SAC,2.0,,3,10,mine\n"
+    )
     assert main(["report", str(tmp_path), "--references", str(own)]) == 0
     out = capsys.readouterr().out
     assert "PPO on Hoper-v5 matches no run. Nearest: Hopper-v5" in out
@@ -274,6 +293,7 @@ def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_p
     [
         ("task,algorithm,mean\nHopper-v5,PPO,1\n", "line 2: KeyError 'std'"),
         ("task,algorithm,mean,std,seeds,source\nHopper-v5,PPO,x,1,3,me\n", "line 2: ValueError"),
+        ("task,algorithm,mean,std,seeds,steps,source\nHopper-v5,PPO,1,1,3,1M,me\n", "line 2: ValueError"),
         (None, "cannot be read"),
     ],
 )
@@ -345,18 +365,21 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
         run(f"iql-{seed}", f"algo=iql env=hopper dataset=medium seed={seed}", [100.0, 200.0 + seed])
         run(f"bc-{seed}", f"algo=bc env=halfcheetah dataset=medium seed={seed}", [100.0, 200.0 + seed])
         run(f"td3-{seed}", f"algo=td3_bc env=halfcheetah dataset=medium seed={seed}", [100.0, 200.0 + seed])
-    run("evil", "algo=ppo env=cartpole", [1.0], peer="</script><b>")
+    run("evil", "algo=ppo env=cartpole", [1.0], peer="</script><!--<script><b>{{plotly}}")
+    unknown = run("unknown", "algo=stream_td env=series/hopper steps=20", [1.0, 1.0])
+    (unknown / "evaluations.csv").write_text("step,return_mean,value_error\n10,1.0,\n20,1.0,0.04\n")
     assert main(["report", str(tmp_path)]) == 0
     page = tmp_path / "report" / "report.html"
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page.read_text())
     whole = seen(page)
-    assert whole.count('class="chart js-plotly-plot"') == 3 + 1  # each task, and a profile
-    assert whole.count('<details class="run">') == 10
+    assert whole.count('class="chart js-plotly-plot"') == 4 + 1  # each task, and a profile
+    assert whole.count('<details class="run">') == 11
     for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/config.yaml", "zoo run algo=iql env=hopper"):
         assert text in whole
     assert "minutes of training</text>" not in whole
-    assert "&lt;/script&gt;&lt;b&gt;" in whole
-    part = seen(page, algo=["bc", "td3_bc", "ppo"], x="minutes")
+    assert "&lt;/script&gt;&lt;!--&lt;script&gt;&lt;b&gt;{{plotly}}" in whole
+    assert '<td class="number">0.040</td>' in whole
+    part = seen(page, algo=["bc", "td3_bc", "ppo", "stream_td"], x="minutes")
     assert part.count('class="chart js-plotly-plot"') == 1
     assert part.count('<details class="run">') == 3
     assert "minutes of training</text>" in part

@@ -101,6 +101,8 @@ def test_a_profile_is_the_share_of_runs_above_each_threshold():
 def test_of_fewer_than_three_runs_there_is_no_interval():
     assert np.isnan(aggregates(np.ones((2, 3)))["IQM"].low)
     assert str(aggregates(np.ones((2, 3)))["IQM"]) == "1.0"
+    assert str(mean(np.array([0.04, 0.05]))) == "0.045"
+    assert str(mean(np.array([0.04, 0.05, 3.0]))) == "1.0 [-3.2, 5.3]"
     assert np.isnan(improvement(np.ones((2, 1)), np.zeros((5, 1))).low)
 
 
@@ -115,6 +117,7 @@ def test_of_fewer_than_three_runs_there_is_no_interval():
         ([50.0, 50, 50], (50, 1.0, 1), "too few seeds to say"),
         ([50.0, 50, 50], (50, 0.0, 3), "reproduced"),
         ([51.0, 51, 51], (50, 0.0, 3), "above"),
+        ([50.0, 50, 50], (50, np.nan, 0), "no spread published"),
     ],
 )
 def test_verdicts(ours, published, says):
