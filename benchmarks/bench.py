@@ -3,7 +3,9 @@
 import argparse
 import csv
 import json
+import os
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,7 @@ from zoo.benchmarks.launchers import Local, launcher
 from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, status
 from zoo.benchmarks.suite import Planned, plan, suites
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 
 SHOWN = 30  # jobs in the live view
 
@@ -70,9 +72,14 @@ def main(arguments: list[str]) -> int:
         jobs = Runner(runs, folder, launcher(chosen, args.jobs, folder, options), args.stall, show).go()
     done = sum(job.state == "finished" for job in jobs)
     print(f"{done} of {len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/\n")
-    if done:
-        write(build(folder), folder / "report")
-    failures(jobs)
+    problems = []
+    for told in (lambda: write(build(folder), folder / "report") if done else None, lambda: failures(jobs)):
+        try:
+            told()
+        except RunError as error:
+            problems.append(str(error))
+    if problems:
+        raise RunError(" ".join(problems))
     return 0
 
 
@@ -83,13 +90,13 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
     """
     rows: dict[tuple[str, ...], list[float]] = {}
     for path in folder.parent.glob("*/*/metrics.csv"):
-        with path.open(newline="") as file:
-            values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
         try:
+            with path.open(newline="") as file:
+                values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
             config = json.loads((path.parent / "run.json").read_text())["config"]
-        except (OSError, ValueError):
+            algo, env = config["algo"]["name"], config["env"]["name"]
+        except (OSError, ValueError, KeyError, TypeError):  # half-written
             continue
-        algo, env = config["algo"]["name"], config["env"]["name"]
         for key in ((algo, env), (algo,)):
             rows.setdefault(key, []).extend(values)
     return {key: statistics.median(values) for key, values in rows.items() if values}
@@ -124,9 +131,11 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
         for job in jobs:
             if job.state != told.get(job.run.name, "waiting"):
                 done = sum(other.state == "finished" for other in jobs)
-                print(
-                    f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)", flush=True
-                )
+                line = f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)"
+                try:
+                    print(line, flush=True)
+                except BrokenPipeError:  # the reader of a pipe has gone; the runs go on
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             told[job.run.name] = job.state
 
     if not console.is_terminal:

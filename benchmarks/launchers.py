@@ -18,6 +18,7 @@ from zoo.errors import UsageError, nearest
 
 PER_GPU = 4  # runs at a time
 QUEUED = 1000  # runs in Slurm's queue at a time
+DAY = 24 * 60  # minutes that a job of Slurm's may take, unless told
 FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
 KILLED = -signal.SIGKILL
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -67,7 +68,10 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
     known: dict[str, Callable[..., Launcher]] = {"local": Local, "ray": Ray, "slurm": Slurm}
     if name not in known:
         raise UsageError(f"launcher={name} does not exist. {nearest(name, known)}")
-    given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(options))
+    try:
+        given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(options))
+    except Exception as error:  # of OmegaConf's or of YAML's grammar
+        raise UsageError(f"launcher={name} {' '.join(options)}: {str(error).splitlines()[0]}") from error
     try:
         return known[name](jobs, folder, **given)
     except ImportError as error:
@@ -85,7 +89,9 @@ class Local:
     def __init__(self, jobs: int | None, folder: Path) -> None:
         gpus = torch.cuda.device_count()
         count = jobs or PER_GPU * gpus or os.cpu_count() or 1
-        self.places: list[str | None] = [str(i % gpus) if gpus else None for i in range(count)]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(i) for i in range(gpus)]
+        self.places: list[str | None] = [names[i % gpus] if gpus else None for i in range(count)]
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
         return LocalProcess(command, log, {} if device is None else {"CUDA_VISIBLE_DEVICES": device})
@@ -132,7 +138,7 @@ def execute(command: list[str], log: Path, folder: Path, environment: dict[str, 
     child = LocalProcess(command, log, environment, folder)
     try:
         return child.process.wait()
-    except KeyboardInterrupt:
+    except BaseException:  # it was cancelled, or its time is over: submitit raises that in here
         child.interrupt()
         return child.process.wait()
 
@@ -140,6 +146,13 @@ def execute(command: list[str], log: Path, folder: Path, environment: dict[str, 
 def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:
     """Of `execute`, for a run as it would be started here."""
     return command, log.resolve(), Path.cwd(), {name: os.environ[name] for name in FORWARDED if name in os.environ}
+
+
+def lost(log: Path, error: BaseException) -> int:
+    """What became of a run that no worker can tell of; why is left in its log."""
+    with contextlib.suppress(OSError), log.open("a") as file:
+        file.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+    return KILLED
 
 
 class Ray:
@@ -155,7 +168,7 @@ class Ray:
         self.task = ray.remote(num_cpus=1, num_gpus=1 / PER_GPU if gpus else 0, max_retries=0)(execute)
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
-        return RayProcess(self.ray, self.task.remote(*arguments(command, log)))
+        return RayProcess(self.ray, self.task.remote(*arguments(command, log)), log)
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -164,16 +177,16 @@ class Ray:
 class RayProcess:
     """A task."""
 
-    def __init__(self, ray: Any, task: Any) -> None:
-        self.ray, self.task = ray, task
+    def __init__(self, ray: Any, task: Any, log: Path) -> None:
+        self.ray, self.task, self.log = ray, task, log
 
     def poll(self) -> int | None:
         if not self.ray.wait([self.task], timeout=0)[0]:
             return None
         try:
             return int(self.ray.get(self.task))
-        except self.ray.exceptions.RayError:  # the worker or its machine was lost, or it was cancelled
-            return KILLED
+        except self.ray.exceptions.RayError as error:  # the worker or its machine was lost, or it was cancelled
+            return lost(self.log, error)
 
     def interrupt(self) -> None:
         self.ray.cancel(self.task, force=False)
@@ -183,16 +196,19 @@ class RayProcess:
 
 
 class Slurm:
-    """A job each, by submitit: `launcher.slurm_partition`, `launcher.timeout_min`, `launcher.gpus_per_node`, ..."""
+    """A job each, by submitit: `launcher.slurm_partition`, `launcher.gpus_per_node`, ...
+
+    A job whose time is over, `launcher.timeout_min`, leaves a checkpoint, and is queued again.
+    """
 
     def __init__(self, jobs: int | None, folder: Path, cluster: str = "slurm", **options: Any) -> None:
         submitit: Any = importlib.import_module("submitit")
         self.places: list[str | None] = [None] * (jobs or QUEUED)
         self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster)
-        self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1} | options)
+        self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1, "timeout_min": DAY} | options)
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
-        return SlurmProcess(self.executor.submit(execute, *arguments(command, log)))
+        return SlurmProcess(self.executor.submit(execute, *arguments(command, log)), log)
 
     def close(self) -> None:
         pass
@@ -201,16 +217,16 @@ class Slurm:
 class SlurmProcess:
     """A job."""
 
-    def __init__(self, job: Any) -> None:
-        self.job = job
+    def __init__(self, job: Any, log: Path) -> None:
+        self.job, self.log = job, log
 
     def poll(self) -> int | None:
         if not self.job.done():
             return None
         try:
             return int(self.job.result())
-        except Exception:  # whatever ended it: a limit, a lost machine, scancel
-            return KILLED
+        except Exception as error:  # whatever ended it: a limit, a lost machine, scancel
+            return lost(self.log, error)
 
     def interrupt(self) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):

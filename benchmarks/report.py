@@ -309,7 +309,9 @@ def markdown(report: Report, folder: Path) -> str:
                 ],
             )
         )
-    parts += ["## Curves", "![Learning curves by steps and by time](curves.png)"]
+    tasks = {row.task for row in report.rows}
+    first = f"Of the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
+    parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]
     if report.groups:
         parts += ["## Performance profiles", "![Share of runs above each score](profiles.png)"]
     parts.append("## Runs")

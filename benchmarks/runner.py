@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zoo.benchmarks.launchers import Launcher, Process
 from zoo.benchmarks.suite import Planned
+from zoo.compose import as_overrides
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.execute import LOCK, locked
 
@@ -45,6 +47,7 @@ class Job:
     process: Process | None = None
     seen: float = math.inf  # when it last wrote anything; it may wait long before it begins
     written: int = field(default=0, repr=False)  # changes with all that it writes
+    saved: int = field(default=0, repr=False)  # changes with its checkpoint
 
     @property
     def log_path(self) -> Path:
@@ -55,16 +58,21 @@ class Job:
         """Starts the run with Python, or goes on with it."""
         zoo = ["-m", "zoo.cli", "run"]
         if (self.dir / "checkpoint.pt").exists():
-            return [*zoo, f"resume={self.dir}"]
-        return [*zoo, *self.run.overrides, f"run_dir={self.dir}"]
+            return [*zoo, *as_overrides({"resume": self.dir})]
+        return [*zoo, *self.run.overrides, *as_overrides({"run_dir": self.dir})]
+
+
+def record(run_dir: Path) -> dict[str, Any]:
+    """The `run.json` of a run; empty where there is none, or none that can be read."""
+    try:
+        return dict(json.loads((run_dir / "run.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def status(run_dir: Path) -> str | None:
-    """What `run.json` says of a run; None where there is none, or none that can be read."""
-    try:
-        return str(json.loads((run_dir / "run.json").read_text())["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """What `run.json` says of a run, if it does."""
+    return record(run_dir).get("status")
 
 
 class Runner:
@@ -88,9 +96,11 @@ class Runner:
     ) -> None:
         self.jobs = [Job(run, folder / run.name) for run in runs]
         self.folder, self.launcher, self.stall, self.show = folder, launcher, stall, show
+        if "${" in str(folder):
+            raise UsageError(f"{folder} cannot be the folder of runs: ${{ stands for a value in a setting.")
         for job in self.jobs:
             if status(job.dir) == "finished":
-                job.state = "finished"
+                settle(job)
 
     def go(self) -> list[Job]:
         """Runs what is left.
@@ -101,7 +111,10 @@ class Runner:
         Raises:
             Interrupted: SIGINT or SIGTERM came; every run has been told, and has written a checkpoint.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}. Take another: --dir") from error
         free = list(self.launcher.places)
         with interruptible(), alone(self.folder):
             try:
@@ -109,10 +122,9 @@ class Runner:
                     for job in self.jobs:
                         if job.state == "waiting" and free and not in_use(job.dir):
                             if status(job.dir) == "finished":
-                                job.state = "finished"
-                            else:
+                                settle(job)
+                            elif self._started(job, free[0]):
                                 job.device = free.pop(0)
-                                self._start(job)
                         elif job.state == "running" and self._ended(job):
                             free.append(job.device)
                     self.show(self.jobs)
@@ -127,12 +139,19 @@ class Runner:
                 self.launcher.close()
         return self.jobs
 
-    def _start(self, job: Job) -> None:
+    def _started(self, job: Job, device: str | None) -> bool:
+        """Starts a run, if that is possible."""
         if not (job.dir / "checkpoint.pt").exists() and job.dir.exists():
             shutil.rmtree(job.dir)  # begun, but nothing was learned yet
-        job.written, job.seen = written(job), math.inf
-        job.process = self.launcher.start(job.command, job.log_path, job.device)
-        job.state, job.attempts = "running", job.attempts + 1
+        job.written, job.seen, job.saved = written(job), math.inf, saved(job)
+        job.attempts += 1
+        try:
+            job.process = self.launcher.start(job.command, job.log_path, device)
+        except Exception as error:  # a full queue, a lost cluster, no memory for a process
+            fail(job, f"could not be started: {error}")
+            return False
+        job.state = "running"
+        return True
 
     def _ended(self, job: Job) -> bool:
         """Whether the job's process is over; if so, what follows from it."""
@@ -145,11 +164,12 @@ class Runner:
         if code is None:
             return False
         if code == 0 and status(job.dir) == "finished":
-            job.state = "finished"
+            settle(job)
             return True
+        if status(job.dir) == "interrupted" and saved(job) != job.saved:
+            job.attempts -= 1  # its time was over where it ran; it got on
         why = f"wrote nothing for {self.stall:.0f} s" if hung else f"ended with {code}"
-        job.error = f"{why}: {last_line(job.log_path)}"
-        job.state = "waiting" if job.attempts < ATTEMPTS else "failed"
+        fail(job, f"{why}: {last_line(job.log_path)}")
         return True
 
     def _hangs(self, job: Job) -> bool:
@@ -164,16 +184,39 @@ class Runner:
             process.interrupt()
         for job, process in processes:
             wait(process)
-            job.state = "finished" if status(job.dir) == "finished" else "waiting"
+            job.state = "waiting"
+            if status(job.dir) == "finished":
+                settle(job)
+
+
+def settle(job: Job) -> None:
+    """The job's run has finished; it counts if it was made by the code that it was planned with."""
+    made_by = record(job.dir).get("code")
+    job.state = "finished" if made_by == job.run.code else "failed"
+    if job.state == "failed":
+        job.error = f"was made by other code than when it was planned: rm -r {job.dir}, and begin the suite again"
+
+
+def fail(job: Job, error: str) -> None:
+    """An attempt has failed; there may be another one."""
+    job.error, job.state = error, "waiting" if job.attempts < ATTEMPTS else "failed"
 
 
 def written(job: Job) -> int:
     """A number that changes with whatever the job writes."""
     total = 0
-    for path in (job.log_path, *job.dir.rglob("*")):
-        with contextlib.suppress(OSError):  # a file may be replaced while it is looked at
+    with contextlib.suppress(OSError):  # a file or a folder may be replaced while it is looked at
+        for path in (job.log_path, *job.dir.rglob("*")):
             total += path.stat().st_mtime_ns + path.stat().st_size
     return total
+
+
+def saved(job: Job) -> int:
+    """A number that changes with the job's checkpoint."""
+    try:
+        return (job.dir / "checkpoint.pt").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def wait(process: Process) -> None:
@@ -208,7 +251,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 def last_line(path: Path) -> str:
     """Of a log, what says best why it ends."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    text = path.read_text(errors="replace") if path.exists() else ""
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "it said nothing"
 
 
@@ -227,4 +271,4 @@ def failures(jobs: list[Job]) -> None:
     failed = [job for job in jobs if job.state == "failed"]
     if failed:
         named = "; ".join(f"{job.run.name} {job.error}" for job in failed)
-        raise RunError(f"{len(failed)} of {len(jobs)} runs failed, each {ATTEMPTS} times: {named}")
+        raise RunError(f"{len(failed)} of {len(jobs)} runs failed, after up to {ATTEMPTS} attempts: {named}")

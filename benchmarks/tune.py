@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 from zoo.benchmarks.bench import showing
 from zoo.benchmarks.launchers import Local
-from zoo.benchmarks.records import Result, read_run
+from zoo.benchmarks.records import LEAST_IS_BEST, Result, read_run
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.statistics import mean
@@ -58,16 +58,16 @@ def main(arguments: Sequence[str]) -> int:
     rows: list[dict[str, Any]] = []
     for number in range(sweeper.n_trials):
         trial = study.ask()
-        chosen = {override.get_key_element(): suggest(trial, override) for override in searched}
+        chosen = {override.get_key_element(): asked(trial, override) for override in searched}
         overrides = [*fixed, *as_overrides(chosen)]
         try:
-            values = run(overrides, sweeper.seeds, sweeper.jobs, folder)
+            values, sign = run(overrides, sweeper.seeds, sweeper.jobs, folder)
         except RunError as error:  # these settings do not work
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             print(f"trial {number}: failed. {error}")
             values = []
         else:
-            study.tell(trial, statistics.mean(values))
+            study.tell(trial, sign * statistics.mean(values))
             print(f"trial {number}: {mean_of(values)}   {' '.join(as_overrides(chosen))}", flush=True)
         rows.append({"trial": number, **chosen, "mean": statistics.mean(values) if values else ""})
         with replacing(folder / "trials.csv") as file:
@@ -75,9 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     known = [row for row in rows if row["mean"] != ""]
     if not known:
         raise RunError(f"all {len(rows)} trials failed. Their logs are in {folder}/")
-    best = max(known, key=lambda row: float(row["mean"]))
+    best = max(known, key=lambda row: sign * float(row["mean"]))
     found = as_overrides({key: value for key, value in best.items() if key not in ("trial", "mean")})
-    values = run([*fixed, *found], seeds, sweeper.jobs, folder)
+    values, _ = run([*fixed, *found], seeds, sweeper.jobs, folder)
     told = f"seeds {','.join(map(str, seeds))}, which chose nothing"
     print(f"\nbest, trial {best['trial']}: {mean_of(values)} with {told}; {best['mean']:.1f} with those that chose it")
     print(f"zoo run {' '.join([*fixed, *found])}")
@@ -121,6 +121,14 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     return sweeper, seeds, fixed, searched
 
 
+def asked(trial: Any, override: Override) -> Any:
+    """What Optuna proposes for one key. Raises UsageError where it cannot."""
+    try:
+        return suggest(trial, override)
+    except ValueError as error:
+        raise UsageError(f"{override.input_line} cannot be searched: {error}") from error
+
+
 def suggest(trial: Any, override: Override) -> Any:
     """What Optuna proposes for one key, of `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
     key: str = override.get_key_element()
@@ -139,18 +147,21 @@ def suggest(trial: Any, override: Override) -> Any:
     raise UsageError(f"{override.input_line} cannot be searched. Give interval(a,b), range(a,b) or choice(a,b).")
 
 
-def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Path) -> list[float]:
-    """The final evaluations of runs with these settings, one a seed.
+def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Path) -> tuple[list[float], int]:
+    """The final evaluations of runs with these settings, one a seed; and 1 if the most is best, -1 if the least is.
 
     Raises:
-        RunError: one of them failed twice.
+        RunError: one of them failed, or has no final evaluation.
     """
     runs = [planned_run((*overrides, f"seed={seed}"), "sweep") for seed in seeds]
     with showing() as show:
         finished = Runner(runs, folder, Local(jobs, folder), show=show).go()
     failures(finished)
-    results = [read_run(job.dir) for job in finished]
-    return [result.figure("final") for result in results if isinstance(result, Result)]
+    results = [found for job in finished if isinstance(found := read_run(job.dir), Result)]
+    values = [result.figure("final") for result in results]
+    if not values or not np.isfinite(values).all():
+        raise RunError(f"the last evaluations are not all known: {values}")
+    return values, -1 if results[0].measure in LEAST_IS_BEST else 1
 
 
 def mean_of(values: Sequence[float]) -> str:

@@ -261,6 +261,6 @@ def _literal(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_literal, value))}]"
-    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value)):
+    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
         return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
     return str(value)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import bench, runner, suite
-from zoo.benchmarks.launchers import Local
+from zoo.benchmarks.launchers import Local, execute
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import plan
 from zoo.cli import main
@@ -183,11 +184,101 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
     monkeypatch.setattr(runner.Job, "command", property(broken))
     assert main(["bench", "mine", "--stall", "15"]) == 1
     err = capsys.readouterr().err
-    assert re.search(rf"1 of 4 runs failed, each 2 times: cartpole-ppo-seed0-\w+ {says}", err), err
+    assert re.search(rf"1 of 4 runs failed, after up to 2 attempts: cartpole-ppo-seed0-\w+ {says}", err), err
     assert len(evaluations(Path("bench/mine"))) == 3
     assert sorted(started.count(name) for name in set(started)) == [1, 1, 1, 2]
     monkeypatch.undo()
     os.chdir(tmp_path)
+
+
+class Elsewhere:
+    """A launcher whose processes do at once what is said, one after another."""
+
+    places = (None,)
+
+    def __init__(self, *ends: Callable[[Path], int]) -> None:
+        self.ends, self.started = list(ends), 0
+
+    def start(self, command: list[str], log: Path, device: str | None) -> "Elsewhere":
+        self.started += 1
+        self.code = self.ends.pop(0)(log.with_suffix(""))
+        return self
+
+    def poll(self) -> int:
+        return self.code
+
+    def close(self) -> None:
+        pass
+
+
+def ends(status: str, exits: int, **record: str) -> Callable[[Path], int]:
+    def end(run_dir: Path) -> int:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "run.json").write_text(json.dumps({"status": status, **record}))
+        (run_dir / "checkpoint.pt").write_text("x")
+        return exits
+
+    return end
+
+
+def raises(run_dir: Path) -> int:
+    raise RuntimeError("the queue is full")
+
+
+def dies(run_dir: Path) -> int:
+    return -9
+
+
+def test_a_run_whose_time_is_over_goes_on_as_long_as_it_gets_on(suites, tmp_path):
+    suites(GRIDS)
+    (run, *_) = plan("mine")
+    stops = [ends("interrupted", 130)] * 5
+    (job,) = Runner([run], tmp_path / "a", launcher := Elsewhere(*stops, ends("finished", 0, code=run.code))).go()
+    assert (job.state, launcher.started) == ("finished", 6)
+
+
+@pytest.mark.parametrize(
+    ("end", "says"), [(raises, "could not be started: the queue is full"), (dies, "ended with -9")]
+)
+def test_a_place_that_is_lost_fails_its_runs_and_not_the_runner(suites, tmp_path, end, says):
+    suites(GRIDS)
+    one, two, *_ = plan("mine")
+    launcher = Elsewhere(end, ends("finished", 0, code=two.code), end)
+    jobs = Runner([one, two], tmp_path / "a", launcher).go()
+    assert [job.state for job in jobs] == ["failed", "finished"]
+    assert says in jobs[0].error
+
+
+def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, capsys):
+    suites(GRIDS)
+    (run, *_) = plan("mine", ["seed=0", "algo=ppo"])
+    for _ in range(2):  # it is there the second time
+        (job,) = Runner([run], tmp_path / "a", Elsewhere(ends("finished", 0, code="edited meanwhile"))).go()
+        assert job.state == "failed"
+        assert f"made by other code than when it was planned: rm -r {job.dir}" in job.error
+
+
+@pytest.mark.parametrize("name", ["a,b (1)", "café=x", "it's [here]"])
+def test_a_folder_may_be_called_anything(suites, tmp_path, name):
+    suites(GRIDS)
+    assert main(["bench", "mine", "seed=0", "algo=ppo", "--dir", str(tmp_path / name)]) == 0
+    assert len(evaluations(tmp_path / name)) == 1
+
+
+def test_a_folder_that_cannot_be_is_refused(suites, tmp_path, capsys):
+    suites(GRIDS)
+    (tmp_path / "file").write_text("")
+    for name, says in (("file", "cannot make the folder"), ("${x}", "cannot be the folder of runs")):
+        assert main(["bench", "mine", "--dir", str(tmp_path / name)]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-7")
+    assert Local(3, tmp_path).places == ["2", "GPU-7", "2"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert Local(None, tmp_path).places == ["0", "1"] * 4
 
 
 def test_a_half_written_folder_is_begun_anew(suites):
@@ -201,14 +292,40 @@ def test_a_half_written_folder_is_begun_anew(suites):
     assert list(evaluations(Path("bench/mine"))) == [run.name]
 
 
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+def test_a_worker_whose_time_is_over_asks_its_run_for_a_checkpoint(tmp_path):
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
+        "open('begun', 'w').close(); time.sleep(60)"
+    )
+
+    def over(*_):
+        if (tmp_path / "begun").exists():
+            raise SystemExit  # as a queue's library does from a signal's handler
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    assert execute(["-c", code], tmp_path / "log", tmp_path, {}) == 130
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_who_no_longer_reads_what_is_told_ends_nothing(suites, tmp_path):
+    suites(GRIDS)
+    process = start(tmp_path / "runs", "seed=0", stdout=subprocess.PIPE)
+    process.stdout.close()
+    assert process.wait() == 0
+    assert len(evaluations(tmp_path / "runs")) == 2
+    assert (tmp_path / "runs" / "report" / "report.html").exists()
+
+
+def start(folder: Path, *arguments: str, stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
     code = (
         "import sys; from pathlib import Path; from zoo.benchmarks import bench, suite; from zoo.cli import main\n"
         "suite.suites = bench.suites = lambda: {'mine': Path('mine.yaml')}\n"
         f"sys.exit(main(['bench', 'mine', '--jobs', '2', '--dir', {str(folder)!r}, *{arguments!r}]))"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background a shell has it ignored
     )  # fmt: skip
 
@@ -321,6 +438,7 @@ def test_runs_on_workers_give_the_same_table_even_if_one_is_killed(suites, tmp_p
         ("launcher=rayy", "launcher=rayy does not exist. Nearest: ray"),
         ("launcher=slurm", "launcher=slurm : "),
         ("launcher.colour=red", "launcher=local colour=red: "),
+        ("launcher.colour=[red", "launcher=local colour=[red: "),
     ],
 )
 def test_a_launcher_that_cannot_be_had_is_refused(suites, tmp_path, given, says):
@@ -363,5 +481,9 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
             rows = csv.writer(file)
             rows.writerow(["step", "steps_per_second"])
             rows.writerows([i, value] for i, value in enumerate(values))
+    for name, record, row in (("empty", "{}", "10"), ("cut", '{"config": {}}', "1x")):
+        (tmp_path / "suite" / name).mkdir()
+        (tmp_path / "suite" / name / "run.json").write_text(record)
+        (tmp_path / "suite" / name / "metrics.csv").write_text(f"step,steps_per_second\n1,{row}\n")
     expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25}
     assert bench.speeds(tmp_path / "other") == expected

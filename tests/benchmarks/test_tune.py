@@ -1,6 +1,7 @@
 """The search for settings: it finds what is best, with seeds that do not judge it, and goes on where it was."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def trials() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monkeypatch, capsys):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monkeypatch, capsys, sign):
     asked: list[tuple[float, tuple[int, ...]]] = []
 
     def play(overrides, seeds, jobs, folder):
@@ -34,7 +36,7 @@ def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monke
         if size == 32:
             raise RunError("no luck")
         asked.append((lr, tuple(seeds)))
-        return [100 - 1e4 * abs(lr - 1e-3) - epochs + seed for seed in seeds]
+        return [sign * (100 - 1e4 * abs(lr - 1e-3) - epochs + seed) for seed in seeds], sign
 
     monkeypatch.setattr(tune, "run", play)
     given = ["algo.lr=tag(log,interval(1e-5,1e-1))", "algo.epochs=range(2,7,2)", "algo.num_steps=choice(16,32)"]
@@ -43,7 +45,7 @@ def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monke
     rows = trials()
     assert len(rows) == 60
     assert {row["mean"] == "" for row in rows if row["algo.num_steps"] == "32"} == {True}
-    best = max((row for row in rows if row["mean"]), key=lambda row: float(row["mean"]))
+    best = max((row for row in rows if row["mean"]), key=lambda row: sign * float(row["mean"]))
     assert 5e-4 < float(best["algo.lr"]) < 2e-3
     assert best["algo.epochs"] == "2"
     assert {seeds for _, seeds in asked[:-1]} == {(7, 8, 9)}
@@ -72,6 +74,25 @@ def test_a_search_begun_again_runs_nothing_twice(capsys):
     assert all(path.stat().st_mtime_ns == when for path, when in runs.items())
 
 
+def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys):
+    def play(self):
+        for job in self.jobs:
+            settings = job.run.settings
+            job.dir.mkdir(parents=True, exist_ok=True)
+            error = "" if settings["algo"]["kappa"] == 9 else settings["algo"]["kappa"]
+            (job.dir / "evaluations.csv").write_text(f"step,return_mean,value_error\n10,1.0,{error}\n")
+            (job.dir / "run.json").write_text(json.dumps({"status": "finished", "config": settings}))
+            job.state = "finished"
+        return self.jobs
+
+    monkeypatch.setattr(tune.Runner, "go", play)
+    given = ["algo=stream_td", "env=series/hopper", "steps=10", "algo.kappa=choice(1.5,2.0,9.0)", "sweeper.n_trials=9"]
+    assert main(["run", "-m", "sweeper=optuna", *given, "sweeper.dir=found"]) == 0
+    out = capsys.readouterr().out
+    assert "algo.kappa=1.5" in out.splitlines()[-2]
+    assert "the last evaluations are not all known: [nan, nan, nan]" in out
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -82,6 +103,8 @@ def test_a_search_begun_again_runs_nothing_twice(capsys):
         (["algo.learning=1e-3,1e-2"], "algo.learning does not exist"),
         (["algo.lr=1e-3,1e-2", "sweeper=ax"], "sweeper=ax does not exist. There is: optuna."),
         (["algo.lr=interval(1"], "algo.lr=interval(1"),
+        (["algo.lr=tag(log,interval(0,1e-2))"], "algo.lr=tag(log,interval(0,1e-2)) cannot be searched: "),
+        (["algo.lr=interval(2e-2,1e-2)"], "algo.lr=interval(2e-2,1e-2) cannot be searched: "),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(capsys, given, says):
