@@ -39,6 +39,7 @@ class Config:
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
     policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, locomotion)
+    exploration_noise: float = 0.03  # of a deterministic policy, online, in units of half the range (CORL)
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -119,9 +120,12 @@ class IQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
+        action = self.actor.mode(obs)
         if explore and isinstance(self.actor, GaussianPolicy):
             return self.actor.sample(obs)
-        return self.actor.mode(obs)
+        if explore:
+            return self.actor.perturb(action, self.config.exploration_noise * torch.randn_like(action))
+        return action
 
 
 def train(run: Run, config: Config) -> IQL:

@@ -9,7 +9,8 @@ weight; layer normalization in the critics; deeper networks; larger batches.
 
 a~ is the target policy's action under TD3's noise, a' the action that the dataset takes next. Deviations: of an episode
 that was truncated a' is unknown, and that transition goes without the penalty (the authors, CORL, drop it). The
-critics' normalization adds 1e-5 to the variance, not 1e-6.
+critics' normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated, there the
+one before.
 """
 
 import copy

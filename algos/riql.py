@@ -12,6 +12,7 @@ stands for their minimum, which one misled critic would drag down.
 Read beside iql.py: `target`, `critic_loss` and `normalize_obs` are what differs. As in the authors' code (github
 YangRui2015/RIQL): targets are clipped to [-100, 1000], statistics are those of observations and next observations
 together, the critics begin with small weights, and the default policy is deterministic (-log pi is the squared error).
+The mean of policy=gaussian is within the bounds, theirs is not.
 The weights matter: begun as nn.Linear's are, the policy of every run on corrupted rewards or dynamics fell at once in
 one evaluation or more.
 """
@@ -161,7 +162,8 @@ def train(run: Run, config: Config) -> RIQL:
     if config.normalize_reward:
         data.normalize_reward()
     if config.normalize_obs:
-        agent.normalizer.fit(torch.cat([data.obs, data.next_obs]))
+        weights = data.sampler.weights
+        agent.normalizer.fit(torch.cat([data.obs, data.next_obs]), None if weights is None else weights.repeat(2))
         data.map_obs(agent.normalizer)
     if config.value_head != "mse":
         run.report(agent.head.hold(*data.value_bounds(config.discount)))

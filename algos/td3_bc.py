@@ -7,8 +7,9 @@ and the values it climbs are scaled to a mean size of one, so that a single weig
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)
     actor    L_mu = E[-lambda Q_1(s, mu(s)) + (mu(s) - a)^2],  lambda = alpha / mean |Q_1(s, mu(s))| (Eq. 5)
 
-The mean |Q| is the batch's and is not differentiated. Observations are normalized (Eq. 6). Deviation: the squared
-distance is the mean over action dimensions, as in the authors' code (github sfujim/TD3_BC), not their sum.
+The mean |Q| is the batch's and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in the
+authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and the
+mean |Q| is of the policy's actions, not of the data's.
 """
 
 import copy

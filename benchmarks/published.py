@@ -62,9 +62,12 @@ class Reference:
         """Why the two cannot be compared; empty where they can."""
         reasons = []
         if self.measure == "score":
-            versions = {official(name) for _, name in parse_mixture(result.dataset)}
+            parts = parse_mixture(result.dataset)
+            versions = {official(name) for _, name in parts}
             if versions != {self.task.rpartition("-")[2]}:
                 reasons.append("other data" if None in versions else "other version of the data")
+            if len(parts) > 1 and abs(sum(share for share, _ in parts) - 1) > 1e-9:  # theirs are as large as each part
+                reasons.append("other mixture")
         if self.measure not in result.columns or np.isnan(result.columns[self.measure]).any():
             reasons.append(f"no {MEASURES[self.measure]} is known")
         if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:

@@ -5,6 +5,7 @@ section 3 and appendix D, as in the authors' code (github YangRui2015/RIQL, atta
 `adversarial-` kinds move what they corrupt to where the critics of a trained EDAC agent think the least of it.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,11 @@ def corrupt(arrays: Arrays, config: CorruptionConfig, seed: int) -> tuple[Arrays
     transitions of its own.
 
     Raises:
-        UsageError: adversarial corruption without a critic, or with a run that has none.
+        UsageError: adversarial corruption without a critic, with a run that has none, or that learned from other data.
     """
     how, _, asked = config.name.partition("-")
     rng = np.random.default_rng(seed)
-    adversary = Adversary(config, seed, arrays.fingerprint()) if how == "adversarial" and asked != "reward" else None
+    adversary = Adversary(config, arrays) if how == "adversarial" and asked != "reward" else None
     changed = np.zeros(len(arrays.reward), dtype=bool)
     for part in PARTS if asked == "mixed" else (asked,):
         chosen = rng.random(len(changed)) < config.rate
@@ -74,13 +75,14 @@ class Adversary:
     """Finds the noise that an agent's critics think the least of.
 
     It descends their mean value by the sign of its gradient, 100 steps of 0.01 of the scale, from random noise. (The
-    authors begin Adam anew at every step, which is that.) What it found is kept in the agent's folder.
+    authors begin Adam anew at every step, which is that.) What it found is kept in the agent's folder, under a digest
+    of all that it follows from.
     """
 
     STEPS, STEP_SIZE, BATCH = 100, 0.01, 4_096
 
-    def __init__(self, config: CorruptionConfig, seed: int, fingerprint: str) -> None:
-        from zoo.api import load_agent
+    def __init__(self, config: CorruptionConfig, arrays: Arrays) -> None:
+        from zoo.api import load_agent, reopen
 
         if config.critic is None:
             raise UsageError(
@@ -89,15 +91,23 @@ class Adversary:
             )
         self.config, self.folder = config, Path(config.critic)
         _, self.agent = load_agent(self.folder)
+        if (reopen(self.folder)[2].get("dataset") or {}).get("fingerprint") != arrays.fingerprint():
+            raise UsageError(
+                f"corruption.critic={config.critic} has not learned from this dataset. Train one, zoo run algo=edac "
+                "with this env and dataset, and give the run's folder."
+            )
         if not all(hasattr(self.agent, name) for name in ("critic", "actor", "normalizer")):
             raise UsageError(
                 f"corruption.critic={config.critic} is a run without critics of actions; take one of edac."
             )
-        self.key = f"{fingerprint}-rate{config.rate:g}-scale{config.scale:g}-seed{seed}"
+        self.weights = hashlib.sha256((self.folder / "checkpoint.pt").read_bytes()).digest()
 
     def worst(self, part: str, at: Arrays, noise: np.ndarray, spread: np.ndarray) -> np.ndarray:
         """Noise for the transitions `at`, `[n, ...]`, in units of `spread`, found from `noise` on."""
-        path = self.folder / "adversarial" / f"{part}-{self.key}.npy"
+        digest = hashlib.sha256(self.weights + repr(self.config.scale).encode())
+        for array in (at.obs, at.action, at.next_obs, noise):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        path = self.folder / "adversarial" / f"{part}-{digest.hexdigest()[:16]}.npy"
         if path.exists():
             found: np.ndarray = np.load(path, allow_pickle=False)
             return found
@@ -114,16 +124,17 @@ class Adversary:
         self, part: str, obs: Tensor, action: Tensor, next_obs: Tensor, noise: Tensor, spread: np.ndarray
     ) -> np.ndarray:
         agent: Any = self.agent
+        value = agent.head.value if hasattr(agent, "head") else torch.squeeze
         scale, unit = self.config.scale, torch.from_numpy(spread)
         for _ in range(self.STEPS):
             noise.requires_grad_()
             if part == "obs":
-                q = agent.critic(agent.normalizer(obs + noise * unit), action)
+                out = agent.critic(agent.normalizer(obs + noise * unit), action)
             elif part == "action":
-                q = agent.critic(agent.normalizer(obs), action + noise * unit)
+                out = agent.critic(agent.normalizer(obs), action + noise * unit)
             else:
                 moved = agent.normalizer(next_obs + noise * unit)
-                q = agent.critic(moved, agent.actor.mode(moved))
-            (gradient,) = torch.autograd.grad(q.mean(), noise)
+                out = agent.critic(moved, agent.actor.mode(moved))
+            (gradient,) = torch.autograd.grad(value(out).mean(), noise)
             noise = (noise.detach() - self.STEP_SIZE * scale * gradient.sign()).clamp(-scale, scale)
         return noise.numpy()

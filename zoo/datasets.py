@@ -438,8 +438,13 @@ class Dataset:
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The least and the largest discounted return from any transition on.
 
-        A truncated episode counts as going on for ever at its mean reward (`discount` below 1).
+        A truncated episode counts as going on for ever at its mean reward.
+
+        Raises:
+            UsageError: that is without bound, as discount is 1.
         """
+        if discount == 1:
+            raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
         lengths = self.episode_lengths
         last = self.episode_starts + lengths - 1
         mean_reward = (
@@ -487,7 +492,8 @@ def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arra
     """A dataset or a mixture by name, and what it was made of.
 
     In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share
-    of its transitions (the construction of Hong et al. 2023, arXiv 2306.13085).
+    of its transitions. The mixtures of Hong et al. 2023 (arXiv 2306.13085), of fixed size, are `90%random+10%expert`;
+    they draw the episodes at random, with replacement.
     """
     parts, sources = [], []
     for share, part_name in parse_mixture(name):

@@ -29,7 +29,7 @@ def learn_online(run: Run, agent: Learner, data: Dataset, batch_size: int) -> No
     if not run.config.online_steps:
         return
     envs = run.envs()
-    buffer = run.track(ReplayBuffer(run.config.online_steps, envs.spec, run.device))
+    buffer = run.track(ReplayBuffer(max(run.config.online_steps, envs.num_envs), envs.spec, run.device))
     half = batch_size // 2
     for _ in run.online_steps():
         obs, action, reward, next_obs, *ended = envs.step(agent.act(envs.obs, explore=True))

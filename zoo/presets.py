@@ -42,9 +42,9 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
 
 
 def short(dataset: str) -> str:
-    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper-medium-v2.hdf5` are medium."""
-    name = re.sub(r"(-v\d+)?(\.hdf5)?$", "", dataset.rsplit("/", 1)[-1])
-    return re.sub(r"^(halfcheetah|hopper|walker2d|ant)[-_]", "", name)
+    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium."""
+    name = re.sub(r"(-v\d+)?(\.hdf5|\.h5)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
+    return re.sub(r"^(halfcheetah|hopper|walker2d|ant)-", "", name)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

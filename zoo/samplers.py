@@ -130,8 +130,8 @@ def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
         return Uniform(len(data.obs), data.obs.device)
     if len(data.episode_returns) == 1:
         raise UsageError(
-            f"sampler={config.name} chooses among episodes, and this dataset marks no end of one: it needs terminals "
-            "or timeouts. Leave it out: sampler=uniform."
+            f"sampler={config.name} chooses among episodes, and this is one: a dataset needs terminals or timeouts to "
+            "tell more apart. Leave it out: sampler=uniform."
         )
     if config.name == "top":
         weights = top_weights(data.episode_returns, config.fraction)

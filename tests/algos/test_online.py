@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import zoo
+from zoo.algos.iql import IQL
+from zoo.algos.iql import Config as IQLConfig
 from zoo.buffers import Batch, mixed
 from zoo.registry import algorithms
 from zoo.rollout import Rollout
@@ -56,6 +58,24 @@ def test_half_of_every_online_batch_is_of_the_dataset(algo, pendulum_file, tmp_p
     for step, batch in enumerate(seen[20:]):
         assert batch.index[16:].max() <= step  # what was collected so far
     assert max(int(batch.index[:16].max()) for batch in seen[20:]) > 30
+
+
+def test_fewer_online_steps_than_environments_are_taken(pendulum_file, tmp_path):
+    run = zoo.train(
+        "awac", env="pendulum", dataset=pendulum_file, steps=1, online_steps=1, num_envs=4, eval_every=9,
+        run_dir=tmp_path / "run", **SMALL,
+    )  # fmt: skip
+    assert run.done >= 2
+
+
+def test_a_deterministic_policy_explores_with_noise(spec):
+    agent = IQL(spec, IQLConfig(policy="deterministic", hidden=[8], exploration_noise=0.1))
+    obs = torch.zeros(20_000, 3)
+    low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+    noise = (agent.act(obs, explore=True) - agent.act(obs)) / ((high - low) / 2)
+    np.testing.assert_allclose(noise.std(0), [0.1, 0.1], rtol=0.05)
+    assert (agent.act(obs, explore=True) <= high).all()
+    assert torch.equal(agent.act(obs), agent.act(obs))
 
 
 def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_file, tmp_path, batches, monkeypatch):

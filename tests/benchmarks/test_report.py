@@ -252,6 +252,19 @@ def test_another_version_of_the_data_is_not_compared_and_a_few_steps_more_are(ru
     assert differs == {"a": "other version of the data", "b": "", "c": "150 % of the steps"}
 
 
+def test_mixtures_are_compared_where_they_are_as_large_as_the_published_ones(run, tmp_path):
+    for name, first in (("a", ""), ("b", "95%")):
+        data = f"{first}D4RL/hopper/random-v2+5%D4RL/hopper/expert-v2"
+        run(name, f"algo=iql env=hopper dataset={data} steps=1000000", [100.0])
+    results = {result.dir.name: result for result in read(tmp_path)[0]}
+    row = Reference(
+        "d4rl/hopper-random-expert-5%-v2", "IQL", "final", "uniform", 10**6, Published(1, 1, 3, "somewhere")
+    )
+    assert row.fits(results["a"])
+    assert row.fits(results["b"])
+    assert (row.differs(results["a"]), row.differs(results["b"])) == ("other mixture", "")
+
+
 def test_without_a_normalized_score_a_figure_is_shown_and_not_compared(run, tmp_path):
     run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 env.expert_score=null", [40.0])
     assert main(["report", str(tmp_path)]) == 0

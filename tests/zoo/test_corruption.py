@@ -1,12 +1,15 @@
 """Corruption changes what it says, as much as it says, where the seed says."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
 import zoo
 from zoo.corruption import PARTS, CorruptionConfig, corrupt
-from zoo.datasets import Arrays
+from zoo.datasets import Arrays, load, write_d4rl
+from zoo.envs import EnvConfig
 from zoo.errors import UsageError
 
 SIZE = 20_000
@@ -61,24 +64,38 @@ def test_adversarial_rewards_are_turned_round():
 
 
 @pytest.fixture(scope="module")
-def critic(tmp_path_factory):
-    run = zoo.train(
-        "edac", env="hopper", steps=2, eval_every=2, eval_episodes=1, logger="none",
-        run_dir=tmp_path_factory.mktemp("edac") / "run", algo_config={"num_critics": 3, "hidden": [16]},
-    )  # fmt: skip
-    return run.dir
-
-
-def hopper_arrays(size: int = 300) -> Arrays:
-    rng = np.random.default_rng(0)
+def hopper_file(tmp_path_factory):
+    rng, size = np.random.default_rng(0), 300
     obs, action = rng.normal(size=(size + 1, 11)).astype(np.float32), rng.uniform(-1, 1, (size, 3)).astype(np.float32)
-    flags = np.zeros(size, dtype=bool)
-    return Arrays(obs[:-1], action, np.zeros(size, np.float32), obs[1:], flags, np.arange(1, size + 1) == size)
+    flags, reward = np.zeros(size, dtype=bool), rng.normal(size=size).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "hopper.hdf5"
+    write_d4rl(Arrays(obs[:-1], action, reward, obs[1:], flags, np.arange(1, size + 1) == size), path, {})
+    return path
+
+
+@pytest.fixture(scope="module")
+def train(hopper_file, tmp_path_factory):
+    def run(algo, **algo_config):
+        return zoo.train(
+            algo, env="hopper", dataset=str(hopper_file), steps=2, eval_every=2, eval_episodes=1, logger="none",
+            run_dir=tmp_path_factory.mktemp(algo) / "run", algo_config={"hidden": [16], **algo_config},
+        ).dir  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def critic(train):
+    return train("edac", num_critics=3)
+
+
+@pytest.fixture
+def clean(hopper_file) -> Arrays:
+    return load(EnvConfig("Hopper-v5", "hopper"), str(hopper_file), 1000)[0]
 
 
 @pytest.mark.parametrize("part", ["obs", "action", "dynamics"])
-def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic):
-    clean = hopper_arrays()
+def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, clean):
     config = CorruptionConfig(f"adversarial-{part}", rate=0.5, critic=str(critic))
     dirty, changed = corrupt(clean, config, seed=0)
     random, _ = corrupt(clean, CorruptionConfig(f"random-{part}", rate=0.5), seed=0)
@@ -98,6 +115,43 @@ def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic):
     assert value(dirty) < value(random)
     again, _ = corrupt(clean, config, seed=0)  # from what was kept
     assert np.array_equal(getattr(again, FIELDS[part]), getattr(dirty, FIELDS[part]))
+
+
+def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, clean):
+    def found(name: str, seed: int = 0) -> list[np.ndarray]:
+        return list(corrupt(clean, CorruptionConfig(name, critic=str(critic)), seed)[0])
+
+    kept = critic / "adversarial"
+    first = found("adversarial-mixed")
+    shutil.rmtree(kept)
+    for name in ("adversarial-action", "adversarial-obs", "adversarial-dynamics"):
+        found(name)
+    for one, other in zip(found("adversarial-mixed"), first, strict=True):
+        np.testing.assert_array_equal(one, other)
+    before = len(list(kept.iterdir()))
+    found("adversarial-action", seed=1)
+    assert len(list(kept.iterdir())) == before + 1
+
+
+def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
+    run = train("td3_bc", value_head="hl_gauss", num_bins=21)
+    agent = zoo.load(run).agent
+    dirty, _ = corrupt(clean, CorruptionConfig("adversarial-action", rate=1.0, critic=str(run)), seed=0)
+    random, _ = corrupt(clean, CorruptionConfig("random-action", rate=1.0), seed=0)
+
+    def value(data: Arrays) -> float:
+        obs = agent.normalizer(torch.from_numpy(data.obs))
+        return float(agent.head.value(agent.critic(obs, torch.from_numpy(data.action))).mean())
+
+    assert value(dirty) < value(random)
+
+
+def test_critics_of_other_data_are_refused(critic, clean):
+    other = clean._replace(reward=clean.reward + 1)
+    with pytest.raises(UsageError, match="has not learned from this dataset"):
+        corrupt(other, CorruptionConfig("adversarial-obs", critic=str(critic)), seed=0)
+    with pytest.raises(UsageError, match="has not learned from this dataset"):
+        corrupt(arrays(100), CorruptionConfig("adversarial-obs", critic=str(critic)), seed=0)
 
 
 def test_an_adversary_needs_critics():

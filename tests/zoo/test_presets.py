@@ -37,6 +37,12 @@ def test_a_dataset_is_known_by_any_of_its_names(name):
     assert short(name) == "medium"
 
 
+def test_the_files_of_d4rl_are_known_by_their_names():
+    assert short("hopper_medium_replay-v2.hdf5") == "medium-replay"
+    assert short("D4RL/walker2d/medium-expert-v2") == "medium-expert"
+    assert short("halfcheetah_full_replay-v2.h5") == "full-replay"
+
+
 def test_a_run_with_a_preset_is_evaluated_and_resumed_with_what_it_set(zoo, tmp_path):
     quick = ("eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.batch_size=8")
     run = ("run", "algo=riql", "env=hopper", "corruption=random-obs", "preset=paper", "steps=4", "run_dir=run", *quick)
