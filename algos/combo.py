@@ -83,7 +83,7 @@ class COMBO(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
-        self.target_entropy = -float(spec.action_dim)
+        self.target_entropy = self.actor.target_entropy()
         self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

@@ -46,7 +46,7 @@ class Config:
     actor_lr: float = 3e-5  # Adam's learning rate, actor and temperature alpha_H; AntMaze: 1e-4
     critic_lr: float = 3e-4  # Adam's learning rate, critics and the learned weight
     batch_size: int = 256  # transitions an update
-    target_entropy: float | None = None  # what alpha_H holds the entropy at; null takes minus the action's dimension
+    target_entropy: float | None = None  # of actions in [-1, 1], held by alpha_H; null is -dim(A)
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
@@ -77,7 +77,7 @@ class CQL(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))  # of alpha_H
         self.log_weight = nn.Parameter(torch.ones(()))  # of lagrange
-        self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+        self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

@@ -31,6 +31,7 @@ from zoo.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
+FRAMES = True
 
 
 @dataclass

@@ -42,7 +42,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 3e-4  # Adam's learning rate, temperature
     batch_size: int = 256  # transitions an update
-    target_entropy: float | None = None  # null takes minus the action's dimension
+    target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
 
@@ -66,7 +66,7 @@ class EDAC(Agent):
         edac_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+        self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)

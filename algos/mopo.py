@@ -73,7 +73,7 @@ class MOPO(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
-        self.target_entropy = -float(spec.action_dim)
+        self.target_entropy = self.actor.target_entropy()
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)

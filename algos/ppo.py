@@ -14,7 +14,7 @@ returns take in a rollout at a time, not a step; an action's standard deviation 
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,12 @@ from zoo.heads import reward_bounds, value_head
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
 from zoo.optim import Adam, linear
 from zoo.returns import gae, return_so_far
+from zoo.rollout import Steps
 from zoo.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")
+FRAMES = True
 
 
 @dataclass
@@ -210,8 +212,15 @@ class PPO(Agent):
         if isinstance(self.normalizer, RunningNormalizer):
             self.normalizer.update(rollout.obs.flatten(0, 1))
         if len(whole.returns) > 1:
-            metrics["explained_variance"] = 1 - whole.advantage.var() / whole.returns.var()
+            spread = whole.returns.var()
+            metrics["explained_variance"] = torch.where(spread > 0, 1 - whole.advantage.var() / spread, 0.0)
         return metrics
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"carried": self.carried}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.carried = state["carried"]
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
@@ -233,11 +242,19 @@ def train(run: Run, config: Config) -> PPO:
             f"which algo.minibatches={config.minibatches} does not divide. "
             f"Try: algo.minibatches={math.gcd(batch_size, config.minibatches)}"
         )
+    if run.config.steps < batch_size:
+        raise UsageError(
+            f"steps={run.config.steps} are fewer than one rollout of {batch_size}, after which PPO learns first. Give "
+            "more, or fewer algo.num_steps"
+        )
     if config.normalize_advantage and batch_size == config.minibatches:
         raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
-    iterations = max(1, run.config.steps // batch_size)
+    iterations = run.config.steps // batch_size
     agent = run.track(PPO(envs.spec, config, iterations * config.epochs * config.minibatches))
-    rollout: list[Transition] = []
+    rollout = run.track(Steps())
+    if not envs.resumed:  # new episodes begin
+        rollout.clear()
+        agent.carried = 0.0
     for _ in run.steps():
         action = agent.sample(envs.obs)
         rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))

@@ -41,7 +41,7 @@ class Config:
     batch_size: int = 256  # transitions an update
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
-    target_entropy: float | None = None  # nats; null is -dim(A)
+    target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`; RLPD (arXiv 2302.02948) takes 0.5
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the first rewards
@@ -62,7 +62,7 @@ class SAC(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
-        self.target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+        self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)

@@ -30,6 +30,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, 
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")
+FRAMES = True
 
 
 @dataclass

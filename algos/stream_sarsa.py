@@ -27,6 +27,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_gre
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
+FRAMES = True
 
 
 @dataclass

@@ -26,6 +26,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, 
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
+FRAMES = True
 
 
 @dataclass

@@ -42,7 +42,7 @@ class Spec:
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     num_actions: int | None = None  # None: continuous
-    obs_dtype: str = "float32"  # or uint8, where the environment has it: frames
+    obs_dtype: str = "float32"  # or uint8: frames
 
     @classmethod
     def of(cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> "Spec":
@@ -50,8 +50,10 @@ class Spec:
         if not isinstance(observation_space, gymnasium.spaces.Box):
             raise ValueError(f"observations must be a Box, not {observation_space}")
         shape = tuple(observation_space.shape)
-        dtype = "uint8" if observation_space.dtype == np.uint8 else "float32"
+        dtype = "uint8" if observation_space.dtype == np.uint8 and len(shape) == 3 else "float32"
         if isinstance(action_space, gymnasium.spaces.Discrete):
+            if action_space.start != 0:
+                raise ValueError(f"actions must count from 0, not {action_space}")
             return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype)
         if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
             if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):

@@ -6,13 +6,15 @@ is a function of a few arrays. Of all others, EnvPool's among them, nothing is k
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from zoo.envs.series import Series
 
-CLASSIC = "gymnasium.envs.classic_control"
+CLASSIC, MUJOCO = "gymnasium.envs.classic_control", "gymnasium.envs.mujoco"
 # what of MuJoCo's derived quantities a reward compares a step's outcome with: they stem from a substep before
 DERIVED = ("xpos", "xipos")
 
@@ -20,6 +22,8 @@ DERIVED = ("xpos", "xipos")
 def save(envs: VectorEnv) -> dict[str, Any] | None:
     """The state of all environments, in arrays and numbers; None if that of any is not known."""
     if not isinstance(envs, SyncVectorEnv):
+        return None
+    if not all(map(_usual, envs.envs)):
         return None
     simulators = [_save(env.unwrapped) for env in envs.envs]
     if any(simulator is None for simulator in simulators):
@@ -42,8 +46,17 @@ def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
     _put_rng(envs.action_space.np_random, state["actions"])
 
 
+def _usual(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether it is wrapped as Gymnasium wraps a task with a step limit, and in nothing that has a state besides."""
+    wrappers = set()
+    while isinstance(env, gymnasium.Wrapper):
+        wrappers.add(type(env))
+        env = env.env
+    return TimeLimit in wrappers and wrappers <= {TimeLimit, OrderEnforcing, PassiveEnvChecker}
+
+
 def _save(env: Any) -> dict[str, Any] | None:
-    if isinstance(env, MujocoEnv):
+    if isinstance(env, MujocoEnv) and type(env).__module__.startswith(MUJOCO):
         import mujoco
 
         kind = mujoco.mjtState.mjSTATE_INTEGRATION

@@ -72,10 +72,12 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
     try:
         record = json.loads((run_dir / "run.json").read_text())
+        if record.get("peer"):
+            raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to go on with.")
         settings = record["config"] | {"preset": None}  # what a preset set is among them
-    except (OSError, ValueError, KeyError) as error:
+        made_by = record["algorithm"]["file"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
-    made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
         raise UsageError(
             f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "

@@ -42,9 +42,20 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """Writes tensors, numbers, strings and containers of them; raises RunError where that fails."""
     with replacing(path) as file:
         try:
-            torch.save(state, file)
+            torch.save(_alone(state), file)
         except RuntimeError as error:  # torch's writer hides the OSError of the file below it
             raise OSError(0, _cause(error)) from error
+
+
+def _alone(state: Any) -> Any:
+    """The same without what tensors are views of: torch would write all of that, a whole buffer for its first rows."""
+    if isinstance(state, torch.Tensor):
+        return state.clone() if state.untyped_storage().nbytes() > state.nbytes else state
+    if isinstance(state, dict):
+        return {key: _alone(value) for key, value in state.items()}
+    if isinstance(state, tuple | list):
+        return type(state)(map(_alone, state))
+    return state
 
 
 def _cause(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 import typing
 from collections.abc import Callable, Sequence
@@ -32,7 +33,13 @@ def expand(arguments: Sequence[str]) -> list[list[str]]:
     choices = []
     for override in _parse(arguments):
         if override.is_sweep_override():
-            choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+            try:
+                values = list(override.sweep_string_iterator())
+            except HydraException as error:
+                raise UsageError(
+                    f"{override.input_line} has no values one after another: list them, or search with sweeper=optuna."
+                ) from error
+            choices.append([f"{override.get_key_element()}={value}" for value in values])
         else:
             choices.append([str(override.input_line)])
     return [list(combination) for combination in itertools.product(*choices)]
@@ -58,6 +65,8 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
                 "keys cannot be added or removed."
             )
     given = {override.get_key_element(): override for override in overrides}
+    if "env.id" in given:
+        raise UsageError(f"{given['env.id'].input_line}: name the environment itself, env={_text(given['env.id'])}")
     _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
     if "resume" in given and given["resume"].value() is not None:
         raise UsageError(
@@ -91,6 +100,9 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     for name in CORRUPTIONS:
         store.store(group="corruption", name=name, node=CorruptionConfig(name))
     inputs = {key: str(override.input_line) for key, override in given.items() if key != "algo"}
+    for key, kind in typing.get_type_hints(RunConfig).items():
+        if kind in (str, str | None) and key in given and isinstance(given[key].value(), int | float):
+            inputs[key] = f"{key}='{str(given[key].input_line).partition('=')[2]}'"  # a text like a number: 2026_01
     if env not in environments():
         _check_id(env)
         # not under its own name: Hydra would take the namespace of `ALE/Pong-v5` for a folder
@@ -187,6 +199,8 @@ def _check_ranges(config: Any) -> None:
         kind = field.name.rpartition("_")[2]
         name = kind if kind in ("lr", "hidden") else field.name
         value = getattr(config, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"algo.{field.name}={value} must be a number that is finite.")
         if name in RANGES and not RANGES[name][0](value):
             raise UsageError(f"algo.{field.name}={value} must {RANGES[name][1]}.")
 
@@ -197,7 +211,13 @@ def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
 
 
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
-    """Refuses what would be ignored."""
+    """Refuses what would be ignored, and a run that ends before it learns."""
+    first = getattr(config.algo, "learning_starts", 0)
+    if chosen.setting == "online" and config.steps <= first:
+        raise UsageError(
+            f"steps={config.steps}: {chosen.name} begins to learn after algo.learning_starts={first}. Give more steps, "
+            "or begin earlier."
+        )
     online, name = chosen.setting == "online", chosen.name
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),

@@ -313,6 +313,10 @@ class TanhGaussian(BoundedPolicy):
         log_det = 2 * (LOG_2 - x - F.softplus(-2 * x)) + self.scale.log()
         return self.squash(x), (log_prob - log_det).sum(-1)
 
+    def target_entropy(self, given: float | None = None) -> float:
+        """What to hold the entropy at, nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
+        return float(self.scale.log().sum()) + (-len(self.scale) if given is None else given)
+
     def mode(self, obs: Tensor) -> Tensor:
         """The squashed mean `[B, A]`: the deterministic action."""
         return self.squash(self(obs)[0])

@@ -98,6 +98,11 @@ class Algorithm:
         """`continuous`, `discrete` or both."""
         return tuple(self._constant("ACTION_SPACES"))
 
+    @property
+    def takes_frames(self) -> bool:
+        """Whether it takes frames, and observations of any shape; else vectors alone."""
+        return any(isinstance(node, ast.Assign) and ast.unparse(node) == "FRAMES = True" for node in self._tree.body)
+
     @functools.cached_property
     def module(self) -> ModuleType:
         """The imported file: as `zoo.algos.<name>` if it is the zoo's own, else from its path under its own name."""

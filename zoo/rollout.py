@@ -18,6 +18,16 @@ NOT_FINITE = (
 )
 
 
+class Steps(list[Transition]):
+    """The steps that an on-policy algorithm has not learned from yet; a checkpoint holds them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": [tuple(step) for step in self]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self[:] = [Transition(*fields) for fields in state["steps"]]
+
+
 class Rollout:
     """Steps `envs` and keeps their current observations.
 
@@ -52,7 +62,13 @@ class Rollout:
         Raises:
             RunError: what the environment gave is NaN or infinite.
         """
-        next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
+        actions = action.cpu().numpy()
+        if not np.isfinite(actions).all():
+            raise RunError(
+                "the run diverged: its policy gave an action that is NaN or infinite. A smaller learning rate or "
+                "scaled rewards often help."
+            )
+        next_obs, reward, terminated, truncated, info = self.envs.step(actions)
         if not np.isfinite(reward).all():
             raise RunError(NOT_FINITE)
         self._returns += reward

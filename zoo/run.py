@@ -80,7 +80,7 @@ class Run:
             self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self._check_action_space()
+        self._check_spaces()
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
@@ -254,8 +254,9 @@ class Run:
         if broken:
             self._checkpoint(self.dir / "diverged.pt")
             raise RunError(
-                f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}; "
-                f"the last good one is checkpoint.pt. A smaller learning rate or scaled rewards often help."
+                f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}"
+                f"{'; the last good one is checkpoint.pt' if (self.dir / 'checkpoint.pt').exists() else ''}. "
+                "A smaller learning rate or scaled rewards often help."
             )
         return values
 
@@ -340,15 +341,21 @@ class Run:
         if asked == "auto" and env.backend == "gymnasium" and in_envpool():
             print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
 
-    def _check_action_space(self) -> None:
-        if self.spec.action_space not in self.algorithm.action_spaces:
-            from zoo.registry import algorithms
+    def _check_spaces(self) -> None:
+        from zoo.registry import algorithms
 
+        if self.spec.action_space not in self.algorithm.action_spaces:
             able = [name for name, other in algorithms().items() if self.spec.action_space in other.action_spaces]
             raise UsageError(
                 f"{self.algorithm.name} needs {' or '.join(self.algorithm.action_spaces)} actions; "
                 f"{self.config.env.name} has {self._eval_envs.single_action_space}. "
                 + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
+            )
+        if len(self.spec.obs_shape) != 1 and not self.algorithm.takes_frames:
+            able = [name for name, other in algorithms().items() if other.takes_frames]
+            raise UsageError(
+                f"{self.algorithm.name} needs vectors; {self.config.env.name} has observations of shape "
+                f"{list(self.spec.obs_shape)}. Try: {', '.join(able)}."
             )
 
 
@@ -403,5 +410,5 @@ def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 def restore_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
+    if device.type == "cuda" and "cuda" in state:  # else it was written where there was no GPU
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -26,6 +26,8 @@ class SamplerConfig:
     fraction: float = 0.1  # of top: the share of the episodes, those of the highest returns
 
     def __post_init__(self) -> None:
+        if self.name not in SAMPLERS:
+            raise ValueError(f"sampler={self.name} does not exist. There are: {', '.join(SAMPLERS)}")
         if not self.alpha > 0:
             raise ValueError(f"sampler.alpha={self.alpha} must be above 0; the paper takes 0.1")
         if not 0 < self.fraction <= 1:

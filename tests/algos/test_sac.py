@@ -92,9 +92,10 @@ def test_temperature_rises_where_entropy_is_below_its_target_and_falls_above(spe
         assert -np.sign(agent.log_alpha.grad.item()) == direction
 
 
-def test_target_entropy_can_be_set(spec):
-    assert make(spec).target_entropy == -2
-    assert make(spec, target_entropy=-0.5).target_entropy == -0.5
+def test_target_entropy_is_of_actions_between_minus_one_and_one_and_can_be_set(spec):
+    units = np.log((np.array(spec.action_high) - np.array(spec.action_low)) / 2).sum()
+    assert make(spec).target_entropy == pytest.approx(-2 + units)
+    assert make(spec, target_entropy=-0.5).target_entropy == pytest.approx(-0.5 + units)
 
 
 @pytest.mark.slow

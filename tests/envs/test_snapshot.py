@@ -2,9 +2,11 @@
 
 import io
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from zoo.envs import EnvConfig, make, snapshot
 
@@ -42,6 +44,30 @@ def test_goes_on_with_the_very_same_steps(env_id):
     np.testing.assert_array_equal(actions, [others.action_space.sample() for _ in range(steps)])
     for one, other in zip(play(envs, actions), play(others, actions), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Door(HopperEnv):
+    """A MuJoCo task of somebody else's, who may keep anything anywhere."""
+
+
+class Counting(gymnasium.Wrapper):
+    """With a state of its own."""
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "settings"),
+    [
+        (Door, {"max_episode_steps": 10}),
+        ("gymnasium.envs.mujoco.hopper_v5:HopperEnv", {}),  # without a limit no steps are counted
+        (lambda: Counting(HopperEnv()), {"max_episode_steps": 10}),
+    ],
+)
+def test_nothing_is_known_of_what_gymnasium_has_not_made(entry_point, settings):
+    gymnasium.register("Other-v0", entry_point, **settings)
+    envs = make(EnvConfig("Other-v0", backend="gymnasium"), 1)
+    envs.reset(seed=0)
+    del gymnasium.registry["Other-v0"]
+    assert snapshot.save(envs) is None
 
 
 @pytest.mark.parametrize("config", [EnvConfig("minatar/breakout"), EnvConfig("CartPole-v1", backend="envpool")])

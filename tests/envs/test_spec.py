@@ -16,10 +16,16 @@ FRAMES = Spec((4, 84, 84), num_actions=6, obs_dtype="uint8")
     ("dtype", "expected"), [(np.uint8, "uint8"), (np.float32, "float32"), (np.float64, "float32"), (bool, "float32")]
 )
 def test_only_bytes_stay_bytes(dtype, expected):
-    space = Box(0, 1, (3,), dtype)
-    assert Spec.of(space, Discrete(2)) == Spec((3,), num_actions=2, obs_dtype=expected)
+    space = Box(0, 1, (1, 3, 3), dtype)
+    assert Spec.of(space, Discrete(2)) == Spec((1, 3, 3), num_actions=2, obs_dtype=expected)
+    assert Spec.of(Box(0, 1, (3,), dtype), Discrete(2)).obs_dtype == "float32"  # no frames
     assert Spec.of(space, Box(-1, 1, (2,), np.float32)).obs_dtype == expected
     assert Spec.of(space, Discrete(2)).checked(space.sample()).dtype == expected
+
+
+def test_actions_that_do_not_count_from_0_are_refused():
+    with pytest.raises(ValueError, match="actions must count from 0"):
+        Spec.of(Box(0, 1, (3,)), Discrete(3, start=1))
 
 
 def test_a_spec_is_what_it_was_after_json():

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
+from zoo import checkpoint
 from zoo.buffers import FrameBuffer, ReplayBuffer, Transition
 from zoo.envs import Spec
 
@@ -82,6 +83,15 @@ def test_saves_only_what_it_holds():
     buffer = ReplayBuffer(1_000, SPEC, CPU)
     buffer.add(numbered(0, 3))
     assert len(buffer.state_dict()["obs"]) == 3
+
+
+def test_a_checkpoint_is_no_larger_than_what_it_holds(tmp_path):
+    buffer = ReplayBuffer(1_000_000, SPEC, CPU)
+    buffer.add(numbered(0, 1))
+    checkpoint.save(tmp_path / "checkpoint.pt", {"tracked": [buffer.state_dict()]})
+    assert (tmp_path / "checkpoint.pt").stat().st_size < 20_000
+    state = checkpoint.load(tmp_path / "checkpoint.pt")["tracked"][0]
+    assert torch.equal(state["obs"], buffer.obs[:1])
 
 
 def test_discrete_actions_are_whole_numbers():

@@ -77,6 +77,14 @@ REFUSED = {
     "online steps of what has none": (
         ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, iql"],
     ),
+    "steps that end before it learns": (
+        ["algo=sac", "env=pendulum", "steps=50"], ["steps=50: sac begins to learn after algo.learning_starts="],
+    ),
+    "steps that make no rollout": (["algo=ppo", "env=pendulum", "steps=50"], ["steps=50 are fewer than one rollout"]),
+    "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a number"]),
+    "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),
+    "a sampler's name": (["algo=iql", "env=pendulum", "sampler.name=foo"], ["sampler=foo does not exist"]),
+    "frames for vectors": (["algo=sac", "env=CarRacing-v3"], ["sac needs vectors", "[96, 96, 3]. Try: dqn, ppo"]),
     "observations that are no box": (["algo=sac", "env=Blackjack-v1"], ["observations must be a Box"]),
 }  # fmt: skip
 
@@ -84,12 +92,26 @@ REFUSED = {
 @pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=list(REFUSED))
 def test_a_mistake_is_refused_in_one_line_that_says_what_to_type(zoo, tmp_path, pendulum_file, arguments, words):
     dataset = [] if any(a.startswith("dataset=") for a in arguments) else [f"dataset={pendulum_file}"]
-    result = zoo("run", *arguments, *(dataset if "algo=sac" not in arguments and arguments[0] != "--algo" else []))
+    online = {"algo=sac", "algo=ppo", "--algo"} & set(arguments)
+    result = zoo("run", *arguments, *([] if online else dataset))
     assert result.code == 2, result
     assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
     for word in words:
         assert word in result.err
     assert not list(tmp_path.iterdir())  # nothing left behind
+
+
+@pytest.mark.parametrize("sweep", ["algo.tau=interval(0.1,0.2)", "env=glob(*)"])
+def test_a_sweep_without_values_is_refused_in_one_line(zoo, sweep):
+    result = zoo("run", "-m", "algo=sac", *(["env=pendulum"] if "env" not in sweep else []), sweep)
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: [^\n]+ has no values one after another[^\n]+\n", result.err), result.err
+
+
+def test_a_folder_that_looks_like_a_number_keeps_its_name(zoo, tmp_path, pendulum_file):
+    quick = ("steps=2", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
+    assert zoo("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=2026_01", *quick).code == 0
+    assert (tmp_path / "2026_01" / "run.json").exists()
 
 
 def test_a_dataset_of_another_environment_is_refused_with_both_shapes(zoo, tmp_path, pendulum_file):

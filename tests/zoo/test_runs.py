@@ -18,10 +18,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import zoo as package
 from zoo.agent import Agent, Policy
-from zoo.envs import Spec
+from zoo.envs import EnvConfig, Spec, make
 from zoo.errors import RunError, UsageError
 from zoo.evaluation import SEED_OFFSET
 from zoo.registry import folder
+from zoo.rollout import Rollout
+from zoo.run import restore_rng
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -220,6 +222,23 @@ def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_
 def test_load_refuses_what_is_not_a_run(tmp_path):
     with pytest.raises(UsageError, match="not the folder of a run"):
         package.load(tmp_path)
+
+
+@pytest.mark.parametrize("record", ["[]", "{}", '{"config": 3}', '{"config": {}}', '{"peer": "SB3", "config": {}}'])
+def test_load_refuses_a_record_that_is_no_runs(tmp_path, record):
+    (tmp_path / "run.json").write_text(record)
+    with pytest.raises(UsageError, match=r"is not the folder of a run|holds results of SB3 only"):
+        package.load(tmp_path)
+
+
+def test_a_checkpoint_made_without_a_gpu_goes_on_with_one():
+    restore_rng({"cpu": torch.get_rng_state()}, torch.device("cuda"))
+
+
+def test_a_policy_that_gives_no_number_is_said_to_have_diverged():
+    envs = Rollout(make(EnvConfig("Pendulum-v1", backend="gymnasium"), 1), 0, torch.device("cpu"), lambda *_: None)
+    with pytest.raises(RunError, match="the run diverged: its policy gave an action that is NaN or infinite"):
+        envs.step(torch.tensor([[torch.nan]]))
 
 
 def test_load_of_a_run_without_its_checkpoint_says_so(finished, tmp_path):
