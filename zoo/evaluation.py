@@ -1,13 +1,12 @@
 """Evaluation: exactly one episode in each environment, from fixed seeds, with the deterministic policy."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
 
-SEED_OFFSET = 10_000  # keeps the evaluation's seeds apart from the training environments'
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
 
 
@@ -24,14 +23,20 @@ class Episodes(NamedTuple):
     value_error: float | None = None
 
 
+def seeds(what: str, *numbers: int, count: int) -> Any:
+    """A list of seeds for `training` or `evaluation`: others for each of the two and for any other numbers."""
+    key = ("training", "evaluation").index(what) + 1
+    return np.random.SeedSequence([key, *numbers]).generate_state(count).tolist()
+
+
 def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) -> Episodes:
-    """Plays the first episode of every environment of `envs`, seeded `seed + SEED_OFFSET + i`.
+    """Plays the first episode of every environment of `envs`, from starts that follow from the seed of the run.
 
     One episode each, not the first N to finish: those would be the short ones.
     """
     policy = Policy(agent)
     policy.begin(envs.num_envs)
-    obs, info = envs.reset(seed=seed + SEED_OFFSET)
+    obs, info = envs.reset(seed=seeds("evaluation", seed, count=envs.num_envs))
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
     successes = np.zeros(envs.num_envs, dtype=bool) if "success" in info else None
     running = np.ones(envs.num_envs, dtype=bool)

@@ -29,7 +29,7 @@ class Steps(list[Transition]):
 
 
 class Rollout:
-    """Steps `envs` and keeps their current observations.
+    """Steps `envs`, which begin from a seed or a list of seeds, and keeps their current observations.
 
     Attributes:
         obs: `[N, ...]` the observations to act on, on `device`: uint8 where they are frames, else float32.
@@ -41,13 +41,17 @@ class Rollout:
     """
 
     def __init__(
-        self, envs: VectorEnv, seed: int, device: torch.device, on_episode: Callable[[float, int], None]
+        self,
+        envs: VectorEnv,
+        seed: Any,
+        device: torch.device,
+        on_episode: Callable[[float, int], None],
     ) -> None:
         self.envs, self.device, self.on_episode = envs, device, on_episode
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
         self.obs = self._observed(envs.reset(seed=seed)[0])
-        envs.action_space.seed(seed)
+        envs.action_space.seed(seed if isinstance(seed, int) else seed[0])
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
         self.resumed = False

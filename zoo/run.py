@@ -19,7 +19,7 @@ from zoo.corruption import CorruptionConfig, corrupt
 from zoo.datasets import Dataset
 from zoo.envs import Spec, in_envpool, make, resolve_backend, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.evaluation import Episodes, evaluate
+from zoo.evaluation import Episodes, evaluate, seeds
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
 from zoo.rollout import Rollout
@@ -87,14 +87,10 @@ class Run:
 
     def envs(self) -> Rollout:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
-        seed = self.config.seed
-        # Where a resumed run cannot put the simulators back, it starts new episodes, from other seeds. They are drawn,
-        # not counted on from the first: that would meet the seeds of the evaluation.
-        if self.done:
-            seed = int(np.random.SeedSequence([seed, self.done]).generate_state(1)[0])
+        # where a resumed run cannot put the simulators back, it starts new episodes, from other seeds
         self._rollout = Rollout(
             make(self.config.env, self.config.num_envs, self.config.threads, training=True),
-            seed,
+            seeds("training", self.config.seed, self.done, count=self.config.num_envs),
             self.device,
             lambda *episode: self._episodes.append(episode),
         )

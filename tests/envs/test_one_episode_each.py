@@ -7,7 +7,7 @@ import torch
 
 from zoo.agent import Agent
 from zoo.envs import EnvConfig, Spec, make
-from zoo.evaluation import SEED_OFFSET, evaluate
+from zoo.evaluation import evaluate, seeds
 
 
 class Sine(Agent):
@@ -29,9 +29,9 @@ def _evaluate(env, num_envs, seed):
 
 def test_evaluation_plays_exactly_the_first_episode_of_every_environment(counting):
     episodes = _evaluate(EnvConfig(counting), 12, seed=3)
-    for i in range(12):
+    for i, seed in enumerate(seeds("evaluation", 3, count=12)):
         env = gymnasium.make(counting)
-        obs, _ = env.reset(seed=3 + SEED_OFFSET + i)
+        obs, _ = env.reset(seed=seed)
         score, steps, ended = 0.0, 0, False
         while not ended:
             obs, reward, terminated, truncated, _ = env.step(np.sin(np.float32(0.7) * obs.sum(keepdims=True)))
@@ -39,6 +39,12 @@ def test_evaluation_plays_exactly_the_first_episode_of_every_environment(countin
         assert episodes.lengths[i] == steps
         assert episodes.returns[i] == pytest.approx(score, rel=1e-5, abs=1e-5)
     assert len(set(episodes.lengths)) > 2  # short and long ones count alike
+
+
+def test_no_two_runs_share_a_start_and_none_is_trained_on_what_it_is_evaluated_with():
+    given = [seeds("evaluation", seed, count=20) for seed in range(20)]
+    given += [seeds("training", seed, done, count=8) for seed in range(20) for done in (0, 1, 10_000)]
+    assert len({seed for some in given for seed in some}) == 20 * 20 + 20 * 3 * 8
 
 
 def test_evaluation_from_the_same_seed_gives_the_same_returns(backend):
@@ -59,7 +65,7 @@ def test_evaluating_twice_on_the_same_environments_gives_the_same_returns(backen
 
 def test_an_episode_is_a_success_if_any_of_its_own_steps_is(succeeding):
     episodes = _evaluate(EnvConfig(succeeding), 30, seed=0)
-    lengths = [int(gymnasium.make(succeeding).reset(seed=SEED_OFFSET + i)[0][1]) for i in range(30)]
+    lengths = [int(gymnasium.make(succeeding).reset(seed=s)[0][1]) for s in seeds("evaluation", 0, count=30)]
     assert episodes.successes.tolist() == [length > 5 or length == 3 for length in lengths]
     assert {3, 4, 5} <= set(lengths)  # a success in the very last step; none, whatever the next episode does
 

@@ -20,7 +20,7 @@ import zoo as package
 from zoo.agent import Agent, Policy
 from zoo.envs import EnvConfig, Spec, make
 from zoo.errors import RunError, UsageError
-from zoo.evaluation import SEED_OFFSET
+from zoo.evaluation import seeds
 from zoo.registry import folder
 from zoo.rollout import Rollout
 from zoo.run import restore_rng
@@ -130,8 +130,8 @@ def test_loaded_policy_acts_on_raw_observations_as_the_evaluation_did(finished):
     policy = package.load(finished)
     recorded = rows(finished / "evaluations.csv")[-1]["returns"].split()
     env = gymnasium.make("Pendulum-v1")
-    for i, expected in enumerate(recorded):
-        obs, _ = env.reset(seed=3 + SEED_OFFSET + i)
+    for seed, expected in zip(seeds("evaluation", 3, count=len(recorded)), recorded, strict=True):
+        obs, _ = env.reset(seed=seed)
         episode_return, ended = 0.0, False
         while not ended:
             obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
