@@ -95,8 +95,8 @@ class Categorical(nn.Module):
         self.net = orthogonal_(MLP(inputs, spec.num_actions, hidden, nn.Tanh), last_gain=0.01)
 
     def sample(self, x: Tensor) -> Tensor:
-        probabilities: Tensor = self.net(x).softmax(-1)
-        return probabilities.multinomial(1).squeeze(-1)
+        logits: Tensor = self.net(x)
+        return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)  # Gumbel's trick
 
     def mode(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)

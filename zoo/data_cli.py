@@ -1,6 +1,7 @@
 """`zoo data`: the offline datasets at hand, what is in them, and how to get more."""
 
 import argparse
+import importlib.util
 import json
 import math
 import re
@@ -173,6 +174,9 @@ def show_command(arguments: list[str]) -> int:
         for key, value in _provenance(source).items():
             print(f"{source.name}: {key}: {value}")
     png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{Path(name).name}").removesuffix(".hdf5") + ".png")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("not drawn: that needs pip install 'rl-zoo[plot]'")
+        return 0
     _draw(returns, lengths, f"{env.name} / {name}", png)
     print(f"drawn to {png}")
     return 0
@@ -200,10 +204,8 @@ def _provenance(source: Source) -> dict[str, Any]:
 
 
 def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RunError("drawing needs matplotlib. Install it: pip install 'rl-zoo[plot]'") from error
+    from matplotlib.figure import Figure
+
     from zoo.checkpoint import replacing
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")

@@ -11,14 +11,13 @@ from zoo.catalog import available, store
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
 EXTRAS = {
     "wandb": "wandb", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar", "minigrid": "minigrid",
-    "box2d": "Box2D", "plot": "matplotlib", "peers": "stable_baselines3",
+    "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib", "bench": "plotly", "scale": "submitit",
+    "tune": "optuna", "peers": "stable_baselines3",
 }  # fmt: skip
 
 
 def main() -> int:
     """Prints the report. Returns 0 if `zoo run` can work here, else 1."""
-    import torch
-
     from zoo import __version__
 
     print(f"zoo {__version__}, python {platform.python_version()}, {platform.system()} {platform.machine()}")
@@ -35,11 +34,15 @@ def main() -> int:
         here = importlib.util.find_spec(module) is not None
         print(f"  {extra:<12} {'installed' if here else f'not installed: pip install rl-zoo[{extra}]'}")
     print("\nmachine")
-    print(f"  cpu          {len(os.sched_getaffinity(0))} cores for this process; a run takes threads=1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"  cpu          {cores} cores for this process; a run takes threads=1")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     print(f"  memory       {memory:.1f} GiB")
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
+    if "torch" not in missing:
+        import torch
+
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
     compiler = shutil.which("c++") or shutil.which("g++")
     print(f"  compile=true {'works' if compiler else 'needs a C++ compiler: none found'}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")

@@ -121,9 +121,11 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
 
 
 def _remove(run_dir: Path, made: list[Path]) -> None:
-    shutil.rmtree(run_dir)
-    if run_dir not in made:
-        run_dir.mkdir()  # it was there, empty, before the run
+    if run_dir in made:
+        shutil.rmtree(run_dir)
+    else:  # it was there, empty, before the run
+        for path in run_dir.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in made[1:]:
         with contextlib.suppress(OSError):  # another run has its folder there by now
             path.rmdir()

@@ -96,6 +96,8 @@ class Logger:
                 raise RunError(
                     f"logger=wandb cannot start: {error} Log in: wandb login; or keep it here: WANDB_MODE=offline."
                 ) from error
+            for prefix in ("train", "eval"):
+                self.wandb.define_metric(f"{prefix}/*", step_metric="step")
 
     def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
         timing = {"seconds": round(seconds, 2), "steps_per_second": round(steps_per_second, 1)}
@@ -110,11 +112,13 @@ class Logger:
         """A row of `<name>.csv`, for one pass of what comes before the steps."""
         if name not in self.stage_csv:
             self.stage_csv[name] = CsvLog(self.run_dir / f"{name}.csv", done - 1)
+            if self.wandb is not None:
+                self.wandb.define_metric(f"{name}/*", step_metric=f"{name}/pass")
         values = values | {"seconds": round(seconds, 2)}
         self.stage_csv[name].write({"step": done, **values})
-        self._scalars(done, {f"{name}/{key}": value for key, value in values.items()})
+        self._scalars(done, {f"{name}/{key}": value for key, value in values.items()}, f"{name}/pass")
 
-    def _scalars(self, step: int, scalars: dict[str, float]) -> None:
+    def _scalars(self, step: int, scalars: dict[str, float], axis: str = "step") -> None:
         if self.tensorboard is not None:
             try:
                 for name, value in scalars.items():
@@ -122,7 +126,7 @@ class Logger:
             except OSError as error:
                 raise RunError(f"cannot write TensorBoard's events: {error.strerror}.") from error
         if self.wandb is not None:
-            self.wandb.log(scalars, step=step)
+            self.wandb.log({axis: step, **scalars})  # not as W&B's own step, which must not fall from stage to stage
 
     def close(self) -> None:
         if self.tensorboard is not None:

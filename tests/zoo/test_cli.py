@@ -138,6 +138,14 @@ def test_a_refused_run_leaves_a_folder_that_was_there_before_as_it_was(zoo, tmp_
     assert not list((tmp_path / "mine").iterdir())
 
 
+def test_a_refused_run_in_the_working_directory_leaves_it_there(zoo, tmp_path):
+    result = zoo("run", "algo=sac", "env=cartpole", "run_dir=.")
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("arguments", [["rum"], ["evl", "x"]])
 def test_an_unknown_command_is_refused_with_the_nearest(zoo, arguments):
     result = zoo(*arguments)

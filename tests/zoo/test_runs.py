@@ -21,6 +21,7 @@ from zoo.agent import Agent, Policy
 from zoo.envs import EnvConfig, Spec, make
 from zoo.errors import RunError, UsageError
 from zoo.evaluation import seeds
+from zoo.logging import Logger
 from zoo.registry import folder
 from zoo.rollout import Rollout
 from zoo.run import restore_rng
@@ -111,6 +112,31 @@ def test_wandb_offline_writes_its_run_into_the_runs_folder(start, tmp_path, pend
     assert result.code == 0, result.err
     assert len(list(run_dir.glob("wandb/offline-run-*/*.wandb"))) == 1
     assert bool(list(run_dir.glob("events.out.tfevents.*"))) == ("tensorboard" in logger)
+
+
+def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_not_dropped(tmp_path, monkeypatch):
+    rows: list[dict[str, float]] = []
+    axes: dict[str, str] = {}
+
+    class Fake:
+        init = staticmethod(lambda **settings: Fake)
+        log = staticmethod(rows.append)
+        define_metric = staticmethod(lambda name, step_metric: axes.update({name: step_metric}))
+
+    monkeypatch.setitem(sys.modules, "wandb", Fake)
+    logger = Logger(tmp_path, ["wandb"], {}, 0, "x")
+    for stage in ("dynamics", "behavior"):
+        for done in (1, 2):
+            logger.stage(stage, done, {"loss": 0.5}, 1.0)
+    logger.metrics(1, {"loss": 0.25}, 1.0, 1.0)
+    logger.evaluation(1, {"return_mean": 3.0})
+    told = [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+    assert told == [
+        {"dynamics/pass": 1, "dynamics/loss": 0.5}, {"dynamics/pass": 2, "dynamics/loss": 0.5},
+        {"behavior/pass": 1, "behavior/loss": 0.5}, {"behavior/pass": 2, "behavior/loss": 0.5},
+        {"step": 1, "train/loss": 0.25}, {"step": 1, "eval/return_mean": 3.0},
+    ]  # fmt: skip
+    assert axes == {"train/*": "step", "eval/*": "step", "dynamics/*": "dynamics/pass", "behavior/*": "behavior/pass"}
 
 
 def test_wandb_that_cannot_start_fails_in_one_line_and_leaves_nothing(start, tmp_path, pendulum_file):
