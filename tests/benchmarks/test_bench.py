@@ -25,7 +25,7 @@ from zoo.execute import locked
 
 GRIDS = """\
 # Two algorithms on a small task
-- {algo: [ppo, stream_q], env: cartpole, steps: 64, eval_every: 32, eval_episodes: 1, log_every: 16,
+- {algo: [stream_ac, stream_q], env: cartpole, steps: 64, eval_every: 32, eval_episodes: 1, log_every: 16,
    checkpoint_every: 16, logger: none, algo.hidden: [[8]], env.backend: gymnasium, seed: [0, 1]}
 """
 
@@ -139,7 +139,7 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     out = capsys.readouterr().out
     assert out.count("running") == 2
     assert re.search(r"finished  \S+-seed0-\w+  \(2 of 2 done\)", out)
-    assert "| ppo, hidden=[8] | 1 | 64 |" in out  # the report
+    assert "| stream_ac, hidden=[8] | 1 | 64 |" in out  # the report
     assert Path("bench/mine/report/report.html").exists()
     runs = {path for path in Path("bench").rglob("*") if path.is_file() and "report" not in path.parts}
     done = {path: path.stat().st_mtime_ns for path in runs}
@@ -155,7 +155,7 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
 
 BROKEN = """\
 import os, sys, time
-if "algo=ppo" in sys.argv and "seed=0" in sys.argv:
+if "algo=stream_ac" in sys.argv and "seed=0" in sys.argv:
     {what}
 os.execv(sys.executable, [sys.executable, "-m", "zoo.cli", *sys.argv[1:]])
 """
@@ -184,7 +184,7 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
     monkeypatch.setattr(runner.Job, "command", property(broken))
     assert main(["bench", "mine", "--stall", "15"]) == 1
     err = capsys.readouterr().err
-    assert re.search(rf"1 of 4 runs failed, after up to 2 attempts: cartpole-ppo-seed0-\w+ {says}", err), err
+    assert re.search(rf"1 of 4 runs failed, after up to 2 attempts: cartpole-stream_ac-seed0-\w+ {says}", err), err
     assert len(evaluations(Path("bench/mine"))) == 3
     assert sorted(started.count(name) for name in set(started)) == [1, 1, 1, 2]
     monkeypatch.undo()
@@ -251,7 +251,7 @@ def test_a_place_that_is_lost_fails_its_runs_and_not_the_runner(suites, tmp_path
 
 def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, capsys):
     suites(GRIDS)
-    (run, *_) = plan("mine", ["seed=0", "algo=ppo"])
+    (run, *_) = plan("mine", ["seed=0", "algo=stream_ac"])
     for _ in range(2):  # it is there the second time
         (job,) = Runner([run], tmp_path / "a", Elsewhere(ends("finished", 0, code="edited meanwhile"))).go()
         assert job.state == "failed"
@@ -261,7 +261,7 @@ def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, c
 @pytest.mark.parametrize("name", ["a,b (1)", "café=x", "it's [here]"])
 def test_a_folder_may_be_called_anything(suites, tmp_path, name):
     suites(GRIDS)
-    assert main(["bench", "mine", "seed=0", "algo=ppo", "--dir", str(tmp_path / name)]) == 0
+    assert main(["bench", "mine", "seed=0", "algo=stream_ac", "--dir", str(tmp_path / name)]) == 0
     assert len(evaluations(tmp_path / name)) == 1
 
 
@@ -399,7 +399,7 @@ def test_a_second_runner_in_the_same_folder_is_refused_and_a_run_that_goes_on_el
     suites(GRIDS)
     folder = tmp_path / "runs"
     folder.mkdir()
-    (run, *_) = plan("mine", ["seed=0", "algo=ppo"])
+    (run, *_) = plan("mine", ["seed=0", "algo=stream_ac"])
     with locked(folder):
         assert main(["bench", "mine", "--dir", str(folder)]) == 2
     assert "is in use by another zoo bench" in capsys.readouterr().err
@@ -407,7 +407,7 @@ def test_a_second_runner_in_the_same_folder_is_refused_and_a_run_that_goes_on_el
     elsewhere = subprocess.Popen(own, stdout=subprocess.DEVNULL)
     while not (folder / run.name / ".lock").exists():
         time.sleep(0.01)
-    assert main(["bench", "mine", "--dir", str(folder), "seed=0", "algo=ppo"]) == 0
+    assert main(["bench", "mine", "--dir", str(folder), "seed=0", "algo=stream_ac"]) == 0
     assert elsewhere.wait() == 0
     assert not list(folder.glob("*.log"))
 

@@ -110,7 +110,7 @@ def test_episodes_that_all_weigh_the_same_are_refused(name):
 def test_data_whose_episodes_are_not_marked_are_refused(name):
     obs, never = np.zeros((50, 3), np.float32), np.zeros(50, dtype=bool)
     arrays = Arrays(obs, np.zeros((50, 1), np.float32), np.arange(50, dtype=np.float32), obs, never, never)
-    with pytest.raises(UsageError, match="marks no end of one"):
+    with pytest.raises(UsageError, match="chooses among episodes, and this is one"):
         Dataset(arrays, SPEC, CPU, SamplerConfig(name))
 
 
