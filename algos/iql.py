@@ -120,9 +120,9 @@ class IQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        action = self.actor.mode(obs)
         if explore and isinstance(self.actor, GaussianPolicy):
             return self.actor.sample(obs)
+        action = self.actor.mode(obs)
         if explore:
             return self.actor.perturb(action, self.config.exploration_noise * torch.randn_like(action))
         return action

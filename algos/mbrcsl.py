@@ -15,12 +15,12 @@ file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
 shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:
 their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. It is told
-observations normalized, and its weights do not decay (theirs by 1e-6). Either way the
-behaviour stays a blurred copy of the data's, which is what lets it go over from one episode to another: the longer it
-learns, the rarer are imagined episodes that beat the data. They end where the task's own rule says so; theirs never do.
-The policy is told returns in units of the largest and its weights do not decay; with returns as they are and a decay of
-0.1, which preset=paper takes, it is another from one evaluation to the next. It takes a fixed number of updates; theirs
-ends by a hold-out loss after 80 to 100 epochs.
+observations normalized, and its weights do not decay (theirs by 1e-6). Either way the behaviour stays a blurred copy of
+the data's, which is what lets it go over from one episode to another: the longer it learns, the rarer are imagined
+episodes that beat the data. They end where the task's own rule says so; theirs never do. The policy is told returns in
+units of the largest and its weights do not decay; with returns as they are and a decay of 0.1, which preset=paper
+takes, it is another from one evaluation to the next. It takes a fixed number of updates; theirs ends by a hold-out loss
+after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import os
 import statistics
 import sys
@@ -20,7 +19,7 @@ from rich.table import Table
 from zoo.benchmarks import peers
 from zoo.benchmarks.launchers import Local, launcher
 from zoo.benchmarks.report import build, require, write
-from zoo.benchmarks.runner import Job, Runner, failures, status
+from zoo.benchmarks.runner import Job, Runner, failures, record, status
 from zoo.benchmarks.suite import Planned, plan, suites
 from zoo.errors import RunError, UsageError
 
@@ -93,7 +92,7 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
         try:
             with path.open(newline="") as file:
                 values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
-            config = json.loads((path.parent / "run.json").read_text())["config"]
+            config = record(path.parent)["config"]
             algo, env = config["algo"]["name"], config["env"]["name"]
         except (OSError, ValueError, KeyError, TypeError):  # half-written
             continue

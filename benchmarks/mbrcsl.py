@@ -3,8 +3,8 @@
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
     python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
 
-Their behaviour learns for hours. If it was interrupted, their own flag `--load_dynamics_path logs/.../dynamics/model`,
-`--behavior logs/.../diffusion/checkpoint/policy.pth` and `--behavior_epoch` with the epochs that are left go on.
+Their behaviour learns for hours. If it was interrupted, `--behavior logs/.../diffusion/checkpoint/policy.pth` goes on
+from there, with their own flags `--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
 
 Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
 transitions are learned from and the same episodes are played. Whatever else they import and do not use is left out.
@@ -124,6 +124,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
     parser.add_argument("--behavior", type=Path, help="their checkpoint of a behaviour that is to learn on")
+    parser.add_argument(
+        "--matmul_precision", default="highest", help="of the behaviour's learning: medium rounds products to bfloat16"
+    )
     parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
     args, theirs = parser.parse_known_args()
     torch.set_num_threads(1)
@@ -142,7 +145,10 @@ def main() -> None:
         def train(self) -> Any:
             if args.behavior is not None:
                 self.policy.load_state_dict(torch.load(args.behavior, weights_only=True))
-            return super().train()
+            torch.set_float32_matmul_precision(args.matmul_precision)
+            result = super().train()
+            torch.set_float32_matmul_precision("highest")
+            return result
 
     script.RcslPolicyTrainer, script.DiffusionPolicyTrainer = Kept, LearnsOn
     script.create_env_dataset = lambda args: (Adapter(), trajectories())

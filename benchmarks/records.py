@@ -146,12 +146,9 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def read(folder: Path) -> tuple[list[Result], list[str]]:
     """The finished runs below a folder, named and each once; and what is to be said of the others, a line each."""
     results, notes = [], []
-    holding: dict[Path, set[str]] = defaultdict(set)
-    for path in folder.rglob("*"):
-        if path.name in FILES:
-            holding[path.parent].add(path.name)
-    runs = {place for place, names in holding.items() if "run.json" in names}
-    for run_dir in sorted(holding):
+    places = {path.parent for path in folder.rglob("*") if path.name in FILES}
+    runs = {place for place in places if (place / "run.json").exists()}
+    for run_dir in sorted(places):
         if not runs.isdisjoint(run_dir.parents):
             continue  # what a logger keeps inside of a run
         found = read_run(run_dir)

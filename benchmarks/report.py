@@ -155,9 +155,9 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
 def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
     """A row with each figure that is of the same task and method."""
     found = []
+    first = row.runs[0]
     for reference in references:
-        if reference.fits(row.runs[0]):
-            first = row.runs[0]
+        if reference.fits(first):
             known = all(reference.measure in run.columns for run in row.runs)
             ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
             says, difference = verdict(np.array(ours), reference.published)

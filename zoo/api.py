@@ -48,11 +48,11 @@ def load(run_dir: str | Path, file: Path | None = None) -> Policy:
     return Policy(load_agent(Path(run_dir), file)[1])
 
 
-def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent]:
-    """The settings of a run and its agent as last saved; arguments and errors as those of `load`."""
+def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent, dict[str, Any]]:
+    """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `load`."""
     config, algorithm, record = reopen(run_dir, file)
     path = run_dir / "checkpoint.pt"
-    return config, build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path)
+    return config, build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path), record
 
 
 def build_agent(

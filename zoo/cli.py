@@ -165,7 +165,7 @@ def eval_command(arguments: list[str]) -> int:
     from zoo.evaluation import evaluate
     from zoo.run import judged, summary
 
-    config, agent = load_agent(args.run_dir, args.file)
+    config, agent, _ = load_agent(args.run_dir, args.file)
     try:
         envs = make(config.env, args.episodes, config.threads)
     except ValueError as error:

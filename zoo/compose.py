@@ -212,13 +212,13 @@ def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
 
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored, and a run that ends before it learns."""
+    online, name = chosen.setting == "online", chosen.name
     first = getattr(config.algo, "learning_starts", 0)
-    if chosen.setting == "online" and config.steps <= first:
+    if online and config.steps <= first:
         raise UsageError(
-            f"steps={config.steps}: {chosen.name} begins to learn after algo.learning_starts={first}. Give more steps, "
+            f"steps={config.steps}: {name} begins to learn after algo.learning_starts={first}. Give more steps, "
             "or begin earlier."
         )
-    online, name = chosen.setting == "online", chosen.name
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),
         ("sampler", config.sampler.name, SamplerConfig.name),

@@ -82,7 +82,7 @@ class Adversary:
     STEPS, STEP_SIZE, BATCH = 100, 0.01, 4_096
 
     def __init__(self, config: CorruptionConfig, arrays: Arrays) -> None:
-        from zoo.api import load_agent, reopen
+        from zoo.api import load_agent
 
         if config.critic is None:
             raise UsageError(
@@ -90,8 +90,8 @@ class Adversary:
                 "env and dataset, and give the run's folder: corruption.critic=DIR"
             )
         self.config, self.folder = config, Path(config.critic)
-        _, self.agent = load_agent(self.folder)
-        if (reopen(self.folder)[2].get("dataset") or {}).get("fingerprint") != arrays.fingerprint():
+        _, self.agent, record = load_agent(self.folder)
+        if (record.get("dataset") or {}).get("fingerprint") != arrays.fingerprint():
             raise UsageError(
                 f"corruption.critic={config.critic} has not learned from this dataset. Train one, zoo run algo=edac "
                 "with this env and dataset, and give the run's folder."

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -438,13 +439,10 @@ class Dataset:
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The least and the largest discounted return from any transition on.
 
-        A truncated episode counts as going on for ever at its mean reward.
-
-        Raises:
-            UsageError: that is without bound, as discount is 1.
+        A truncated episode counts as going on for ever at its mean reward; with a discount of 1 nothing is bounded.
         """
         if discount == 1:
-            raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
+            return -math.inf, math.inf
         lengths = self.episode_lengths
         last = self.episode_starts + lengths - 1
         mean_reward = (

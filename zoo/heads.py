@@ -94,8 +94,11 @@ class TwoHot(ValueHead):
         return self._known
 
     def hold(self, low: float, high: float) -> str:
-        """Sets a support that is open; raises UsageError where the one that was given is too small."""
+        """Sets a support that is open; raises UsageError where the one that was given is too small, or none can be."""
+        bounded = math.isfinite(low) and math.isfinite(high)
         if not self.has_support:
+            if not bounded:
+                raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
             v_min, v_max = self.around(low, high)
             self.set_support(v_min, v_max)
             return (
@@ -103,6 +106,8 @@ class TwoHot(ValueHead):
                 f"{high:.4g}; algo.v_min and algo.v_max set another"
             )
         v_min, v_max = self.v_min.item(), self.v_max.item()
+        if not bounded:
+            return f"value support: [{v_min:.4g}, {v_max:.4g}], as given"
         if low < v_min or high > v_max:
             raise UsageError(
                 f"algo.v_min={v_min:g} algo.v_max={v_max:g} cannot hold the data's returns, from {low:.4g} to "
@@ -204,11 +209,13 @@ class HLGauss(TwoHot):
 def reward_bounds(reward: Tensor, discount: float) -> tuple[float, float]:
     """The least and the largest value there can be where no reward lies beyond these: each of the two for ever, or 0.
 
+    Infinite with a discount of 1.
+
     Raises:
-        UsageError: there is no such bound.
+        UsageError: all rewards are 0.
     """
     if discount == 1:
-        raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
+        return -math.inf, math.inf
     low, high = (float(x) / (1 - discount) for x in reward.aminmax())
     if low == high == 0:
         raise UsageError("all rewards so far are 0 and bound no value: give the support, algo.v_min=... algo.v_max=...")

@@ -95,11 +95,11 @@ def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Modul
     return network
 
 
-def near_zero_(network: nn.Sequential, gain: float = 0.01) -> nn.Sequential:
-    """Glorot's uniform weights times a gain and zero biases for the last layer, in place: outputs begin close to 0."""
+def near_zero_(network: nn.Sequential) -> nn.Sequential:
+    """Glorot's uniform weights times 0.01 and zero biases for the last layer, in place: outputs begin close to 0."""
     last = network[-1]
     assert isinstance(last, nn.Linear)
-    nn.init.xavier_uniform_(last.weight, gain)
+    nn.init.xavier_uniform_(last.weight, gain=0.01)
     nn.init.zeros_(last.bias)
     return network
 

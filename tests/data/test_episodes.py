@@ -1,13 +1,17 @@
 """Bookkeeping of episodes in flat arrays, against loops over them."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo.catalog import parse_mixture
 from zoo.collect import thin
-from zoo.datasets import Arrays, concatenate, cut_at_breaks
+from zoo.datasets import Arrays, Dataset, concatenate, cut_at_breaks
+from zoo.envs import Spec
 from zoo.errors import UsageError
 
 from .conftest import episodes, same
@@ -29,6 +33,22 @@ def test_starts_lengths_and_returns_are_those_of_the_episodes(ends) -> None:
     assert arrays.episode_starts.tolist() == starts
     naive = [sum(map(float, arrays.reward[s : s + n])) for s, n in zip(starts, lengths, strict=True)]
     np.testing.assert_allclose(arrays.episode_returns, naive, rtol=1e-12, atol=1e-12)
+
+
+@given(ends=many, discount=st.sampled_from([0.0, 0.5, 0.99]))
+@settings(deadline=None)
+def test_values_are_bounded_by_the_returns_of_episodes_of_which_the_truncated_go_on_at_their_mean(ends, discount):
+    arrays = made(ends)
+    data = Dataset(arrays, Spec((3,), (-2.0,), (2.0,)), torch.device("cpu"))
+    values, stop = [], 0
+    for length, terminated in ends:
+        start, stop = stop, stop + length
+        reward = arrays.reward[start:stop].astype(float)
+        following = 0.0 if terminated else reward.mean() / (1 - discount)
+        for value in reversed(reward):
+            values.append(following := value + discount * following)
+    np.testing.assert_allclose(data.value_bounds(discount), (min(values), max(values)), rtol=1e-4, atol=1e-4)
+    assert data.value_bounds(1.0) == (-math.inf, math.inf)
 
 
 @given(ends=many, percent=st.integers(1, 100))

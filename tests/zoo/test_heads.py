@@ -163,9 +163,10 @@ def test_a_support_that_cannot_hold_the_returns_is_refused():
     with pytest.raises(UsageError, match=r"v_min=0 algo.v_max=10 cannot hold the data's returns, from 1 to 12"):
         head.hold(1.0, 12.0)
     assert "as given" in head.hold(1.0, 9.0)
+    assert "as given" in head.hold(-math.inf, math.inf)  # undiscounted: nothing to hold it against
 
 
 @pytest.mark.parametrize(("reward", "discount", "message"), [(1.0, 1.0, "bounds no value"), (0.0, 0.9, "are 0")])
 def test_rewards_that_bound_nothing_ask_for_a_support(reward, discount, message):
     with pytest.raises(UsageError, match=rf"{message}.*algo.v_min=... algo.v_max=..."):
-        reward_bounds(torch.full((3,), reward), discount)
+        HLGauss(None, None, 51).hold(*reward_bounds(torch.full((3,), reward), discount))
