@@ -3,8 +3,9 @@
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
     python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
 
-Their behaviour learns for hours. If it was interrupted, `--behavior logs/.../diffusion/checkpoint/policy.pth` goes on
-from there, with their own flags `--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
+Their behaviour learns for hours; for one with `--network resnet`, the smaller of the two noise networks that they have.
+If it was interrupted, `--behavior logs/.../diffusion/checkpoint/policy.pth` goes on from there, with their own flags
+`--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
 
 Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
 transitions are learned from and the same episodes are played. Whatever else they import and do not use is left out.
@@ -19,6 +20,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock
@@ -124,9 +126,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
     parser.add_argument("--behavior", type=Path, help="their checkpoint of a behaviour that is to learn on")
-    parser.add_argument(
-        "--matmul_precision", default="highest", help="of the behaviour's learning: medium rounds products to bfloat16"
-    )
+    parser.add_argument("--network", choices=("unet", "resnet"), default="unet", help="of their behaviour")
     parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
     args, theirs = parser.parse_known_args()
     torch.set_num_threads(1)
@@ -145,12 +145,10 @@ def main() -> None:
         def train(self) -> Any:
             if args.behavior is not None:
                 self.policy.load_state_dict(torch.load(args.behavior, weights_only=True))
-            torch.set_float32_matmul_precision(args.matmul_precision)
-            result = super().train()
-            torch.set_float32_matmul_precision("highest")
-            return result
+            return super().train()
 
     script.RcslPolicyTrainer, script.DiffusionPolicyTrainer = Kept, LearnsOn
+    script.SimpleDiffusionPolicy = partial(script.SimpleDiffusionPolicy, model_cls=args.network)
     script.create_env_dataset = lambda args: (Adapter(), trajectories())
     script.PointMazeObsWrapper = lambda env: env
     stages: list[tuple[str, Any]] = [("dynamics", script.EnsembleDynamics), ("behaviour", LearnsOn), ("policy", Kept)]
