@@ -3,7 +3,8 @@
     python benchmarks/scaling.py --runs 8 --steps 4000
 
 Prints the time of as many `zoo run`, each started when the one before has ended; of the runner with one run at a time,
-and what it adds; and of the runner with a run a core, and how much faster that is. Nothing else should be running.
+and what it adds; and of a run a core, without the runner, which is what the machine can give, and with it. Nothing else
+should be running.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from zoo.benchmarks.launchers import Local
@@ -27,28 +29,34 @@ def main() -> None:
     args = parser.parse_args()
     settings = ("algo=iql", "env=hopper", f"steps={args.steps}", f"eval_every={args.steps}", "env.backend=gymnasium")
     runs = [planned_run((*settings, f"seed={seed}"), "scaling") for seed in range(args.runs)]
+    cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
-        alone = one_after_another(runs, Path(folder) / "alone")
+        alone = bare(runs, Path(folder) / "alone", 1)
         print(f"{args.runs} times zoo run, one after another   {alone:7.1f} s", flush=True)
         cpu = time.process_time()
         through = with_runner(runs, Path(folder) / "one", 1)
         cpu = time.process_time() - cpu
         print(
             f"the runner, one at a time             {through:7.1f} s  {100 * (through / alone - 1):+.1f} %; "
-            f"its own work {100 * cpu / through:.2f} % of a core"
+            f"its own work {100 * cpu / through:.2f} % of a core",
+            flush=True,
         )
-        cores = os.cpu_count() or 1
-        beside = with_runner(runs, Path(folder) / "beside", cores)
-        print(f"the runner, {cores} at a time               {beside:7.1f} s  {alone / beside:.2f} times as fast")
+        for how, measure in ((f"zoo run, {cores} at a time", bare), (f"the runner, {cores} at a time", with_runner)):
+            beside = measure(runs, Path(folder) / measure.__name__, cores)
+            print(f"{how:<37} {beside:7.1f} s  {alone / beside:.2f} times as fast", flush=True)
 
 
-def one_after_another(runs: list[Planned], folder: Path) -> float:
-    """Seconds."""
-    begun = time.perf_counter()
-    for run in runs:
-        command = [sys.executable, *Job(run, folder / run.name).command]
+def bare(runs: list[Planned], folder: Path, jobs: int) -> float:
+    """Seconds that `zoo run` takes, so many at a time, without the runner."""
+
+    def run(planned: Planned) -> None:
+        command = [sys.executable, *Job(planned, folder / planned.name).command]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run, runs))
     return time.perf_counter() - begun
 
 
