@@ -52,8 +52,7 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
             if is_atari:
                 envs = atari.from_ale(config.id, num_envs, threads)
             else:
-                make_one = partial(_make_one, config.id)
-                envs = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+                envs = SyncVectorEnv([partial(make_one, config.id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     return atari.EpisodicLife(envs) if is_atari and training else envs
 
 
@@ -80,7 +79,8 @@ def _newest(env_id: str) -> str:
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
-def _make_one(env_id: str) -> gymnasium.Env:
+def make_one(env_id: str) -> gymnasium.Env:
+    """One of Gymnasium's environments, as `make` has it."""
     if env_id.startswith("MiniGrid-"):
         return minigrid.make_one(env_id)
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):

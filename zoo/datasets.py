@@ -24,7 +24,7 @@ from torch import Tensor
 from zoo.buffers import Batch, gather
 from zoo.catalog import Source, parse_mixture, resolve
 from zoo.checkpoint import replacing
-from zoo.envs import EnvConfig, Spec
+from zoo.envs import EnvConfig, Spec, make_one
 from zoo.errors import RunError, UsageError
 from zoo.nn import Normalizer
 from zoo.returns import discounted_sum
@@ -221,7 +221,7 @@ def check_free(folder: Path, force: bool) -> None:
 def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadata: dict[str, Any], flat: bool) -> None:
     from minari.dataset.minari_storage import MinariStorage
 
-    env = gymnasium.spec(env_id).make()
+    env = make_one(env_id)
     action_space = env.action_space
     env.close()
     data.mkdir(parents=True)
