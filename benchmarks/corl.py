@@ -430,6 +430,7 @@ def main() -> None:
     parser.add_argument("algo", choices=PEERS, help="bc is 10 %% BC")
     parser.add_argument("corl", type=Path, help="CORL's folder algorithms/offline; riql: its authors'")
     parser.add_argument("--data", type=Path, required=True, help="D4RL-layout HDF5")
+    parser.add_argument("--rows", type=int, help="learn from so many transitions, the first ones of the file")
     parser.add_argument("--env", default="hopper")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -437,6 +438,8 @@ def main() -> None:
     parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
     parser.add_argument("--after", type=int, default=0, metavar="UPDATES", help="let CORL take so many first")
     args = parser.parse_args()
+    if args.rows and args.agree:
+        parser.error("--agree compares on the whole file: leave out --rows")
     torch.set_num_threads(1)
     peer = PEERS[args.algo]
     corl = load_corl(args.corl / peer.file)
@@ -444,7 +447,7 @@ def main() -> None:
     envs = make(env, EVAL_EPISODES)
     spec = Spec.of(envs.single_observation_space, envs.single_action_space)
     with h5py.File(args.data) as file:
-        data = {name: file[name][()] for name in FIELDS}
+        data = {name: file[name][: args.rows] for name in FIELDS}
     peer.prepare(corl, data)
     mean, std = np.zeros(spec.obs_dim, np.float32), np.ones(spec.obs_dim, np.float32)
     if normalizing := hasattr(corl, "compute_mean_std"):  # all but edac
