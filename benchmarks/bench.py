@@ -117,8 +117,9 @@ def show_plan(runs: Sequence[Planned], folder: Path, jobs: int | None) -> None:
             else:
                 unknown += 1
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {known}")
-    guess = f"about {duration(seconds / places)} for those whose speed is known, evaluations aside"
-    print(f"{len(runs)} runs, {places} at a time: {guess}" + (f"; {unknown} of unknown speed" if unknown else ""))
+    left = [f"about {duration(seconds / places)}, evaluations aside"] if seconds else []
+    left += [f"{unknown} of unknown speed"] if unknown else []
+    print(f"{len(runs)} runs, {places} at a time: {' and '.join(left) or 'nothing is left to do'}")
 
 
 @contextmanager

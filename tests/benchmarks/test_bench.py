@@ -133,7 +133,7 @@ def evaluations(folder: Path) -> dict[str, str]:
 def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites, capsys):
     suites(GRIDS)
     assert main(["bench", "mine", "--dry-run"]) == 0
-    assert "4 runs" in capsys.readouterr().out
+    assert re.search(r"^4 runs, \d+ at a time: 4 of unknown speed$", capsys.readouterr().out, re.MULTILINE)
     assert not Path("bench").exists()
     assert main(["bench", "mine", "seed=0"]) == 0
     out = capsys.readouterr().out
@@ -150,7 +150,9 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     assert main(["bench", "mine", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.count("finished") == 4
-    assert "about 0 s" in out
+    assert "nothing is left to do" in out
+    assert main(["bench", "mine", "--dry-run", "steps=320000"]) == 0
+    assert re.search(r": about .+, evaluations aside$", capsys.readouterr().out, re.MULTILINE)
 
 
 BROKEN = """\
