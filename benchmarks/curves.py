@@ -2,7 +2,7 @@
 
 Reads `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean` such as `sb3.py` writes.
 Prints one row an evaluation and one column a curve, then each curve's mean over its last three evaluations (`--last`),
-and the mean of these means with its 95 % interval, by bootstrapping the curves.
+and the mean of these means with its standard deviation over the curves and its 95 % interval, Student's.
 
     python benchmarks/curves.py --training 100000 RUN_DIR_OR_CSV ...
 
@@ -13,10 +13,11 @@ or CSV files with the columns `step` and `episode_return`.
 import argparse
 import csv
 import math
-import statistics
 from pathlib import Path
 
 import numpy as np
+
+from zoo.benchmarks.stats import LEAST_RUNS, mean
 
 
 def curve(path: Path, file_name: str, column: str) -> dict[int, float]:
@@ -26,13 +27,6 @@ def curve(path: Path, file_name: str, column: str) -> dict[int, float]:
     return {step: value for step, value in rows.items() if not math.isnan(value)}
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """95 % of the means of as many values, drawn from them with replacement 10,000 times."""
-    drawn = np.random.default_rng(0).choice(values, (10_000, len(values)))
-    low, high = np.percentile(drawn.mean(1), [2.5, 97.5])
-    return float(low), float(high)
-
-
 def print_evaluations(curves: list[dict[int, float]], names: list[str], count: int) -> list[float]:
     """The table; returns the means of so many last ones."""
     width = max(10, *(len(name) + 2 for name in names))
@@ -40,7 +34,7 @@ def print_evaluations(curves: list[dict[int, float]], names: list[str], count: i
     for step in sorted(set().union(*curves)):
         cells = (f"{one[step]:.1f}" if step in one else "" for one in curves)
         print(f"{step:>10,}" + "".join(f"{cell:>{width}}" for cell in cells))
-    last = [statistics.mean(list(one.values())[-count:]) for one in curves]
+    last = [float(np.mean(list(one.values())[-count:])) for one in curves]
     print(f"{f'last {count}':>10}" + "".join(f"{value:>{width}.1f}" for value in last))
     return last
 
@@ -58,14 +52,13 @@ def main() -> None:
         last = print_evaluations([curve(path, "evaluations.csv", args.column) for path in args.paths], names, args.last)
     else:
         curves = [curve(path, "metrics.csv", "episode_return") for path in args.paths]
-        last = [statistics.mean(v for step, v in one.items() if step > max(one) - args.training) for one in curves]
+        last = [float(np.mean([v for step, v in one.items() if step > max(one) - args.training])) for one in curves]
         for name, value in zip(names, last, strict=True):
             print(f"{name:<40}{value:.1f}")
-    spread = ""
-    if len(last) > 1:
-        low, high = interval(last)
-        spread = f" +- {statistics.stdev(last):.1f}, 95 % [{low:.1f}, {high:.1f}]"
-    print(f"{'mean over the curves':<40}{statistics.mean(last):.1f}{spread}")
+    spread = f" +- {np.std(last, ddof=1):.1f}" if len(last) > 1 else ""
+    print(f"{'mean over the curves':<40}{np.mean(last):.1f}{spread}")
+    if len(last) >= LEAST_RUNS:
+        print(f"{'and its 95 % interval':<40}{mean(np.array(last)):.1f}")
 
 
 if __name__ == "__main__":

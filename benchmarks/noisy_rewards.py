@@ -4,7 +4,7 @@
 
 CartPole pays 1 a step; here it pays 1 plus uniform noise from [-noise, noise], drawn anew at every step. A policy is
 judged by how long it balances, which the noise does not touch: the mean length of the evaluations in the second half
-of training. Prints, per noise and head, the mean over seeds and a 95 % interval (percentile bootstrap).
+of training. Prints, per noise and head, the mean over seeds and Student's 95 % interval.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 import zoo
-from zoo.benchmarks.curves import interval
+from zoo.benchmarks.stats import mean
 
 HEADS = ("mse", "two_hot", "c51", "hl_gauss")
 
@@ -64,9 +64,8 @@ def main() -> None:
                     lengths.append(balanced(head, noise, seed, args.steps))
                     rows.writerow([noise, head, seed, lengths[-1]])
                     file.flush()
-                low, high = interval(lengths)
-                lines.append(f"{noise:>6g}  {head:<9}{np.mean(lengths):>8.1f}   [{low:.1f}, {high:.1f}]")
-    print(f" noise  head     mean length   95 % of {args.seeds} seeds")
+                lines.append(f"{noise:>6g}  {head:<9}   {mean(np.array(lengths)):.1f}")
+    print(f" noise  head        mean length, 95 % of {args.seeds} seeds")
     print("\n".join(lines))
 
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from zoo.benchmarks import plots
 from zoo.benchmarks.records import FIGURES, MEASURES
-from zoo.benchmarks.statistics import Estimate, profile
+from zoo.benchmarks.stats import Estimate, profile
 
 if TYPE_CHECKING:
     from zoo.benchmarks.report import Group, Report, Row

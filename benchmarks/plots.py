@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zoo.benchmarks.records import MEASURES
-from zoo.benchmarks.statistics import profile
+from zoo.benchmarks.stats import profile
 from zoo.checkpoint import replacing
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.records import MEASURES, Result
-from zoo.benchmarks.statistics import Published
+from zoo.benchmarks.stats import Published
 from zoo.catalog import parse_mixture
 from zoo.errors import UsageError, nearest
 from zoo.presets import short

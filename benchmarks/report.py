@@ -17,7 +17,7 @@ import numpy as np
 from zoo.benchmarks import page, plots, published
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.records import FIGURES, MEASURES, NONDETERMINISM, Result, read
-from zoo.benchmarks.statistics import LEAST_RUNS, Estimate, aggregates, improvement, mean, verdict
+from zoo.benchmarks.stats import LEAST_RUNS, Estimate, aggregates, improvement, mean, verdict
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
 

@@ -25,7 +25,7 @@ from zoo.benchmarks.launchers import Local
 from zoo.benchmarks.records import LEAST_IS_BEST, Result, read_run
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
-from zoo.benchmarks.statistics import mean
+from zoo.benchmarks.stats import mean
 from zoo.benchmarks.suite import planned_run
 from zoo.checkpoint import replacing
 from zoo.compose import as_overrides

@@ -15,7 +15,7 @@ from zoo.benchmarks import published
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.records import read
 from zoo.benchmarks.report import build
-from zoo.benchmarks.statistics import Published
+from zoo.benchmarks.stats import Published
 from zoo.cli import main
 from zoo.compose import compose, takes_data
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from rliable import library, metrics
 
-from zoo.benchmarks.statistics import Published, aggregates, improvement, mean, profile, verdict
+from zoo.benchmarks.stats import Published, aggregates, improvement, mean, profile, verdict
 
 RNG = np.random.default_rng(0)
 

@@ -1,0 +1,41 @@
+"""The scripts, run as scripts: their own folder is then the first place where Python looks for a module."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoo.algos
+import zoo.benchmarks
+
+BENCHMARKS = Path(zoo.benchmarks.__path__[0])
+
+
+@pytest.mark.parametrize("folder", [BENCHMARKS, Path(zoo.algos.__path__[0])], ids=lambda folder: folder.name)
+def test_no_script_has_a_neighbour_that_hides_a_module_of_the_standard_library(folder):
+    assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
+
+
+def curves(*args: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / "curves.py"), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_curves_are_laid_side_by_side_with_the_mean_and_its_interval(tmp_path):
+    for seed, values in enumerate([(1, 2, 3), (2, 3, 4), (3, 4, 8)]):
+        rows = [f"{step},{value}" for step, value in zip((10, 20, 30), values, strict=True)]
+        (tmp_path / f"seed{seed}.csv").write_text("\n".join(["step,return_mean", *rows]))
+    paths = [str(tmp_path / f"seed{seed}.csv") for seed in range(3)]
+    lines = [line.split() for line in curves("--last", "2", *paths).splitlines()]
+    assert lines[0] == ["step", "seed0", "seed1", "seed2"]
+    assert lines[1:4] == [["10", "1.0", "2.0", "3.0"], ["20", "2.0", "3.0", "4.0"], ["30", "3.0", "4.0", "8.0"]]
+    assert lines[4] == ["last", "2", "2.5", "3.5", "6.0"]
+    assert lines[5][-3:] == ["4.0", "+-", "1.8"]
+    assert lines[6][-2:] == ["[-0.5,", "8.5]"]  # 4 -+ t(0.975, 2) = 4.303 times 1.803 / sqrt(3)
+    assert "interval" not in curves(*paths[:2])
+
+
+def test_the_training_episodes_of_the_last_steps_are_averaged(tmp_path):
+    (tmp_path / "run.csv").write_text("step,episode_return\n10,1\n20,\n30,4\n40,6\n")
+    assert curves("--training", "20", str(tmp_path / "run.csv")).split()[-1] == "5.0"
