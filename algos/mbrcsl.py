@@ -1,4 +1,4 @@
-"""MBRCSL: model-based return-conditioned supervised learning (Zhou, Zhu, Li, Wang, Shen 2023, arXiv 2310.19308).
+"""MBRCSL: model-based return-conditioned supervised learning (Zhou, Zhu, Zhou, Cui, Gupta, Du 2023, arXiv 2310.19308).
 
 Return-conditioned cloning needs no Bellman completeness, but cannot join the parts of two episodes. So episodes are
 imagined first, by a policy like the data's in a model of the environment: chance joins some, and the few that return
