@@ -1,10 +1,12 @@
-"""MBRCSL's authors' whole pipeline on the zoo's Point Maze data, judged as the zoo's own runs are.
+"""MBRCSL's authors' code on the zoo's Point Maze data, judged as the zoo's own runs are: their method, MOPO and COMBO.
 
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
     python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
+    python benchmarks/mbrcsl.py DIR --algo mopo --epoch 20 --last_eval --out mopo-authors-seed0.csv
 
-Their behaviour learns for hours; for one with `--network resnet`, the smaller of the two noise networks that they have.
-If it was interrupted, `--behavior logs/.../diffusion/checkpoint/policy.pth` goes on from there, with their own flags
+Whatever else is given goes to their script, such as the epochs of 1,000 updates. MBRCSL's behaviour learns for hours;
+for one with `--network resnet`, the smaller of the two noise networks that they have. If it was interrupted,
+`--behavior logs/.../diffusion/checkpoint/policy.pth` goes on from there, with their own flags
 `--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
 
 Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
@@ -63,11 +65,22 @@ class Adapter(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Theirs(Agent):
+    """Their policy."""
+
+    def __init__(self, policy: Any, spec: Spec) -> None:
+        super().__init__()
+        self.policy, self.spec = policy, spec
+
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return torch.as_tensor(self.policy.select_action(obs.numpy(), deterministic=True)).float()
+
+
+class Conditioned(Theirs):
     """Their policy, which is asked for what is left of a return."""
 
     def __init__(self, policy: Any, spec: Spec, goal: float) -> None:
-        super().__init__()
-        self.policy, self.spec, self.goal = policy, spec, goal
+        super().__init__(policy, spec)
+        self.goal = goal
 
     def begin(self, num_envs: int) -> None:
         self.left = torch.full((num_envs, 1), self.goal)
@@ -121,41 +134,60 @@ def trajectories() -> list[Trajectory]:
 
 def main() -> None:
     """Trains and evaluates."""
-    parser = argparse.ArgumentParser(description="MBRCSL's authors' pipeline on the zoo's Point Maze data.")
+    parser = argparse.ArgumentParser(description="MBRCSL's authors' code on the zoo's Point Maze data.")
     parser.add_argument("folder", type=Path, help="a checkout of github zhaoyizhou1123/mbrcsl")
+    parser.add_argument("--algo", choices=("mbrcsl", "mopo", "combo"), default="mbrcsl", help="which of their scripts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
-    parser.add_argument("--behavior", type=Path, help="their checkpoint of a behaviour that is to learn on")
-    parser.add_argument("--network", choices=("unet", "resnet"), default="unet", help="of their behaviour")
+    parser.add_argument("--behavior", type=Path, help="their checkpoint of MBRCSL's behaviour, which is to learn on")
+    parser.add_argument("--network", choices=("unet", "resnet"), default="unet", help="of MBRCSL's behaviour")
     parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
     args, theirs = parser.parse_known_args()
     torch.set_num_threads(1)
     sys.meta_path.insert(0, Finder())
     sys.path[:0] = [str(args.folder), str(args.folder / "examples" / "pointmaze")]
-    sys.argv = ["run_mbrcsl_maze.py", "--data_dir", ".", "--seed", str(args.seed), "--num_workers", "0", *theirs]
-    script: Any = importlib.import_module("run_mbrcsl_maze")
-    trainers: list[Any] = []
-
-    class Kept(script.RcslPolicyTrainer):
-        def __init__(self, *given: Any, **settings: Any) -> None:
-            super().__init__(*given, **settings)
-            trainers.append(self)
-
-    class LearnsOn(script.DiffusionPolicyTrainer):
-        def train(self) -> Any:
-            if args.behavior is not None:
-                self.policy.load_state_dict(torch.load(args.behavior, weights_only=True))
-            return super().train()
-
-    script.RcslPolicyTrainer, script.DiffusionPolicyTrainer = Kept, LearnsOn
-    script.SimpleDiffusionPolicy = partial(script.SimpleDiffusionPolicy, model_cls=args.network)
+    name = f"run_{args.algo}_maze"
+    workers = ["--num_workers", "0"] if args.algo == "mbrcsl" else []
+    sys.argv = [f"{name}.py", "--data_dir", ".", "--seed", str(args.seed), *workers, *theirs]
+    script: Any = importlib.import_module(name)
     script.create_env_dataset = lambda args: (Adapter(), trajectories())
     script.PointMazeObsWrapper = lambda env: env
-    stages: list[tuple[str, Any]] = [("dynamics", script.EnsembleDynamics), ("behaviour", LearnsOn), ("policy", Kept)]
-    for name, owner in stages:
-        owner.train = timed(name, owner.train)
+    stages: list[tuple[str, Any]] = [("dynamics", script.EnsembleDynamics)]
+    if args.algo == "mbrcsl":
+        stages.append(("behaviour", script.DiffusionPolicyTrainer))
+        script.SimpleDiffusionPolicy = partial(script.SimpleDiffusionPolicy, model_cls=args.network)
+        if args.behavior is not None:
+            learn_on(script.DiffusionPolicyTrainer, args.behavior)
+    trainer = script.RcslPolicyTrainer if args.algo == "mbrcsl" else script.MBPolicyTrainer
+    trained = kept(trainer)
+    for stage, owner in [*stages, ("policy", trainer)]:
+        owner.train = timed(stage, owner.train)
     timed("everything", script.train)(script.get_args())
-    judge(trainers[-1].policy, float(trainers[-1].goal), args.seed, args.episodes, args.out)
+    judge(trained[-1], args.seed, args.episodes, args.out)
+
+
+def kept(trainer: Any) -> list[Any]:
+    """The trainers that will be made of a class."""
+    made: list[Any] = []
+    init = trainer.__init__
+
+    def remember(self: Any, *given: Any, **settings: Any) -> None:
+        init(self, *given, **settings)
+        made.append(self)
+
+    trainer.__init__ = remember
+    return made
+
+
+def learn_on(trainer: Any, checkpoint: Path) -> None:
+    """Has the trainers of a class begin with the weights of a checkpoint."""
+    train = trainer.train
+
+    def resumed(self: Any) -> Any:
+        self.policy.load_state_dict(torch.load(checkpoint, weights_only=True))
+        return train(self)
+
+    trainer.train = resumed
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,12 +202,14 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def judge(policy: Any, goal: float, seed: int, episodes: int, out: Path) -> None:
-    """Plays the episodes of the zoo's evaluation, asking for the return that their script asks for."""
-    policy.eval()
+def judge(trainer: Any, seed: int, episodes: int, out: Path) -> None:
+    """Plays the episodes of the zoo's evaluation, asking for the return that their script asks for, if it does."""
+    trainer.policy.eval()
     envs = make(ENV, episodes)
     spec = Spec.of(envs.single_observation_space, envs.single_action_space)
-    played = evaluate(Theirs(policy, spec, goal), envs, seed)
+    goal = getattr(trainer, "goal", None)
+    agent = Theirs(trainer.policy, spec) if goal is None else Conditioned(trainer.policy, spec, float(goal))
+    played = evaluate(agent, envs, seed)
     assert played.successes is not None
     returns, success = played.returns, played.successes.mean()
     with out.open("w", newline="") as file:
@@ -183,7 +217,8 @@ def judge(policy: Any, goal: float, seed: int, episodes: int, out: Path) -> None
         rows.writerow(["step", "return_mean", "return_std", "success", "returns"])
         told = " ".join(f"{value:.6f}" for value in returns)
         rows.writerow([1, returns.mean(), returns.std(), success, told])
-    print(f"asked for {goal:.1f}: return {returns.mean():.1f} +- {returns.std():.1f}, success {success:.0%}")
+    asked = "" if goal is None else f"asked for {float(goal):.1f}: "
+    print(f"{asked}return {returns.mean():.1f} +- {returns.std():.1f}, success {success:.0%}")
 
 
 if __name__ == "__main__":
