@@ -152,15 +152,16 @@ def main() -> None:
     script: Any = importlib.import_module(name)
     script.create_env_dataset = lambda args: (Adapter(), trajectories())
     script.PointMazeObsWrapper = lambda env: env
-    stages: list[tuple[str, Any]] = [("dynamics", script.EnsembleDynamics)]
     if args.algo == "mbrcsl":
-        stages.append(("behaviour", script.DiffusionPolicyTrainer))
+        trainer = script.RcslPolicyTrainer
         script.SimpleDiffusionPolicy = partial(script.SimpleDiffusionPolicy, model_cls=args.network)
         if args.behavior is not None:
             learn_on(script.DiffusionPolicyTrainer, args.behavior)
-    trainer = script.RcslPolicyTrainer if args.algo == "mbrcsl" else script.MBPolicyTrainer
+        script.DiffusionPolicyTrainer.train = timed("behaviour", script.DiffusionPolicyTrainer.train)
+    else:
+        trainer = script.MBPolicyTrainer
     trained = kept(trainer)
-    for stage, owner in [*stages, ("policy", trainer)]:
+    for stage, owner in (("dynamics", script.EnsembleDynamics), ("policy", trainer)):
         owner.train = timed(stage, owner.train)
     timed("everything", script.train)(script.get_args())
     judge(trained[-1], args.seed, args.episodes, args.out)
