@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.table import Table
 
 from zoo.benchmarks import peers
-from zoo.benchmarks.launchers import Local, launcher
+from zoo.benchmarks.launchers import LAUNCHERS, Local, launcher
 from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
-from zoo.benchmarks.suite import Planned, plan, suites
-from zoo.errors import RunError, UsageError
+from zoo.benchmarks.suite import Planned, check_data, plan, suites
+from zoo.errors import RunError, UsageError, nearest
 
 SHOWN = 30  # jobs in the live view
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     """The command."""
     if arguments[:1] == ["import-peer"]:
         return peers.main(arguments[1:])
-    titles = {name: path.read_text().splitlines()[0].lstrip("# ") for name, path in suites().items()}
+    titles = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in suites().items()}
     listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
     parser = argparse.ArgumentParser(
         prog="zoo bench",
@@ -52,19 +52,19 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(arguments)
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs} must be at least 1.")
-    options = [one.removeprefix("launcher.") for one in args.overrides if one.startswith("launcher.")]
-    (*_, chosen) = ["local", *(one.partition("=")[2] for one in args.overrides if one.startswith("launcher="))]
-    runs = plan(args.suite, [one for one in args.overrides if not one.startswith("launcher")])
+    if not args.stall > 0:
+        raise UsageError(f"--stall {args.stall:g} must be above 0.")
+    where = [one for one in args.overrides if one.startswith(("launcher=", "launcher."))]
+    options = [one.removeprefix("launcher.") for one in where if one.startswith("launcher.")]
+    (*_, chosen) = ["local", *(one.partition("=")[2] for one in where if one.startswith("launcher="))]
+    if chosen not in LAUNCHERS:
+        raise UsageError(f"launcher={chosen} does not exist. {nearest(chosen, LAUNCHERS)}")
+    runs = plan(args.suite, [one for one in args.overrides if one not in where])
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
-        show_plan(runs, folder, args.jobs)
+        show_plan(runs, folder, args.jobs or (len(Local(None, folder).places) if chosen == "local" else None))
         return 0
-    if lacking := sorted({dataset for run in runs for dataset in run.missing}):
-        raise UsageError(
-            f"{sum(bool(run.missing) for run in runs)} of {len(runs)} runs lack their dataset: {', '.join(lacking)}. "
-            "Make them with zoo data make, import them with zoo data import, or download them with minari download; "
-            "or leave those runs out: zoo bench SUITE env=... dataset=..."
-        )
+    check_data(runs)
     require()
     started = time.monotonic()
     with showing() as show:
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     for told in (lambda: write(build(folder), folder / "report") if done else None, lambda: failures(jobs)):
         try:
             told()
-        except RunError as error:
+        except (RunError, UsageError) as error:
             problems.append(str(error))
     if problems:
         raise RunError(" ".join(problems))
@@ -85,10 +85,11 @@ def main(arguments: list[str]) -> int:
 def speeds(folder: Path) -> dict[tuple[str, ...], float]:
     """Steps a second of an algorithm on an environment and of it on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
 
-    The medians of the rows of all runs in a folder and its neighbours.
+    The medians of the rows of all runs in a folder and its neighbours, and where runs usually are.
     """
     rows: dict[tuple[str, ...], list[float]] = {}
-    for path in folder.parent.glob("*/*/metrics.csv"):
+    places = {place.resolve() for place in (folder.parent, Path("bench"), Path("runs"))}
+    for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
             with path.open(newline="") as file:
                 values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
@@ -101,9 +102,8 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
     return {key: statistics.median(values) for key, values in rows.items() if values}
 
 
-def show_plan(runs: Sequence[Planned], folder: Path, jobs: int | None) -> None:
-    """The runs, which of them are done, and how long the rest will take."""
-    places = len(Local(jobs, folder).places)
+def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None:
+    """The runs, which of them are done, and how long the rest will take; `places` is None if a launcher has to say."""
     measured, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]
@@ -112,14 +112,17 @@ def show_plan(runs: Sequence[Planned], folder: Path, jobs: int | None) -> None:
         known = ""
         if state != "finished":
             if speed:
-                seconds += run.steps / speed
-                known = duration(run.steps / speed)
+                begun = (folder / run.name / "checkpoint.pt").exists()
+                takes = (run.steps - (progress(folder / run.name)[0] if begun else 0)) / speed
+                seconds += takes
+                known = duration(takes)
             else:
                 unknown += 1
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {known}")
-    left = [f"about {duration(seconds / places)}, evaluations aside"] if seconds else []
+    left = [f"about {duration(seconds / (places or 1))}, evaluations aside"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
-    print(f"{len(runs)} runs, {places} at a time: {' and '.join(left) or 'nothing is left to do'}")
+    how = f"{places} at a time" if places else "one after another"
+    print(f"{len(runs)} runs, {how}: {' and '.join(left) or 'nothing is left to do'}")
 
 
 @contextmanager

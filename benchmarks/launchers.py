@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 import torch
 from omegaconf import OmegaConf
 
-from zoo.errors import UsageError, nearest
+from zoo.errors import UsageError
 
 PER_GPU = 4  # runs at a time
 QUEUED = 1000  # runs in Slurm's queue at a time
@@ -57,23 +57,20 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
     """The launcher of that name.
 
     Args:
-        name: local, ray or slurm.
+        name: of `LAUNCHERS`.
         jobs: how many at a time; None for as many as there is room for.
         folder: where it may keep files of its own.
         options: `key=value`, of `ray.init` or of submitit's executor.
 
     Raises:
-        UsageError: no such launcher, its library is not installed, or it refuses an option.
+        UsageError: its library is not installed, or it refuses an option.
     """
-    known: dict[str, Callable[..., Launcher]] = {"local": Local, "ray": Ray, "slurm": Slurm}
-    if name not in known:
-        raise UsageError(f"launcher={name} does not exist. {nearest(name, known)}")
     try:
         given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(options))
     except Exception as error:  # of OmegaConf's or of YAML's grammar
         raise UsageError(f"launcher={name} {' '.join(options)}: {str(error).splitlines()[0]}") from error
     try:
-        return known[name](jobs, folder, **given)
+        return LAUNCHERS[name](jobs, folder, **given)
     except ImportError as error:
         raise UsageError(f"launcher={name} needs {error.name}. Type: pip install 'rl-zoo[scale]'") from error
     except (TypeError, ValueError, NameError, RuntimeError, ConnectionError) as error:
@@ -88,7 +85,7 @@ class Local:
 
     def __init__(self, jobs: int | None, folder: Path) -> None:
         gpus = torch.cuda.device_count()
-        count = jobs or PER_GPU * gpus or os.cpu_count() or 1
+        count = jobs or PER_GPU * gpus or cores()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else [str(i) for i in range(gpus)]
         self.places: list[str | None] = [names[i % gpus] if gpus else None for i in range(count)]
@@ -123,6 +120,11 @@ class LocalProcess:
 
     def kill(self) -> None:
         self.process.kill()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def die_with_the_parent() -> None:
@@ -234,3 +236,6 @@ class SlurmProcess:
 
     def kill(self) -> None:
         self.interrupt()
+
+
+LAUNCHERS: dict[str, Callable[..., Launcher]] = {"local": Local, "ray": Ray, "slurm": Slurm}

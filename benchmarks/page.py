@@ -32,10 +32,16 @@ def html(report: "Report", summary: str, folder: Path) -> str:
         "rows": [row_data(row, report, folder) for row in report.rows],
         "colours": plots.COLOURS,
         "profiles": [profile_data(group) for group in report.groups],
-        "overall": [{key: str(value) for key, value in row.items()} for row in report.overall],
+        "overall": [
+            {key: "; ".join(value) if key == "tasks" else str(value) for key, value in row.items()}
+            for row in report.overall
+            if row["tasks"] in {group.tasks for group in report.groups}
+        ],
         "improvements": [
-            {key: f"{value:.2f}" if isinstance(value, Estimate) else value for key, value in row.items()}
+            {"tasks": len(row["tasks"]), "method": row["method"], "than": row["than"]}
+            | {"probability": f"{row['probability']:.2f}"}
             for row in report.improvements
+            if row["whole"]
         ],
     }
     # a script ends at the first </script> and not before the last of some <!--, wherever they stand
@@ -90,6 +96,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "steps": c.reference.steps,
                 "source": c.reference.published.source,
                 "verdict": str(c),
+                "compared": c.compared,
             }
             for c in report.comparisons
             if c.row is row

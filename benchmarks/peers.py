@@ -7,6 +7,8 @@ of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and fo
 import argparse
 import csv
 import hashlib
+import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import BadZipFile
@@ -15,6 +17,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
+from zoo.benchmarks.suite import ELSEWHERE
 from zoo.compose import compose, takes_data
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest
@@ -68,14 +71,18 @@ def take(
     Raises:
         UsageError: there are no results to be read, or the run is there already.
     """
+    if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
+        raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
     config, algorithm, settings = compose(overrides)
     told = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if told else None)
     data = takes_data(config, algorithm)
-    run_dir = folder / f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}"
+    settings["steps"] = config.steps if told else int(steps[-1])
+    method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
+    method_id = hashlib.sha256(json.dumps(method, sort_keys=True).encode()).hexdigest()[:8]
+    run_dir = folder / f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{method_id}"
     if run_dir.exists():
         raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
-    settings["steps"] = config.steps if told else int(steps[-1])
     record = {
         "status": "finished",
         "peer": f"{peer}, training episodes" if name in EPISODES else peer,
@@ -129,16 +136,19 @@ def curve(
             table = of_npz(file)
         else:
             table = of_csv(file, steps_column)
-    except (OSError, ValueError, KeyError, StopIteration, OverflowError, BadZipFile) as error:
-        raise UsageError(f"{file} cannot be read as results: {error}.") from error
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, OverflowError, csv.Error, BadZipFile) as error:
+        raise UsageError(f"{file} cannot be read as results: {type(error).__name__} {error}.") from error
     known = (column,) if column else RETURNS + SCORES + EPISODES
     name = next((name for name in known if name in table), None)
     if name is None:
         asked = f"no column {column}" if column else "no column of returns that is known"
         raise UsageError(f"{file} has {asked}. {nearest(column or '', table)} Name one: --column NAME")
     steps, values = table[name]
-    if not len(steps):
-        raise UsageError(f"{file} has no numbers in the column {name}.")
+    held = ~np.isnan(values)
+    if not held.any() or np.isinf(values).any():
+        raise UsageError(f"{file} has {'infinite' if held.any() else 'no'} numbers in the column {name}.")
+    order = np.argsort(steps[held], kind="stable")
+    steps, values = steps[held][order], values[held][order]
     if name in SCORES or "normalized" in name:
         if env.expert_score is None or env.random_score is None:
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
@@ -166,8 +176,12 @@ def of_csv(file: Path, steps_column: str | None = None) -> Table:
         if not start.startswith("#"):
             lines.seek(0)
         rows = list(csv.DictReader(lines))
+    if rows and None in rows[-1].values():
+        rows.pop()  # half-written
     if not rows:
         raise ValueError("it has no rows")
+    if any(None in row or None in row.values() for row in rows):
+        raise ValueError("not all rows have as many fields as the first")
     if start.startswith("#"):
         steps = np.cumsum([int(row["l"]) for row in rows])
     else:
@@ -191,7 +205,10 @@ def of_csv(file: Path, steps_column: str | None = None) -> Table:
 def of_npz(file: Path) -> Table:
     """`evaluations.npz` of Stable-Baselines3: `timesteps [N]`, `results [N, E]`."""
     with np.load(file, allow_pickle=False) as arrays:
-        return {"return_mean": (arrays["timesteps"], arrays["results"].mean(1))}
+        steps, results = arrays["timesteps"], arrays["results"]
+    if results.ndim != 2 or steps.shape != results.shape[:1]:
+        raise ValueError(f"timesteps {steps.shape} do not fit results {results.shape}")
+    return {"return_mean": (steps, results.mean(1))}
 
 
 def of_tensorboard(folder: Path) -> Table:
@@ -203,6 +220,8 @@ def of_tensorboard(folder: Path) -> Table:
         events = EventAccumulator(str(place), size_guidance={"scalars": 0})
         events.Reload()
         for tag in events.Tags()["scalars"]:
+            if tag in table:
+                raise ValueError(f"{tag} is there of more than one run; give the folder of one, such as {place}")
             scalars = events.Scalars(tag)
             table[tag] = np.array([one.step for one in scalars]), np.array([one.value for one in scalars])
     if not table:

@@ -5,7 +5,6 @@ RW, top-10%) and report (last or best evaluation). A task is `d4rl/<dataset>` or
 """
 
 import csv
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from zoo.catalog import parse_mixture
 from zoo.errors import UsageError, nearest
 from zoo.presets import short
 from zoo.registry import folder
+from zoo.samplers import SAMPLERS
 
-SAMPLERS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
+PUBLISHED_AS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name here: an algorithm and its settings
     "10% BC": ("bc", {"algo.top_fraction": 0.1}),
     "SAC-N": ("edac", {"algo.eta": 0.0}),
@@ -49,6 +49,12 @@ class Reference:
     steps: int | None
     published: Published
 
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler {self.sampler}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps {self.steps}")
+
     def fits(self, result: Result) -> bool:
         """Whether it is of the same task, as far as names go, and of the same method."""
         algo, settings = VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))
@@ -68,6 +74,10 @@ class Reference:
                 reasons.append("other data" if None in versions else "other version of the data")
             if len(parts) > 1 and abs(sum(share for share, _ in parts) - 1) > 1e-9:  # theirs are as large as each part
                 reasons.append("other mixture")
+        ours = set(VARIANTS.get(self.algorithm, ("", {}))[1]) | {"sampler.name"}
+        others = {key for key in result.changed if key.startswith(("algo.", "sampler."))} - ours
+        if others or result.file or result.config.get("preset") not in (None, "paper"):
+            reasons.append("other settings")
         if self.measure not in result.columns or np.isnan(result.columns[self.measure]).any():
             reasons.append(f"no {MEASURES[self.measure]} is known")
         if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:
@@ -122,11 +132,9 @@ def read(path: Path) -> list[Reference]:
         try:
             steps = row.get("steps") or (row.get("budget") or "").partition(" ")[0]
             published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
-            if not math.isfinite(published.mean):
-                raise ValueError(f"mean {published.mean}")
-            report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
             count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
-            sampler = SAMPLERS.get(sampler, sampler)
+            report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
+            sampler = PUBLISHED_AS.get(sampler, sampler)
             references.append(Reference(row["task"], row["algorithm"], FIGURE[report], sampler, count, published))
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(
@@ -148,6 +156,7 @@ def unmatched(references: Sequence[Reference], results: Sequence[Result]) -> lis
     lines = []
     for reference in references:
         if not any(reference.fits(result) for result in results):
-            near = "" if reference.task in known or not known else f" {nearest(reference.task, known)}"
-            lines.append(f"{reference.algorithm} on {reference.task} matches no run.{near}")
+            algos = {result.algo for result in results if reference.task in tasks(result)}
+            near = nearest(reference.algorithm, algos) if algos else nearest(reference.task, known) if known else ""
+            lines.append(f"{reference.algorithm} on {reference.task} matches no run. {near}".rstrip())
     return lines

@@ -8,6 +8,7 @@ seeds of their own, apart from the training's.
 import csv
 import hashlib
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ MEASURES = {"score": "normalized score", "return_mean": "return", "value_error":
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
+ANY = "ppo"  # an algorithm, for the settings that are every one's
 METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs")  # settings that make one method another
 
 
@@ -88,10 +90,21 @@ class Result:
         """Whose run it is, if it is not the zoo's."""
         return str(self.record.get("peer") or "")
 
+    @property
+    def file(self) -> str:
+        """That the algorithm is in, if it is not the zoo's own."""
+        return str((self.record.get("algorithm") or {}).get("file") or "")
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What makes up the method, flat."""
         return {key: value for key, value in flat(self.config).items() if key.startswith(METHOD) and key != "algo.name"}
+
+    @cached_property
+    def changed(self) -> dict[str, Any]:
+        """Of these, what is not as it usually is, or with the run's preset; all of them for a file of one's own."""
+        usual = {} if self.file else defaults(self.algo, environment(self.config), _preset(self))
+        return {key: value for key, value in self.settings.items() if (key, value) not in usual.items()}
 
     @property
     def measure(self) -> str:
@@ -117,13 +130,17 @@ class Result:
         """Starts the run again; empty where it is somebody else's."""
         if self.peer:
             return ""
-        usual, given = defaults(self.algo, environment(self.config)), flat(self.config)
-        changed = {k: v for k, v in given.items() if k not in (*ELSEWHERE, "preset") and (k, v) not in usual.items()}
-        named = {"algo": self.algo, "env": environment(self.config)}
+        env = environment(self.config)
+        start, named, usual = "zoo run", {"algo": self.algo, "env": env}, defaults(self.algo, env)
+        if self.file:  # is not asked what its settings usually are: that would run it
+            start, named = f"python {shlex.quote(self.file)}", {"env": env}
+            usual = {key: value for key, value in defaults(ANY, env).items() if not key.startswith("algo.")}
+        told = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")
+        changed = {k: v for k, v in flat(self.config).items() if k not in told and (k, v) not in usual.items()}
         named |= {
             group: changed.pop(f"{group}.name") for group in ("sampler", "corruption") if f"{group}.name" in changed
         }
-        return " ".join(["zoo run", *as_overrides(named | changed)])
+        return " ".join([start, *as_overrides(named | changed)])
 
     @property
     def identity(self) -> str:
@@ -175,6 +192,7 @@ def read_run(run_dir: Path) -> Result | str:
         }
         result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
+        _ = result.peer or result.record["versions"]["zoo"]
         due = int(result.config["steps"]) + int(result.config["online_steps"])
         if not text.endswith("\n") or (steps[-1] < due and not result.peer):
             raise ValueError(f"its evaluations end at {steps[-1]:,} of {due:,} steps")
@@ -209,7 +227,7 @@ def named(results: Sequence[Result]) -> list[Result]:
         results += [replace(r, task=_task(r, whole_env=len(ids) > 1, whole_data=len(data) > 1)) for r in found]
     alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in results:
-        alike_but_for[result.peer, result.algo, str(result.config.get("preset"))].append(result)
+        alike_but_for[result.peer, result.file or result.algo, str(result.config.get("preset"))].append(result)
     return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
 
 
@@ -232,15 +250,13 @@ def _method(result: Result, others: Iterable[Result]) -> str:
         others: all runs of the same algorithm and preset, itself among them.
     """
     preset = result.config.get("preset")
-    usual = defaults(result.algo, environment(result.config), _preset(result))
     by_task: dict[str, list[Result]] = defaultdict(list)
     for other in others:
         by_task[other.task].append(other)
-    parts = [result.algo] + ([preset] if preset else [])
-    for key, value in sorted(result.settings.items()):
+    parts = [Path(result.file).name or result.algo] + ([preset] if preset else [])
+    for key, value in sorted(result.changed.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
-        changed = (key, value) not in usual.items()
-        if changed and (varies or key.startswith(("algo.", "sampler."))):
+        if varies or (key.startswith(("algo.", "sampler.")) and not result.file):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")

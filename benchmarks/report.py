@@ -50,11 +50,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row beside a published figure: our mean, what is to be said of it, and the difference of the means."""
+    """A row beside a published figure: our mean, what is to be said of it, and the difference of the means.
+
+    Attributes:
+        compared: whether the two can be compared.
+    """
 
     row: Row
     reference: Reference
     ours: float
+    compared: bool
     verdict: str
     difference: Estimate
 
@@ -78,9 +83,10 @@ class Report:
         rows: by task and method.
         notes: what was left out, and what needs looking at.
         comparisons: with published figures.
-        groups: of methods that can be compared over tasks.
-        overall: aggregates of each.
-        improvements: for each two of them: how likely a run of the first is better.
+        groups: of methods that were set the same tasks, several if there are any such.
+        overall: aggregates of each method on each task, and over the tasks of its group.
+        improvements: for each two methods, over all tasks that both were set, and on each: how likely a run of the
+            first is better.
     """
 
     folder: Path
@@ -117,7 +123,7 @@ def main(arguments: list[str]) -> int:
 
 def require() -> None:
     """Raises UsageError where a library is not installed."""
-    for name in ("rliable", "matplotlib", "plotly"):
+    for name in ("scipy", "matplotlib", "plotly"):
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"a report needs {name}. Type: pip install 'rl-zoo[bench]'")
 
@@ -146,10 +152,13 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     for (task, method), runs in sorted(alike.items()):
         measure = next(iter(measures[task])) if len(measures[task]) == 1 else "return_mean"
         rows.append(Row(task, method, measure, tuple(sorted(runs, key=lambda run: run.seed))))
+        if len({run.record.get("code") for run in runs}) > 1:
+            notes.append(f"{method} on {task}: not all of its seeds were run by the same code")
     known = [*own, *published.builtin()]
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
-    groups = grouped(rows, notes)
-    return Report(folder, rows, notes, comparisons, groups, *over_tasks(groups))
+    scores = scored(rows)
+    groups = grouped(scores, notes)
+    return Report(folder, rows, notes, comparisons, groups, over_tasks(scores, groups), improved(scores))
 
 
 def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
@@ -163,36 +172,64 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
             says, difference = verdict(np.array(ours), reference.published)
             why = reference.differs(first)
             told = f"not comparable: {why}" if why else says + reference.aside(first)
-            found.append(Comparison(row, reference, float(np.mean(ours)), told, difference))
+            found.append(Comparison(row, reference, float(np.mean(ours)), not why, told, difference))
     return found
 
 
-def grouped(rows: Sequence[Row], notes: list[str]) -> list[Group]:
-    """Normalized final scores, of methods side by side that have the same tasks."""
+def scored(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
+    """The normalized final scores `[runs]` of each method on each task, where they are known."""
     scores: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for row in rows:
         if all("score" in run.columns and not np.isnan(run.columns["score"]).any() for run in row.runs):
             scores[row.method][row.task] = np.array([run.figure("final", "score") for run in row.runs])
+    return scores
+
+
+def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[Group]:
+    """Methods side by side that have the same tasks: all with several or, if there are none, those on the same one."""
     groups: dict[tuple[str, ...], dict[str, np.ndarray]] = defaultdict(dict)
     for method, by_task in scores.items():
-        count = min(map(len, by_task.values()))
-        if any(len(values) > count for values in by_task.values()):
-            notes.append(f"over tasks, {method} counts with {count} runs of each, as many as it has on all of them")
-        groups[tuple(sorted(by_task))][method] = np.stack([by_task[task][:count] for task in sorted(by_task)], 1)
-    return [Group(*group) for group in groups.items() if len(group[0]) > 1 or len(group[1]) > 1]
+        tasks = tuple(sorted(by_task))
+        groups[tasks][method] = whole = matrix(by_task, tasks)
+        if any(len(values) > len(whole) for values in by_task.values()):
+            notes.append(
+                f"over tasks, {method} counts with {len(whole)} runs of each, as many as it has on all of them"
+            )
+    several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
+    return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
 
 
-def over_tasks(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Aggregates, and for each two methods how likely a run of the one is better."""
-    overall, improvements = [], []
-    for tasks, scores in groups:
-        named = {"tasks": "; ".join(tasks)}
-        for method, matrix in scores.items():
-            overall.append({**named, "method": method, "runs": len(matrix)} | aggregates(matrix))
-        for ours, others in combinations(scores, 2):
-            probability = improvement(scores[ours], scores[others])
-            improvements.append({**named, "method": ours, "than": others, "probability": probability})
-    return overall, improvements
+def matrix(by_task: dict[str, np.ndarray], tasks: Sequence[str]) -> np.ndarray:
+    """`[runs, tasks]`, with as many runs of each task as there are of all."""
+    count = min(len(by_task[task]) for task in tasks)
+    return np.stack([by_task[task][:count] for task in tasks], 1)
+
+
+def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Aggregates of each method, on each of its tasks and over those of its group."""
+    alone = [
+        Group((task,), {method: values[:, None]})
+        for method, by_task in scores.items()
+        for task, values in by_task.items()
+    ]
+    several = [group for group in groups if len(group.tasks) > 1]
+    return [
+        {"tasks": tasks, "method": method, "runs": len(values)} | aggregates(values)
+        for tasks, by_method in (*alone, *several)
+        for method, values in by_method.items()
+    ]
+
+
+def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
+    """For each two methods how likely a run of the one is better, over the tasks that both have and on each of them."""
+    improvements = []
+    for ours, others in combinations(scores, 2):
+        common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
+        for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
+            probability = improvement(matrix(scores[ours], tasks), matrix(scores[others], tasks))
+            row = {"tasks": tasks, "method": ours, "than": others, "probability": probability}
+            improvements.append(row | {"whole": tasks == common})
+    return improvements
 
 
 # --- What is written --------------------------------------------------------------------------------------------------
@@ -255,13 +292,15 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             for c in report.comparisons
         ],
         "overall": [
-            {key: row[key] for key in ("tasks", "method", "runs")} | {"statistic": name} | spread(value)
+            {"tasks": "; ".join(row["tasks"]), "method": row["method"], "runs": row["runs"], "statistic": name}
+            | spread(value)
             for row in report.overall
             for name, value in row.items()
             if isinstance(value, Estimate)
         ],
         "improvement": [
-            {key: row[key] for key in ("tasks", "method", "than")} | spread(row["probability"])
+            {"tasks": "; ".join(row["tasks"]), "method": row["method"], "than": row["than"]}
+            | spread(row["probability"])
             for row in report.improvements
         ],
     }
@@ -290,25 +329,20 @@ def markdown(report: Report, folder: Path) -> str:
     for task in dict.fromkeys(row.task for row in report.rows):
         rows = [row for row in report.rows if row.task == task]
         parts += [f"## {task}", task_table(rows, report.comparisons)]
-    if report.overall:
-        parts += ["## Over tasks", "Normalized scores of the last evaluation, 100 the reference's."]
-        parts.append(
-            as_markdown(
-                ["tasks", "method", "runs", "IQM", "mean", "median", "optimality gap"],
-                [[len(r["tasks"].split("; ")), *list(r.values())[1:]] for r in report.overall],
-            )
-        )
+    for group in report.groups:
+        parts.append(f"## Over tasks: {'; '.join(group.tasks)}")
+        parts.append("Normalized scores of the last evaluation, 100 the reference's.")
+        lines = [list(row.values())[1:] for row in report.overall if row["tasks"] == group.tasks]
+        parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
     if report.improvements:
         parts += ["## How likely a run of the one is better than a run of the other"]
-        parts.append(
-            as_markdown(
-                ["tasks", "the one", "the other", "probability"],
-                [
-                    [len(r["tasks"].split("; ")), r["method"], r["than"], f"{r['probability']:.2f}"]
-                    for r in report.improvements
-                ],
-            )
-        )
+        parts.append("Over all tasks that both were set, so many.")
+        pairs = [
+            [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
+            for row in report.improvements
+            if row["whole"]
+        ]
+        parts.append(as_markdown(["tasks", "the one", "the other", "probability"], pairs))
     tasks = {row.task for row in report.rows}
     first = f"Of the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
     parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]

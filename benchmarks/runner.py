@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.benchmarks.launchers import Launcher, Process
+from zoo.benchmarks.records import read_run
 from zoo.benchmarks.suite import Planned
 from zoo.compose import as_overrides
 from zoo.errors import Interrupted, RunError, UsageError
@@ -141,8 +142,11 @@ class Runner:
 
     def _started(self, job: Job, device: str | None) -> bool:
         """Starts a run, if that is possible."""
-        if not (job.dir / "checkpoint.pt").exists() and job.dir.exists():
-            shutil.rmtree(job.dir)  # begun, but nothing was learned yet
+        if not (job.dir / "checkpoint.pt").exists():
+            shutil.rmtree(job.dir, ignore_errors=True)  # begun, but nothing was learned yet
+        elif not record(job.dir):
+            refuse(job, "has a checkpoint, but no run.json that can be read")
+            return False
         job.written, job.seen, job.saved = written(job), math.inf, saved(job)
         job.attempts += 1
         try:
@@ -190,11 +194,19 @@ class Runner:
 
 
 def settle(job: Job) -> None:
-    """The job's run has finished; it counts if it was made by the code that it was planned with."""
-    made_by = record(job.dir).get("code")
-    job.state = "finished" if made_by == job.run.code else "failed"
-    if job.state == "failed":
-        job.error = f"was made by other code than when it was planned: rm -r {job.dir}, and begin the suite again"
+    """The job's run has finished; it counts if it is whole, and was made by the code that it was planned with."""
+    found = read_run(job.dir)
+    if isinstance(found, str):
+        refuse(job, f"has finished, but {found}")
+    elif found.record.get("code") != job.run.code:
+        refuse(job, "was made by other code than when it was planned")
+    else:
+        job.state = "finished"
+
+
+def refuse(job: Job, error: str) -> None:
+    """The job's folder can neither be taken nor gone on with; what it holds is left to its owner."""
+    job.state, job.error = "failed", f"{error}: rm -r {job.dir}, and begin the suite again"
 
 
 def fail(job: Job, error: str) -> None:
@@ -271,4 +283,7 @@ def failures(jobs: list[Job]) -> None:
     failed = [job for job in jobs if job.state == "failed"]
     if failed:
         named = "; ".join(f"{job.run.name} {job.error}" for job in failed)
-        raise RunError(f"{len(failed)} of {len(jobs)} runs failed, after up to {ATTEMPTS} attempts: {named}")
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} runs failed, after up to {ATTEMPTS} attempts: {named}. "
+            "The same command tries them again."
+        )

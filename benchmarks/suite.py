@@ -68,14 +68,9 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
     known = suites()
     if suite not in known:
         raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)}")
-    grids: Any = OmegaConf.to_container(OmegaConf.load(known[suite]))
-    if not isinstance(grids, list):
-        raise UsageError(
-            f"{known[suite]} must be a list of grids, such as: - {{algo: iql, env: hopper, seed: [0, 1, 2]}}"
-        )
     given = expand(overrides)
     planned: dict[str, Planned] = {}
-    for grid in grids:
+    for grid in grids(known[suite]):
         for combination in combinations(grid):
             for chosen in given:
                 keys = {one.partition("=")[0] for one in chosen}
@@ -83,6 +78,20 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
                 run = planned_run((*kept, *chosen), suite)
                 planned[run.id] = run
     return list(planned.values())
+
+
+def grids(path: Path) -> list[dict[str, Any]]:
+    """What a suite's file holds. Raises UsageError where that is none."""
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # of OmegaConf's or of YAML's grammar
+        raise UsageError(f"{path} cannot be read as a suite: {' '.join(str(error).split())}") from error
+    if not isinstance(found, list) or not found or not all(isinstance(grid, dict) for grid in found):
+        raise UsageError(f"{path} must be a list of grids, such as: - {{algo: iql, env: hopper, seed: [0, 1, 2]}}")
+    for key, value in itertools.chain.from_iterable(grid.items() for grid in found):
+        if value == []:
+            raise UsageError(f"{path}: {key} has no value. Give it one, or several.")
+    return found
 
 
 def combinations(grid: dict[str, Any]) -> Iterable[tuple[str, ...]]:
@@ -112,6 +121,16 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
     name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{digest[:8]}"
     return Planned(name, overrides, settings, digest, code, missing)
+
+
+def check_data(runs: Sequence[Planned]) -> None:
+    """Raises UsageError where datasets are not at hand."""
+    if lacking := sorted({dataset for run in runs for dataset in run.missing}):
+        raise UsageError(
+            f"{sum(bool(run.missing) for run in runs)} of {len(runs)} runs lack their dataset: {', '.join(lacking)}. "
+            "Make them with zoo data make, import them with zoo data import, or download them with minari download; "
+            "or leave those runs out: env=... dataset=..."
+        )
 
 
 @cache

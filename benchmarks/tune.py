@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from zoo.benchmarks.bench import showing
@@ -26,7 +27,7 @@ from zoo.benchmarks.records import LEAST_IS_BEST, Result, read_run
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import mean
-from zoo.benchmarks.suite import planned_run
+from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
 from zoo.compose import as_overrides
 from zoo.errors import RunError, UsageError
@@ -47,8 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     """The command."""
     try:
         optuna: Any = importlib.import_module("optuna")
+        importlib.import_module("scipy")
     except ImportError as error:
-        raise UsageError("sweeper=optuna needs optuna. Type: pip install 'rl-zoo[tune]'") from error
+        raise UsageError(f"sweeper=optuna needs {error.name}. Type: pip install 'rl-zoo[tune]'") from error
     sweeper, seeds, fixed, searched = parse(arguments)
     keys = dict(one.split("=", 1) for one in fixed if "=" in one)
     folder = Path(sweeper.dir or f"tune/{keys.get('algo')}-{keys.get('env')}")
@@ -89,7 +91,7 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     """The sweeper's own settings, the test seeds, what is fixed and what is searched.
 
     Raises:
-        UsageError: nothing is searched, or seeds that choose also test.
+        UsageError: nothing is searched, or not with seeds that choose and others that test, each once.
     """
     (*_, chosen) = [one.partition("=")[2] for one in arguments if one.startswith("sweeper=")]
     if chosen != "optuna":
@@ -98,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Sweeper), OmegaConf.from_dotlist(own))
         sweeper: Any = OmegaConf.to_object(merged)
-        rest = [one for one in arguments if not one.startswith("sweeper")]
+        rest = [one for one in arguments if not one.startswith(("sweeper=", "sweeper."))]
         overrides = OverridesParser.create().parse_overrides(rest)
     except Exception as error:  # of OmegaConf's or of Hydra's grammar
         raise UsageError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
@@ -108,13 +110,20 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
             "sweeper=optuna has nothing to search. Give a range, such as 'algo.lr=tag(log,interval(1e-5,1e-3))' or "
             "algo.tau=0.005,0.01"
         )
-    if sweeper.n_trials < 1:
-        raise UsageError(f"sweeper.n_trials={sweeper.n_trials} must be at least 1.")
+    for key, number in (("n_trials", sweeper.n_trials), ("jobs", sweeper.jobs)):
+        if number is not None and number < 1:
+            raise UsageError(f"sweeper.{key}={number} must be at least 1.")
     seeds: list[int] = [0, 1, 2]
     for override in overrides:
         if override.get_key_element() == "seed":
-            values = override.sweep_string_iterator() if override.is_sweep_override() else [override.value()]
-            seeds = [int(str(value)) for value in values]
+            try:
+                values = override.sweep_string_iterator() if override.is_sweep_override() else [override.value()]
+                seeds = [int(str(value)) for value in values]
+            except (ValueError, HydraException) as error:
+                raise UsageError(f"{override.input_line} are no seeds. Give numbers, such as seed=0,1,2") from error
+    for key, given in (("seed", seeds), ("sweeper.seeds", sweeper.seeds)):
+        if not given or len(set(given)) < len(given):
+            raise UsageError(f"{key}={given} must be at least one seed, and each once: a run counts once.")
     if both := sorted(set(seeds) & set(sweeper.seeds)):
         raise UsageError(f"seed {both[0]} would choose the settings and test them. Give sweeper.seeds or seed others.")
     fixed = [str(one.input_line) for one in overrides if one not in searched and one.get_key_element() != "seed"]
@@ -154,6 +163,7 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
         RunError: one of them failed, or has no final evaluation.
     """
     runs = [planned_run((*overrides, f"seed={seed}"), "sweep") for seed in seeds]
+    check_data(runs)
     with showing() as show:
         finished = Runner(runs, folder, Local(jobs, folder), show=show).go()
     failures(finished)

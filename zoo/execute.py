@@ -20,7 +20,7 @@ from zoo.compose import takes_data
 from zoo.config import RunConfig
 from zoo.corruption import CorruptionConfig
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.provenance import provenance
+from zoo.provenance import code_version, provenance
 from zoo.registry import Algorithm
 from zoo.run import Run
 from zoo.samplers import SamplerConfig
@@ -56,6 +56,9 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
                 record["spec"] = dataclasses.asdict(run.spec)
                 with checkpoint.replacing(run_dir / "config.yaml") as file:
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
+            elif not record["code"].endswith(code := code_version(algorithm)):
+                record["code"] += f"+{code}"
+                run.report("goes on with other code than it began with")
             run.save_record()
             algorithm.module.train(run, config.algo)
             record["status"] = "finished"

@@ -1,6 +1,7 @@
 """The runner of suites: what is run, once, whatever happens on the way."""
 
 import csv
+import importlib.util
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import pytest
 from zoo.benchmarks import bench, runner, suite
 from zoo.benchmarks.launchers import Local, execute
 from zoo.benchmarks.runner import Runner
-from zoo.benchmarks.suite import plan
+from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
 from zoo.execute import locked
 
@@ -98,6 +99,11 @@ def test_a_run_is_another_if_its_settings_its_code_or_its_data_are(suites, tmp_p
             "1 of 2 runs lack their dataset: hopper/not, hopper/there.",
         ),
         ("algo: bc", "mine.yaml must be a list of grids"),
+        ("- 5", "mine.yaml must be a list of grids"),
+        ("", "mine.yaml must be a list of grids"),
+        ("- [a", "mine.yaml cannot be read as a suite: while parsing a flow sequence"),
+        ("- {algo: bc, env: hopper, algo: iql}", "mine.yaml cannot be read as a suite: while constructing a mapping"),
+        ("- {algo: bc, env: hopper, seed: []}", "mine.yaml: seed has no value"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, capsys, text, says):
@@ -106,6 +112,37 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
     err = capsys.readouterr().err
     assert says in err
     assert len(err.splitlines()) == 1
+    assert not Path("bench").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("launcher=rayy", "launcher=rayy does not exist. Nearest: ray"),
+        ("launcherr=ray", "launcherr does not exist"),
+        ("launcher", "launcher"),
+        ("--stall=0", "--stall 0 must be above 0"),
+        ("--jobs=0", "--jobs 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_a_dry_run_too(suites, capsys, given, says):
+    suites(GRIDS)
+    assert main(["bench", "mine", "--dry-run", given]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_plan_can_be_shown_without_what_a_report_needs(suites, monkeypatch, capsys):
+    suites(GRIDS)
+    lacking, find = ("scipy", "matplotlib", "plotly"), importlib.util.find_spec
+    for name in lacking:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name in lacking else find(name, *more))
+    assert main(["bench", "mine", "--dry-run", "launcher=slurm"]) == 0
+    assert "4 runs, one after another: 4 of unknown speed" in capsys.readouterr().out
+    assert main(["bench", "mine"]) == 2
+    assert "a report needs scipy. Type: pip install 'rl-zoo[bench]'" in capsys.readouterr().err
     assert not Path("bench").exists()
 
 
@@ -213,10 +250,12 @@ class Elsewhere:
         pass
 
 
-def ends(status: str, exits: int, **record: str) -> Callable[[Path], int]:
+def ends(status: str, exits: int, run: Planned, **record: str) -> Callable[[Path], int]:
     def end(run_dir: Path) -> int:
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "run.json").write_text(json.dumps({"status": status, **record}))
+        known = {"status": status, "config": run.settings, "versions": {"zoo": "0"}, "code": run.code}
+        (run_dir / "run.json").write_text(json.dumps(known | record))
+        (run_dir / "evaluations.csv").write_text(f"step,return_mean\n{run.steps},1.0\n")
         (run_dir / "checkpoint.pt").write_text("x")
         return exits
 
@@ -234,8 +273,8 @@ def dies(run_dir: Path) -> int:
 def test_a_run_whose_time_is_over_goes_on_as_long_as_it_gets_on(suites, tmp_path):
     suites(GRIDS)
     (run, *_) = plan("mine")
-    stops = [ends("interrupted", 130)] * 5
-    (job,) = Runner([run], tmp_path / "a", launcher := Elsewhere(*stops, ends("finished", 0, code=run.code))).go()
+    stops = [ends("interrupted", 130, run)] * 5
+    (job,) = Runner([run], tmp_path / "a", launcher := Elsewhere(*stops, ends("finished", 0, run))).go()
     assert (job.state, launcher.started) == ("finished", 6)
 
 
@@ -245,7 +284,7 @@ def test_a_run_whose_time_is_over_goes_on_as_long_as_it_gets_on(suites, tmp_path
 def test_a_place_that_is_lost_fails_its_runs_and_not_the_runner(suites, tmp_path, end, says):
     suites(GRIDS)
     one, two, *_ = plan("mine")
-    launcher = Elsewhere(end, ends("finished", 0, code=two.code), end)
+    launcher = Elsewhere(end, ends("finished", 0, two), end)
     jobs = Runner([one, two], tmp_path / "a", launcher).go()
     assert [job.state for job in jobs] == ["failed", "finished"]
     assert says in jobs[0].error
@@ -255,9 +294,42 @@ def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, c
     suites(GRIDS)
     (run, *_) = plan("mine", ["seed=0", "algo=stream_ac"])
     for _ in range(2):  # it is there the second time
-        (job,) = Runner([run], tmp_path / "a", Elsewhere(ends("finished", 0, code="edited meanwhile"))).go()
+        (job,) = Runner([run], tmp_path / "a", Elsewhere(ends("finished", 0, run, code="edited meanwhile"))).go()
         assert job.state == "failed"
         assert f"made by other code than when it was planned: rm -r {job.dir}" in job.error
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda d: (d / "evaluations.csv").unlink(), "has finished, but it is half-written (FileNotFoundError"),
+        (lambda d: (d / "run.json").unlink(), "has a checkpoint, but no run.json that can be read"),
+        (
+            lambda d: (d / "run.json").write_text('{"status": "fin'),
+            "has a checkpoint, but no run.json that can be read",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_left_alone_and_what_to_do_is_said(suites, tmp_path, damage, says):
+    suites(GRIDS)
+    one, two, *_ = plan("mine")
+    Runner([one, two], tmp_path / "a", Elsewhere(ends("finished", 0, one), ends("finished", 0, two))).go()
+    damage(tmp_path / "a" / one.name)
+    jobs = Runner([one, two], tmp_path / "a", Elsewhere()).go()
+    assert [job.state for job in jobs] == ["failed", "finished"]
+    assert says in jobs[0].error
+    assert f"rm -r {jobs[0].dir}, and begin the suite again" in jobs[0].error
+    assert (jobs[0].dir / "checkpoint.pt").exists()
+
+
+def test_of_a_run_that_goes_on_only_what_is_left_is_estimated(suites, tmp_path, capsys):
+    suites(GRIDS)
+    (run, *_) = plan("mine", ["seed=0", "algo=stream_ac", "steps=1000000"])
+    ends("interrupted", 130, run)(folder := tmp_path / "a" / run.name)
+    (folder / "metrics.csv").write_text("step,steps_per_second\n900000,100.0\n")
+    asked = ["bench", "mine", "--dry-run", "seed=0", "algo=stream_ac", "steps=1000000", "--dir", str(tmp_path / "a")]
+    assert main([*asked, "--jobs", "1"]) == 0
+    assert "1 runs, 1 at a time: about 17 min, evaluations aside" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["a,b (1)", "café=x", "it's [here]"])
@@ -474,9 +546,11 @@ def test_durations_are_told_in_words():
     ]
 
 
-def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_environment_or_on_any(tmp_path):
+def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_environment_or_on_any(
+    tmp_path, monkeypatch
+):
     for algo, env, values in (("iql", "hopper", (10, 30)), ("iql", "walker", (20, 60)), ("bc", "hopper", ())):
-        folder = tmp_path / "suite" / f"{algo}-{env}"
+        folder = tmp_path / "bench" / "suite" / f"{algo}-{env}"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps({"config": {"algo": {"name": algo}, "env": {"name": env}}}))
         with (folder / "metrics.csv").open("w") as file:
@@ -484,8 +558,9 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
             rows.writerow(["step", "steps_per_second"])
             rows.writerows([i, value] for i, value in enumerate(values))
     for name, record, row in (("empty", "{}", "10"), ("cut", '{"config": {}}', "1x")):
-        (tmp_path / "suite" / name).mkdir()
-        (tmp_path / "suite" / name / "run.json").write_text(record)
-        (tmp_path / "suite" / name / "metrics.csv").write_text(f"step,steps_per_second\n1,{row}\n")
+        (tmp_path / "bench" / "suite" / name).mkdir()
+        (tmp_path / "bench" / "suite" / name / "run.json").write_text(record)
+        (tmp_path / "bench" / "suite" / name / "metrics.csv").write_text(f"step,steps_per_second\n1,{row}\n")
     expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25}
-    assert bench.speeds(tmp_path / "other") == expected
+    monkeypatch.chdir(tmp_path)
+    assert bench.speeds(Path("bench/other")) == bench.speeds(Path("elsewhere/mine")) == expected

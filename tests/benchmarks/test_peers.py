@@ -11,6 +11,7 @@ from zoo.benchmarks.peers import PARTS, curve
 from zoo.benchmarks.records import read
 from zoo.cli import main
 from zoo.compose import compose
+from zoo.errors import UsageError
 
 HOPPER = compose(["algo=sac", "env=hopper"])[0].env
 
@@ -73,6 +74,48 @@ def test_a_half_written_archive_and_a_folder_that_is_a_file_are_refused(tmp_path
         assert says in capsys.readouterr().err
 
 
+def test_evaluations_npz_that_do_not_fit_are_refused_and_nothing_is_left(tmp_path, capsys):
+    np.savez(tmp_path / "evaluations.npz", timesteps=np.array([1, 2]), results=np.zeros((3, 2)))
+    given = ["bench", "import-peer", str(tmp_path / "evaluations.npz"), "SB3", "--dir", str(tmp_path / "d")]
+    assert main([*given, "algo=sac", "env=hopper"]) == 2
+    assert "timesteps (2,) do not fit results (3, 2)" in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_the_events_of_several_runs_are_not_taken_for_one(tmp_path):
+    for seed in range(2):
+        writer = SummaryWriter(str(tmp_path / f"Hopper__sac__{seed}"))
+        writer.add_scalar("charts/episodic_return", seed, 10)
+        writer.close()
+    with pytest.raises(
+        UsageError, match="charts/episodic_return is there of more than one run; give the folder of one"
+    ):
+        curve(tmp_path, HOPPER)
+
+
+def test_a_killed_run_s_last_row_is_left_out_and_rows_are_taken_in_the_order_of_their_steps(tmp_path):
+    (tmp_path / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t\n1.0,10,0.1\n3.0,1')
+    assert curve(tmp_path / "monitor.csv", HOPPER)[1].tolist() == [10]
+    file = write(tmp_path / "x.csv", ["step", "return_mean"], [20, 5], [10, 1])
+    _, steps, returns = curve(file, HOPPER)
+    assert (steps.tolist(), returns.tolist()) == ([10, 20], [1, 5])
+
+
+def test_two_methods_of_one_library_stand_side_by_side(tmp_path):
+    file = write(tmp_path / "x.csv", ["step", "return_mean"], [10, 100.0])
+    given = ["bench", "import-peer", str(file), "CORL", "algo=bc", "env=hopper", "--dir", str(tmp_path / "runs")]
+    assert main(given) == main([*given, "algo.top_fraction=0.1"]) == 0
+    assert {result.method for result in read(tmp_path / "runs")[0]} == {"bc (CORL)", "bc, top_fraction=0.1 (CORL)"}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", " "])
+def test_a_library_cannot_be_called_anything(tmp_path, capsys, name):
+    file = write(tmp_path / "x.csv", ["step", "return_mean"], [10, 100.0])
+    assert main(["bench", "import-peer", str(file), name, "algo=sac", "env=hopper", "--dir", str(tmp_path / "d")]) == 2
+    assert "cannot be a library's name" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
 def test_tensorboard_events_of_cleanrl_are_the_episodes_it_trained_on(tmp_path):
     writer = SummaryWriter(str(tmp_path / "runs" / "Hopper__sac__1"))
     for step in range(1, 101):
@@ -129,6 +172,10 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
         ("step,reward\n1,2\n", ["algo=sac", "env=hopper", "--column", "rewards"], "Nearest: reward."),
         ("when,return_mean\n1,2\n", ["algo=sac", "env=hopper"], "no column of steps, such as global_step"),
         ("", ["algo=sac", "env=hopper"], "it has no rows"),
+        ("step,return_mean\n1,nan\n", ["algo=sac", "env=hopper"], "no numbers in the column return_mean"),
+        ("step,return_mean\n1,inf\n2,3\n", ["algo=sac", "env=hopper"], "infinite numbers in the column return_mean"),
+        ("step,return_mean\n1,2,3\n4,5\n", ["algo=sac", "env=hopper"], "not all rows have as many fields"),
+        ("step,return_mean\n1," + 200_000 * "2", ["algo=sac", "env=hopper"], "field larger than field limit"),
         ("step,score\n1,2\n", ["algo=sac", "env=reacher", "env.expert_score=null"], "no reference scores to undo them"),
         ("step,return_mean\n1,2\n", ["algo=sacc", "env=hopper"], "Nearest: sac"),
         (None, ["algo=sac", "env=hopper"], "cannot be read as results"),

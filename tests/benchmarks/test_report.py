@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, 
     run("a", overrides, [1.0])
     (result,), _ = read(tmp_path)
     assert (result.task, result.method) == (task, method)
+
+
+def test_a_file_of_ones_own_is_a_method_of_its_own_and_its_command_runs_it(run, tmp_path):
+    run("a", "algo=iql env=hopper algo.beta=9 steps=7 seed=3", [1.0], algorithm={"file": "my own/iql.py"})
+    run("b", "algo=iql env=hopper steps=7", [1.0])
+    mine, theirs = read(tmp_path)[0]
+    assert (mine.method, theirs.method) == ("iql.py", "iql")
+    assert mine.command.startswith("python 'my own/iql.py' env=hopper ")
+    overrides = shlex.split(mine.command)[2:]
+    assert {"algo.beta=9.0", "steps=7", "seed=3"} <= set(overrides)
+    assert compose(["algo=iql", *overrides])[2] == mine.config
 
 
 def test_settings_that_vary_within_a_task_tell_methods_apart_and_how_a_run_was_run_does_not(run, tmp_path):
@@ -171,6 +183,7 @@ def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, t
     [
         (lambda d: (d / "run.json").write_text('{"status": "fin'), "half-written"),
         (lambda d: (d / "run.json").unlink(), "half-written"),
+        (lambda d: (d / "run.json").write_text((d / "run.json").read_text().replace("versions", "v")), "half-written"),
         (lambda d: (d / "evaluations.csv").unlink(), "half-written"),
         (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n"), "half-written"),
         (lambda d: (d / "evaluations.csv").write_text("step,return_mean,score\n5,1e"), "half-written"),
@@ -243,6 +256,33 @@ def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run
     assert verdicts == {"not comparable: other data, 5 % of the steps"}
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("algo=iql algo.expectile=0.5", "other settings"),
+        ("algo=iql sampler.alpha=0.3", "other settings"),
+        ("algo=iql preset=paper algo.hidden=[4]", "other settings"),
+        ("algo=bc algo.top_fraction=0.1 algo.lr=1", "other settings"),
+        ("algo=iql preset=paper", ""),
+        ("algo=iql compile=true", ""),
+        ("algo=bc algo.top_fraction=0.1", ""),
+    ],
+)
+def test_other_settings_than_the_papers_are_not_compared(run, tmp_path, given, why):
+    data = "env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000"
+    run("a", f"{given} {data}", [score("halfcheetah", 40.0)])
+    (result,), _ = read(tmp_path)
+    told = {row.differs(result) for row in published.builtin() if row.fits(result) and row.steps == 10**6}
+    assert told == {why}
+
+
+def test_what_fails_on_a_stream_is_not_compared_with_the_method_as_it_is(run, tmp_path):
+    for seed in range(3):
+        run(f"sac-{seed}", f"algo=sac env=hopper preset=stream-barrier steps=1000000 seed={seed}", [30.0 + seed])
+    (comparison,) = [c for c in build(tmp_path).comparisons if c.reference.task == "Hopper-v4"]
+    assert (comparison.verdict, comparison.compared) == ("not comparable: other settings", False)
+
+
 def test_another_version_of_the_data_is_not_compared_and_a_few_steps_more_are(run, tmp_path):
     for name, version, steps in (("a", 0, 1_000_000), ("b", 2, 1_000_064), ("c", 2, 1_500_000)):
         given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v{version} steps={steps}"
@@ -297,7 +337,7 @@ def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_p
     assert main(["report", str(tmp_path), "--references", str(own)]) == 0
     out = capsys.readouterr().out
     assert "PPO on Hoper-v5 matches no run. Nearest: Hopper-v5" in out
-    assert "SAC on Hopper-v5 matches no run." in out
+    assert "SAC on Hopper-v5 matches no run. There are: ppo." in out
     assert [row["published"] for row in table(tmp_path, "published") if row["source"] == "mine"] == ["2.0"]
 
 
@@ -307,6 +347,10 @@ def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_p
         ("task,algorithm,mean\nHopper-v5,PPO,1\n", "line 2: KeyError 'std'"),
         ("task,algorithm,mean,std,seeds,source\nHopper-v5,PPO,x,1,3,me\n", "line 2: ValueError"),
         ("task,algorithm,mean,std,seeds,steps,source\nHopper-v5,PPO,1,1,3,1M,me\n", "line 2: ValueError"),
+        ("task,algorithm,mean,std,seeds,steps,source\nHopper-v5,PPO,1,inf,3,1,me\n", "line 2: ValueError"),
+        ("task,algorithm,mean,std,seeds,steps,source\nHopper-v5,PPO,1,-1,3,1,me\n", "line 2: ValueError"),
+        ("task,algorithm,mean,std,seeds,steps,source\nHopper-v5,PPO,1,1,3,0,me\n", "line 2: ValueError steps 0"),
+        ("task,algorithm,mean,std,seeds,sampler,source\nHopper-v5,PPO,1,1,3,topp,me\n", "ValueError sampler topp"),
         (None, "cannot be read"),
     ],
 )
@@ -343,12 +387,42 @@ def test_methods_of_the_same_tasks_are_compared_over_them(run, tmp_path):
                 run(f"{method}-{env}-{seed}", given, [value])
     run("td3_bc", "algo=td3_bc env=hopper dataset=medium", [score("hopper", 10)])
     assert main(["report", str(tmp_path)]) == 0
-    overall = {(row["method"], row["statistic"]): row for row in table(tmp_path, "overall")}
-    assert float(overall["iql", "mean"]["value"]) == pytest.approx(71)
-    assert float(overall["bc", "optimality gap"]["value"]) == pytest.approx(49)
-    (pair,) = table(tmp_path, "improvement")
-    assert (pair["method"], pair["than"], float(pair["value"])) == ("bc", "iql", 0)
-    assert {method for method, _ in overall} == {"bc", "iql"}  # the other stands alone, on one task
+    overall = {(row["tasks"], row["method"], row["statistic"]): row for row in table(tmp_path, "overall")}
+    both = "halfcheetah, medium; hopper, medium"
+    assert float(overall[both, "iql", "mean"]["value"]) == pytest.approx(71)
+    assert float(overall[both, "bc", "optimality gap"]["value"]) == pytest.approx(49)
+    assert float(overall["hopper, medium", "bc", "median"]["value"]) == pytest.approx(51)
+    assert float(overall["hopper, medium", "td3_bc", "IQM"]["value"]) == pytest.approx(10)
+    assert {method for tasks, method, _ in overall if tasks == both} == {"bc", "iql"}
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert f"## Over tasks: {both}" in text
+    assert "| td3_bc | 1 | 10.0 |" not in text.partition("## Over tasks")[2]
+
+
+def test_methods_are_compared_over_the_tasks_that_both_were_set_and_on_each(run, tmp_path):
+    tasks = {"bc": ("hopper", "halfcheetah"), "iql": ("halfcheetah", "walker2d"), "cql": ("hopper", "halfcheetah")}
+    for worth, (method, envs) in enumerate(tasks.items()):
+        for env in envs:
+            for seed in range(3):
+                given = f"algo={method} env={env} dataset=medium seed={seed}"
+                run(f"{method}-{env}-{seed}", given, [score(env, 20 * worth + seed)])
+    assert main(["report", str(tmp_path)]) == 0
+    found = {(row["method"], row["than"], row["tasks"]): float(row["value"]) for row in table(tmp_path, "improvement")}
+    assert found == {
+        ("bc", "iql", "halfcheetah, medium"): 0,
+        ("bc", "cql", "halfcheetah, medium; hopper, medium"): 0,
+        ("bc", "cql", "halfcheetah, medium"): 0,
+        ("bc", "cql", "hopper, medium"): 0,
+        ("cql", "iql", "halfcheetah, medium"): 1,
+    }
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert text.count("| bc | cql |") == 1
+
+
+def test_seeds_of_one_row_that_other_code_ran_are_said(run, tmp_path):
+    for seed in range(3):
+        run(f"a{seed}", f"algo=ppo env=cartpole seed={seed}", [10.0], code="x" if seed else "y")
+    assert "ppo on cartpole: not all of its seeds were run by the same code" in build(tmp_path).notes
 
 
 def test_pictures_are_pictures(run, tmp_path):

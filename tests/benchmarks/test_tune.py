@@ -81,7 +81,9 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
             job.dir.mkdir(parents=True, exist_ok=True)
             error = "" if settings["algo"]["kappa"] == 9 else settings["algo"]["kappa"]
             (job.dir / "evaluations.csv").write_text(f"step,return_mean,value_error\n10,1.0,{error}\n")
-            (job.dir / "run.json").write_text(json.dumps({"status": "finished", "config": settings}))
+            (job.dir / "run.json").write_text(
+                json.dumps({"status": "finished", "config": settings, "versions": {"zoo": "0"}})
+            )
             job.state = "finished"
         return self.jobs
 
@@ -98,6 +100,15 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
     [
         (["algo.lr=1e-3"], "has nothing to search"),
         (["algo.lr=1e-3,1e-2", "sweeper.n_trials=0"], "sweeper.n_trials=0 must be at least 1"),
+        (["algo.lr=1e-3,1e-2", "sweeper.jobs=-1"], "sweeper.jobs=-1 must be at least 1"),
+        (["algo.lr=1e-3,1e-2", "sweeper.seeds=[]"], "sweeper.seeds=[] must be at least one seed"),
+        (["algo.lr=1e-3,1e-2", "sweeper.seeds=[7,7]"], "sweeper.seeds=[7, 7] must be at least one seed, and each once"),
+        (["algo.lr=1e-3,1e-2", "seed=1,2,1"], "seed=[1, 2, 1] must be at least one seed, and each once"),
+        (["algo.lr=1e-3,1e-2", "seed=[0,1]"], "seed=[0,1] are no seeds. Give numbers, such as seed=0,1,2"),
+        (["algo.lr=1e-3,1e-2", "seed=abc"], "seed=abc are no seeds"),
+        (["algo.lr=1e-3,1e-2", "seed=interval(0,3)"], "seed=interval(0,3) are no seeds"),
+        (["algo.lr=1e-3,1e-2", "sweepers=3"], "sweepers does not exist"),
+        (["algo=bc", "env=hopper", "algo.lr=1e-3,1e-2", "dataset=nowhere"], "3 of 3 runs lack their dataset"),
         (["algo.lr=1e-3,1e-2", "sweeper.trials=3"], "trials"),
         (["algo.lr=1e-3,1e-2", "seed=1000"], "seed 1000 would choose the settings and test them"),
         (["algo.learning=1e-3,1e-2"], "algo.learning does not exist"),

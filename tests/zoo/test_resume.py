@@ -97,6 +97,15 @@ def test_a_run_killed_after_its_last_step_finishes_on_resuming(uninterrupted, zo
     same(run_dir, uninterrupted)
 
 
+def test_a_run_that_goes_on_with_other_code_says_so_and_is_no_longer_that_of_the_code_it_began_with(zoo, unfinished):
+    record = json.loads((unfinished / "run.json").read_text())
+    (unfinished / "run.json").write_text(json.dumps(record | {"code": "0123"}))
+    result = zoo("run", f"resume={unfinished}")
+    assert result.code == 0, result.err
+    assert "goes on with other code than it began with" in result.out
+    assert json.loads((unfinished / "run.json").read_text())["code"] == f"0123+{record['code']}"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command, uninterrupted, tmp_path, zoo, number):
     run_dir = tmp_path / "run"
