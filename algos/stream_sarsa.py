@@ -8,11 +8,11 @@ trace of past gradients; ObGD keeps a sample from overshooting.
     z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z
 
 Observations and rewards are brought to the scale of their own history. Deviations from the authors' code: a truncated
-episode bootstraps from its last observation; the discounted sum that scales rewards begins anew with each episode,
-without the last reward of the one before; the time is that of the observation, not of the one before; of stacked frames
-the whole stack is normalized, not each frame before; episodes end where Gymnasium ends them, in its classic tasks after
-200 to 1,000 steps, not 10,000; an episode's first action is chosen for its first observation, not for the last one of
-the episode before.
+episode bootstraps from its last observation, which theirs does in Atari only, where its traces go on; the discounted
+sum that scales rewards begins anew with each episode, without the last reward of the one before; the time is that of
+the observation, not of the one before; of stacked frames the whole stack is normalized, not each frame before; episodes
+end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000, and in MinAtar after 10,000;
+an episode's first action is chosen for its first observation, not for the last one of the episode before.
 """
 
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ The first runs their agent and wrappers as they stand, with their script's defau
 current task, which ends its episodes where the zoo's do (classic tasks go on for 10,000 steps in their scripts); it
 writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py --training` reads. The second
 feeds both agents the same stream from the same weights, within one episode and without the time feature, which theirs
-tells a step late. `speed.py streaming` has both speeds.
+tells a step late, and fails where the first update already differs. `speed.py streaming` has both speeds.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from zoo.streaming import Sample
 CLASSES = {"stream_ac": "StreamAC", "stream_q": "StreamQ", "stream_sarsa": "StreamSARSA"}
 ENTROPY_COEF = 0.01
 LOG_EVERY = 1_000
+SAME = 1e-6  # how far weights may lie apart after one update of the same sample
 
 
 class Raw(gymnasium.Wrapper):
@@ -93,7 +94,9 @@ class Theirs:
         arguments |= {"n_channels": shape[-1]} if frames else {"n_obs": shape[0]}
         if algo != "stream_ac":  # what their scripts' arguments default to, where their classes' do not
             fraction = 0.2 if frames and algo == "stream_q" else 0.05
-            arguments |= {"total_steps": steps, "exploration_fraction": fraction}
+            arguments |= {"exploration_fraction": fraction}
+            if not (frames and algo == "stream_sarsa"):  # which explores for 50,000 steps, however many there are
+                arguments |= {"total_steps": steps}
         self.agent = getattr(module, CLASSES[algo])(**arguments)
         self.obs, _ = env.reset(seed=seed)
         self.next_action = self.agent.sample_action(self.obs) if algo == "stream_sarsa" else 0
@@ -172,6 +175,8 @@ def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
                 moved, apart = float((weights - before).norm()), float((weights - own).norm())
                 norm = float(weights.norm())
                 print(f"update {step}: weights of norm {norm:.1f} moved by {moved:.1e}, {apart:.0e} apart")
+                if step == 1 and apart > SAME:
+                    sys.exit(f"they are further apart than {SAME:.0e}")
         if ended:
             return
 

@@ -20,7 +20,7 @@ from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
 from zoo.datasets import load
-from zoo.envs import EnvConfig, time_limit
+from zoo.envs import EnvConfig, series, time_limit
 from zoo.errors import UsageError, nearest
 from zoo.execute import label
 from zoo.provenance import code_version
@@ -116,6 +116,8 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
         parts = [part for _, part in parse_mixture(config.dataset)]
         missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
         content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
+    elif config.env.id.startswith(series.PREFIX):
+        content = hashlib.sha256(series.find(config.env.id.removeprefix(series.PREFIX)).read_bytes()).hexdigest()
     code = code_version(algorithm)
     known = json.dumps([settings, code, content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]

@@ -11,6 +11,8 @@ last column of the row after the one observed next, brought to [0, 1] over the f
 after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without goes on.
 """
 
+import csv
+import gzip
 import re
 from functools import cache
 from pathlib import Path
@@ -33,7 +35,9 @@ def find(name: str) -> Path:
             if (folder / (name + suffix)).is_file():
                 return folder / (name + suffix)
     names = ", ".join(sorted(path.name.removesuffix(".csv.gz") for path in shipped.iterdir()))
-    raise ValueError(f"env={PREFIX}{name}: there is no {name}.csv here. The zoo has {names}.")
+    raise ValueError(
+        f"env={PREFIX}{name}: there is no {name}.csv here. The zoo has {names}. Try: env={PREFIX}{names.split(',')[0]}"
+    )
 
 
 @cache
@@ -44,12 +48,17 @@ def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
         ValueError: it is not such a file, or too short.
     """
     try:
-        header = np.loadtxt(path, str, delimiter=",", max_rows=1, ndmin=1)
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            header, *lines = list(csv.reader(file)) or [[]]
         columns = [i for i, name in enumerate(header) if name != "date"]
         if not columns:
-            raise ValueError("it has dates only.")
-        rows = np.loadtxt(path, np.float64, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
-    except (ValueError, UnicodeDecodeError) as error:
+            raise ValueError("it has no columns but dates")
+        if all(map(is_number, header)):
+            raise ValueError("its first line is of numbers")
+        if wrong := [i for i, line in enumerate(lines, 2) if len(line) != len(header)]:
+            raise ValueError(f"line {wrong[0]} has {len(lines[wrong[0] - 2])} values below {len(header)} names")
+        rows = np.array([[float(line[i]) for i in columns] for line in lines])
+    except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} is not a table of numbers below one line of names: {error}") from error
     if len(rows) < 3 or not np.isfinite(rows).all():
         raise ValueError(f"{path} must have three rows or more, all of numbers that are finite; it has {len(rows)}")
@@ -61,6 +70,15 @@ def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     target = rows[:, -1]
     scaled = (target - target.min()) / max(np.ptp(target), 1e-12)
     return traces.astype(np.float32), np.roll(scaled, -1)
+
+
+def is_number(text: str) -> bool:
+    """Whether it can be read as one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Series(gymnasium.Env[np.ndarray, np.int64]):

@@ -219,6 +219,11 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
             f"steps={config.steps}: {name} begins to learn after algo.learning_starts={first}. Give more steps, "
             "or begin earlier."
         )
+    if getattr(config.algo, "buffer_size", config.num_envs) < config.num_envs:
+        raise UsageError(
+            f"num_envs={config.num_envs}: algo.buffer_size={config.algo.buffer_size} holds fewer transitions than come "
+            "in one step. Try: num_envs=1"
+        )
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),
         ("sampler", config.sampler.name, SamplerConfig.name),

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
+from zoo.errors import RunError
 
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
 
@@ -47,6 +48,8 @@ def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) ->
         action = policy.act(obs, explore)
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action)
+        if not np.isfinite(reward).all() or (obs.dtype.kind == "f" and not np.isfinite(obs).all()):
+            raise RunError("in an evaluation the environment gave an observation or a reward that is NaN or infinite.")
         policy.observe(before, action, reward)
         if isinstance(agent, Predictor):
             steps.append((predicted, reward, running.copy(), terminated))

@@ -36,6 +36,16 @@ class MLP(nn.Sequential):
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
 
+def check_frames(shape: Sequence[int]) -> None:
+    """Raises UsageError where no network is known for frames `[C, H, W]`."""
+    _, *size = shape
+    if size != [84, 84] and not (min(size) >= 3 and max(size) <= 16):
+        raise UsageError(
+            f"no network is known for frames of {list(shape)}: there are some for [channels, 84, 84] and for grids of "
+            "3 to 16 cells a side."
+        )
+
+
 class FrameEncoder(nn.Sequential):
     """Frames `[B, C, H, W]`, uint8, -> features `[B, features]`.
 
@@ -47,6 +57,7 @@ class FrameEncoder(nn.Sequential):
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
+        check_frames(shape)
         channels, *size = shape
         if size == [84, 84]:
             self.features, self.scale = 512, 1 / 255
@@ -55,18 +66,13 @@ class FrameEncoder(nn.Sequential):
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
                 nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
             ]  # fmt: skip
-        elif min(size) >= 3 and max(size) <= 16:
+        else:
             self.features, self.scale = 128, 1.0
             self.layout = torch.contiguous_format
             inside = 16 * (size[0] - 2) * (size[1] - 2)
             layers = [
                 nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(inside, self.features), nn.ReLU(),
             ]  # fmt: skip
-        else:
-            raise UsageError(
-                f"no network is known for frames of {list(shape)}: there are some for [channels, 84, 84] and for grids "
-                "of 3 to 16 cells a side."
-            )
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from zoo.envs import Spec, snapshot
 from zoo.errors import RunError
 
 NOT_FINITE = (
-    "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it: the last "
-    "checkpoint is good."
+    "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it: mend the "
+    "environment, and begin again or, if there is a checkpoint, go on: zoo run resume=DIR"
 )
 
 

@@ -96,6 +96,8 @@ class Run:
         )
         if self._state and self._state.get("rollout"):
             self._rollout.load_state_dict(self._state["rollout"])
+        elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
+            self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
         return self._rollout
 
     def dataset(self) -> Dataset:

@@ -19,6 +19,7 @@ from zoo.agent import Agent
 from zoo.buffers import Transition
 from zoo.envs import Spec, time_limit
 from zoo.errors import UsageError
+from zoo.nn import check_frames
 from zoo.rollout import Rollout
 from zoo.run import Run
 
@@ -41,10 +42,11 @@ class StreamNetwork(nn.Module):
 
     Each output of a layer begins with `sparsity` of its weights at 0, the others uniform in +-1/sqrt(inputs), its bias
     at 0. LayerNorm, without parameters of its own, is over all outputs of a layer. Frames pass the convolutions of the
-    authors' code before the hidden layers: `[C, 84, 84]` Atari's, others MinAtar's.
+    authors' code before the hidden layers: `[C, 84, 84]` Atari's, grids MinAtar's.
 
     Raises:
-        UsageError: frames that are too small for the convolutions.
+        UsageError: no convolutions are known for the frames, or two layers in a row would begin with zeros alone: then
+            no gradient ever reaches a weight.
     """
 
     def __init__(
@@ -56,16 +58,21 @@ class StreamNetwork(nn.Module):
         self.shapes: list[tuple[int, ...]] = []  # of the layers' weights, the convolutions first
         if len(shape) == 3:
             channels, *size = shape
+            check_frames(shape)
             atari = [(32, 8, 5), (64, 4, 3), (64, 3, 2)]
             for width, kernel, stride in atari if size == [84, 84] else [(16, 3, 1)]:
                 self.shapes.append((width, channels, kernel, kernel))
                 self.strides.append(stride)
                 channels, size = width, [(side - kernel) // stride + 1 for side in size]
-            if min(size) < 1:
-                raise UsageError(f"no network is known for frames of {list(shape)}: they must be 3x3 at least")
             shape = (channels, *size)
         widths = [math.prod(shape), *hidden, outputs]
         self.shapes += [(outputs, inputs) for inputs, outputs in itertools.pairwise(widths)]
+        connected = [zeros(layer, sparsity) < math.prod(layer[1:]) for layer in self.shapes]
+        if not all(one or other for one, other in itertools.pairwise(connected)):
+            raise UsageError(
+                f"algo.hidden={list(hidden)}: with algo.sparsity={sparsity} two layers in a row would begin with zeros "
+                "alone, and never learn. Give wider ones, such as algo.hidden=[32,32], or a lower algo.sparsity."
+            )
         parts: list[Tensor] = []
         for layer in self.shapes:
             parts += [sparse(layer, sparsity).flatten(), torch.zeros(layer[0])]
@@ -86,12 +93,17 @@ class StreamNetwork(nn.Module):
         return x
 
 
+def zeros(shape: tuple[int, ...], sparsity: float) -> int:
+    """How many of the weights into each output begin at 0."""
+    return math.ceil(sparsity * math.prod(shape[1:]))
+
+
 def sparse(shape: tuple[int, ...], sparsity: float) -> Tensor:
     """Weights `[outputs, ...]`, of which `sparsity` are 0 for each output, rounded up; the others LeCun's uniform."""
     inputs = math.prod(shape[1:])
     weight = torch.empty(shape[0], inputs).uniform_(-1, 1) / math.sqrt(inputs)
-    zeros = torch.rand_like(weight).argsort(1)[:, : math.ceil(sparsity * inputs)]
-    return weight.scatter_(1, zeros, 0.0).view(shape)
+    places = torch.rand_like(weight).argsort(1)[:, : zeros(shape, sparsity)]
+    return weight.scatter_(1, places, 0.0).view(shape)
 
 
 class TraceOptimizer(nn.Module):
@@ -317,8 +329,8 @@ class StreamAgent(Agent):
         self._elapsed = torch.zeros(0)  # [B] of the episodes that are played, not learned from
 
     def epsilon(self, final: float, steps: float) -> Tensor:
-        """A share that falls from 1 to `final` over so many samples."""
-        return 1 + (self.senses.return_moments.count / steps).clamp(max=1) * (final - 1)
+        """A share that falls from 1 to `final` over so many actions, this one included."""
+        return 1 + ((self.senses.return_moments.count + 1) / steps).clamp(max=1) * (final - 1)
 
     def perceived(self, obs: Tensor) -> Tensor:
         """What is perceived of observations `[B, ...]` of the episodes that are played: `[B, *senses.shape]`."""
@@ -344,7 +356,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
 def stream(run: Run, config: Any) -> tuple[Rollout, int]:
     """The one environment that a stream comes from, and the steps of its episodes, 1 where there is no limit.
 
-    Without a limit the time cannot be told: it is left out, and that is said.
+    Frames go without the time. Without a limit it cannot be told: it is left out, and that is said.
 
     Raises:
         UsageError: there are several environments.
@@ -353,7 +365,9 @@ def stream(run: Run, config: Any) -> tuple[Rollout, int]:
     if envs.num_envs > 1:
         raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
     limit = time_limit(run.config.env.id)
-    if config.time_feature and limit is None:
-        run.report(f"{run.config.env.id} has no step limit: algo.time_feature is left out")
+    frames = len(envs.spec.obs_shape) == 3
+    if config.time_feature and (frames or limit is None):
+        if not frames:
+            run.report(f"{run.config.env.id} has no step limit: algo.time_feature is left out")
         config.time_feature = run.record["config"]["algo"]["time_feature"] = False
     return envs, limit or 1

@@ -21,11 +21,13 @@ from zoo.cli import main
 from zoo.envs import Spec
 from zoo.errors import RunError
 from zoo.rollout import Rollout
-from zoo.streaming import Sample, StreamAgent, StreamNetwork
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy
 
-CONTINUOUS = Spec((3,), (-1.0, -1.0), (1.0, 1.0))
+CONTINUOUS = Spec((3,), (-0.4, -2.0), (3.0, 1.0))
+CENTER, SCALE = torch.tensor([1.3, -0.5]), torch.tensor([1.7, 1.5])
 DISCRETE = Spec((3,), num_actions=4)
 DISCOUNT, LAMBDA = 0.9, 0.7
+CLASSES = {"stream_ac": "StreamAC", "stream_q": "StreamQ", "stream_sarsa": "StreamSARSA", "stream_td": "StreamTD"}
 COMMON = {"hidden": [16, 8], "discount": DISCOUNT, "trace_lambda": LAMBDA, "sparsity": 0.5, "time_feature": False}
 
 
@@ -99,7 +101,7 @@ def stream(steps: int = 40):
 
 def normal_log_prob_and_entropy(out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     policy = torch.distributions.Normal(out[:2], F.softplus(out[2:]))
-    return policy.log_prob(action).sum(), policy.entropy().sum()
+    return policy.log_prob((action - CENTER) / SCALE).sum(), policy.entropy().sum()
 
 
 def categorical_log_prob_and_entropy(out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,6 +138,89 @@ def test_stream_ac_equals_a_plain_transcription(spec, of_policy):
             x = history.begin(first_obs)
             actor.cut()
             critic.cut()
+
+
+def test_a_gaussian_policy_draws_around_its_mean_and_is_clipped_where_it_is_played():
+    torch.manual_seed(0)
+    policy = stream_ac.Gaussian(CONTINUOUS)
+    out = torch.tensor([0.5, -0.9, -0.2, 1.0])
+    mean, std = CENTER + SCALE * out[:2], SCALE * F.softplus(out[2:])
+    drawn = policy.sample(out.expand(100_000, 4))
+    torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.02)
+    torch.testing.assert_close(drawn.std(0), std, rtol=0.02, atol=0)
+    torch.testing.assert_close(policy.mode(out), mean)
+    torch.testing.assert_close(policy.mode(10 * out), torch.tensor([3.0, -2.0]))
+
+
+def test_what_is_learned_from_is_the_action_that_was_drawn_not_the_clipped_one():
+    torch.manual_seed(0)
+    agent = stream_ac.StreamAC(CONTINUOUS, stream_ac.Config(**COMMON))
+    agent.start(torch.randn(3))
+    kept = []
+    for sample, _ in stream(100):
+        agent.update(sample)
+        kept.append(agent.action.clone())
+    actions = torch.stack(kept)
+    assert (actions > torch.tensor([3.0, 1.0])).any()
+    assert (actions < torch.tensor([-0.4, -2.0])).any()
+    played = agent.act(torch.randn(500, 3), explore=True)
+    assert (played <= torch.tensor([3.0, 1.0]) + 1e-6).all()
+    assert (played >= torch.tensor([-0.4, -2.0]) - 1e-6).all()
+
+
+def shares(actions: Tensor) -> list[float]:
+    return (torch.bincount(actions, minlength=4) / len(actions)).tolist()
+
+
+def test_discrete_actions_are_drawn_as_often_as_they_are_likely():
+    torch.manual_seed(0)
+    out = torch.tensor([0.1, 0.2, 0.0, 0.7]).log()
+    drawn = stream_ac.Categorical(DISCRETE).sample(out.expand(20_000, 4))
+    np.testing.assert_allclose(shares(drawn), [0.1, 0.2, 0.0, 0.7], atol=0.015)
+
+
+def test_epsilon_is_the_share_of_actions_that_are_drawn_uniformly():
+    torch.manual_seed(0)
+    q = torch.tensor([0.0, 0.1, 3.0, -5.0]).expand(20_000, 4)
+    np.testing.assert_allclose(shares(epsilon_greedy(q, 0.4)), [0.1, 0.1, 0.7, 0.1], atol=0.015)
+    assert shares(epsilon_greedy(q, 0.0)) == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("algo", ["stream_ac", "stream_q", "stream_sarsa"])
+def test_an_agent_that_does_not_explore_takes_the_best_action_at_each_moment_of_its_episode(algo):
+    torch.manual_seed(0)
+    module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent = getattr(module, CLASSES[algo])(DISCRETE, module.Config(hidden=[16], sparsity=0.0))
+    agent.senses.time_limit.fill_(4)
+    network = agent.actor if algo == "stream_ac" else agent.network
+    obs = torch.randn(200, 3)
+    agent.begin(200)
+    seen = []
+    for elapsed in (0, 1, 2):
+        best = network(torch.cat([obs, torch.full((200, 1), elapsed / 4 - 0.5)], 1)).argmax(-1)
+        assert torch.equal(agent.act(obs), best)
+        agent.observe(obs, best, torch.zeros(200))
+        seen.append(best)
+    assert not torch.equal(seen[0], seen[2])  # or the time would tell nothing
+    agent.begin(200)
+    assert torch.equal(agent.act(obs), seen[0])
+
+
+@pytest.mark.parametrize("algo", ["stream_ac", "stream_q", "stream_sarsa", "stream_td"])
+def test_training_knows_its_steps_and_the_episodes_and_begins_each_without_credit(algo, odd, tmp_path, monkeypatch):
+    module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa, "stream_td": stream_td}[algo]
+    agents, agent_class = [], getattr(module, CLASSES[algo])
+    monkeypatch.setattr(module, CLASSES[algo], lambda *given: agents.append(agent_class(*given)) or agents[-1])
+    env = odd(actions=1 if algo == "stream_td" else 2, limit=25)
+    settings = {"eval_every": 30, "eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
+    zoo.train(algo, env=env, steps=30, algo_config={"hidden": [32, 32]}, **settings)  # an episode has just ended
+    (agent,) = agents
+    state = agent.state_dict()
+    assert (int(agent.senses.elapsed), float(agent.senses.rewards), float(agent.senses.time_limit)) == (0, 0, 25)
+    assert int(agent.senses.return_moments.count) == 30
+    assert int(agent.senses.obs_moments.count) == 30 + 4  # and the first of each episode
+    assert not any(state[name].any() for name in state if name.endswith("optimizer.trace"))
+    assert getattr(agent, "exploration_steps", 1.5) == 1.5
 
 
 @pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
@@ -199,13 +284,13 @@ def test_stream_td_equals_a_plain_transcription_and_foretells_in_the_rewards_uni
 def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
     module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     agent_class = {"stream_q": stream_q.StreamQ, "stream_sarsa": stream_sarsa.StreamSARSA}[algo]
-    agent = agent_class(DISCRETE, module.Config(epsilon=0.2, exploration_fraction=0.5, hidden=[8]), steps=40)
+    agent = agent_class(DISCRETE, module.Config(epsilon=0.2, exploration_fraction=0.5, hidden=[16]), steps=40)
     agent.start(torch.randn(3))
     shares = []
     for sample, _ in stream(40):
         shares.append(float(agent.epsilon(0.2, agent.exploration_steps)))
         agent.update(sample)
-    np.testing.assert_allclose(shares, [max(0.2, 1 - 0.8 * t / 20) for t in range(40)], atol=1e-6)
+    np.testing.assert_allclose(shares, [max(0.2, 1 - 0.8 * t / 20) for t in range(1, 41)], atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adaptive_obgd", "sgd", "adam"])
@@ -293,12 +378,12 @@ def test_prediction_where_there_is_something_to_decide_is_refused(capsys, tmp_pa
 
 
 class Odd(gymnasium.Env):
-    """Without a step limit; gives NaN after so many steps."""
+    """Its episodes end after ten steps; gives NaN after so many."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, good: float = math.inf) -> None:
+    def __init__(self, good: float = math.inf, actions: int = 2) -> None:
+        self.action_space = gymnasium.spaces.Discrete(actions)
         self.good, self.count = good, 0
 
     def reset(self, *, seed=None, options=None):
@@ -313,12 +398,12 @@ class Odd(gymnasium.Env):
 
 @pytest.fixture
 def odd():
-    """`odd(**kwargs)`: the id of an environment."""
+    """`odd(**kwargs)`: the id of an environment, with a step limit or without."""
     ids = []
 
-    def register(**kwargs) -> str:
+    def register(limit: int | None = None, **kwargs) -> str:
         ids.append(f"Odd{len(ids)}-v0")
-        gymnasium.register(ids[-1], Odd, kwargs=kwargs)
+        gymnasium.register(ids[-1], Odd, kwargs=kwargs, max_episode_steps=limit)
         return ids[-1]
 
     yield register
@@ -347,6 +432,23 @@ def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_fro
     assert all(tensor.isfinite().all() for tensor in state["tracked"][0].values())
 
 
+def test_an_evaluation_that_is_not_finite_is_no_result(odd, tmp_path, capsys):
+    says = run(
+        "algo=stream_q", f"env={odd(good=8)}", "steps=7", "eval_every=5", "eval_episodes=1", "algo.hidden=[32,32]",
+        f"run_dir={tmp_path / 'run'}", capsys=capsys,
+    )  # fmt: skip
+    assert "in an evaluation the environment gave an observation or a reward that is NaN or infinite" in says
+    assert not (tmp_path / "run" / "evaluations.csv").exists()
+
+
+def test_frames_go_without_the_time_and_nothing_is_said_of_a_limit(tmp_path):
+    pytest.importorskip("minatar")
+    settings = {"eval_every": 10, "eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
+    run = zoo.train("stream_q", env="minatar/breakout", steps=10, algo_config={"hidden": [16]}, **settings)
+    assert run.record["config"]["algo"]["time_feature"] is False
+    assert not run.record.get("notes")
+
+
 def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_credit_is_cut(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     monkeypatch.setattr("zoo.envs.snapshot.save", lambda envs: None)
@@ -369,6 +471,8 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
     assert state()["senses.elapsed"] == 130  # the second episode's
     assert state()["critic_optimizer.trace"].any()
     assert main(["run", f"resume={run_dir}"]) == 0
+    (note,) = json.loads((run_dir / "run.json").read_text())["notes"]
+    assert "the simulator cannot be put back into the middle of its episodes: new ones begin" in note
     assert state()["senses.return_moments.count"] == 350
     assert state()["senses.elapsed"] == 20
 

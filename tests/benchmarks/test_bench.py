@@ -27,7 +27,7 @@ from zoo.execute import locked
 GRIDS = """\
 # Two algorithms on a small task
 - {algo: [stream_ac, stream_q], env: cartpole, steps: 64, eval_every: 32, eval_episodes: 1, log_every: 16,
-   checkpoint_every: 16, logger: none, algo.hidden: [[8]], env.backend: gymnasium, seed: [0, 1]}
+   checkpoint_every: 16, logger: none, algo.hidden: [[16]], env.backend: gymnasium, seed: [0, 1]}
 """
 
 
@@ -86,6 +86,16 @@ def test_a_run_is_another_if_its_settings_its_code_or_its_data_are(suites, tmp_p
     monkeypatch.setattr(suite, "code_version", lambda algorithm: "another")
     monkeypatch.setattr(suite.code_version, "cache_clear", lambda: None, raising=False)
     assert ids() != first
+
+
+def test_a_run_on_a_series_is_another_if_the_file_is(suites, tmp_path):
+    suites("- {algo: stream_td, env: series/mine, steps: 10}")
+    ids = set()
+    for value in (1, 1, 2):
+        (tmp_path / "mine.csv").write_text(f"a,b\n{value},2\n3,4\n5,6\n")
+        (run,) = plan("mine")
+        ids.add(run.id)
+    assert len(ids) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,7 +186,7 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     out = capsys.readouterr().out
     assert out.count("running") == 2
     assert re.search(r"finished  \S+-seed0-\w+  \(2 of 2 done\)", out)
-    assert "| stream_ac, hidden=[8] | 1 | 64 |" in out  # the report
+    assert "| stream_ac, hidden=[16] | 1 | 64 |" in out  # the report
     assert Path("bench/mine/report/report.html").exists()
     runs = {path for path in Path("bench").rglob("*") if path.is_file() and "report" not in path.parts}
     done = {path: path.stat().st_mtime_ns for path in runs}

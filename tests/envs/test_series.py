@@ -64,12 +64,22 @@ def test_the_series_that_is_shipped_is_what_its_docstring_says():
     assert series.find("hopper").stat().st_size < 500_000
 
 
+def test_names_may_hold_any_sign_and_a_file_may_begin_with_a_byte_order_mark(here):
+    (here / "mine.csv").write_text("\ufeffdate,A #1,OT\n2016-07-01 00:00:00,1,2\n2,3,4\n3,5,6\n", encoding="utf-8")
+    obs, reward = series.load(series.find("mine"))
+    assert obs.shape == (3, 2)
+    np.testing.assert_allclose(reward, [0.5, 1.0, 0.0])
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "there is no mine.csv here. The zoo has hopper."),
+        (None, "there is no mine.csv here. The zoo has hopper. Try: env=series/hopper"),
+        ("", "it has no columns but dates"),
+        ("1,2\n3,4\n5,6\n7,8\n", "its first line is of numbers"),
+        ("a,b\n1,2\n3,4,5\n5,6\n", "line 3 has 3 values below 2 names"),
         ("a,b\n1,2\n3,x\n4,5\n", "is not a table of numbers"),
-        ("date\n2020\n2021\n2022\n", "it has dates only"),
+        ("date\n2020\n2021\n2022\n", "it has no columns but dates"),
         ("a,b\n1,2\n", "must have three rows or more"),
         ("a,b\n1,2\n3,nan\n4,5\n", "all of numbers that are finite"),
     ],

@@ -38,6 +38,10 @@ REFUSED = {
     "no steps": (["algo=iql", "env=pendulum", "steps=0"], ["steps=0 must be at least 1"]),
     "no episodes": (["algo=iql", "env=pendulum", "eval_episodes=0"], ["eval_episodes=0 must be at least 1"]),
     "no environments": (["algo=iql", "env=pendulum", "num_envs=0"], ["num_envs=0 must be at least 1"]),
+    "a buffer that is too small": (
+        ["algo=sac", "env=pendulum", "preset=stream-barrier", "num_envs=4"],
+        ["num_envs=4: algo.buffer_size=1 holds fewer transitions", "Try: num_envs=1"],
+    ),
     "no threads": (["algo=iql", "env=pendulum", "threads=0"], ["threads=0 must be at least 1"]),
     "never evaluate": (["algo=iql", "env=pendulum", "eval_every=0"], ["eval_every=0 must be at least 1"]),
     "never save": (["algo=iql", "env=pendulum", "checkpoint_every=-5"], ["checkpoint_every=-5 must be at least 1"]),

@@ -215,9 +215,9 @@ ONLINE = {
     "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2"),
     "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3"),
     "ppo": ("env=hopper", "algo.hidden=[8]", "num_envs=2", "algo.num_steps=50", "algo.minibatches=4"),
-    "stream_ac": ("env=hopper", "algo.hidden=[8]"),
-    "stream_sarsa": ("env=cartpole", "algo.hidden=[8]"),
-    "stream_td": ("env=series/hopper", "algo.hidden=[8]"),
+    "stream_ac": ("env=hopper", "algo.hidden=[16]"),
+    "stream_sarsa": ("env=cartpole", "algo.hidden=[16]"),
+    "stream_td": ("env=series/hopper", "algo.hidden=[16]"),
 }
 
 

@@ -50,9 +50,25 @@ def test_a_network_in_one_vector_computes_what_its_layers_do_one_observation_or_
     torch.testing.assert_close(network(x[2]), expected[2])
 
 
-def test_frames_too_small_for_the_convolution_are_refused():
-    with pytest.raises(UsageError, match="3x3 at least"):
-        StreamNetwork((1, 2, 5), 1, [8])
+@pytest.mark.parametrize("shape", [(1, 2, 5), (96, 96, 3), (3, 96, 96)])
+def test_frames_that_no_network_is_known_for_are_refused(shape):
+    with pytest.raises(UsageError, match="no network is known for frames of"):
+        StreamNetwork(shape, 1, [16])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "hidden", "learns"),
+    [(5, [9], False), (5, [16], True), (12, [9], True), (12, [9, 9], False), (12, [16, 9], True), (5, [], True)],
+)
+def test_a_network_through_which_no_gradient_would_pass_is_refused(inputs, hidden, learns):
+    if not learns:
+        with pytest.raises(UsageError, match="two layers in a row would begin with zeros alone"):
+            StreamNetwork((inputs,), 2, hidden)
+        return
+    network = StreamNetwork((inputs,), 2, hidden)
+    network(torch.randn(inputs)).sum().backward()
+    weights = torch.split(network.weights.grad, network.sizes)[::2]
+    assert any(part.any() for part in weights)
 
 
 @pytest.mark.parametrize("shape", [(32, 18), (16, 4, 3, 3), (7, 128)])
@@ -71,7 +87,7 @@ def test_every_output_begins_with_its_share_of_zeros_and_lecuns_uniform_for_the_
 
 
 def test_the_biases_begin_at_zero():
-    assert all((part == 0).all() for part in torch.split(StreamNetwork((5,), 2, [8]).weights, [40, 8, 16, 2])[1::2])
+    assert all((part == 0).all() for part in torch.split(StreamNetwork((5,), 2, [16]).weights, [80, 16, 32, 2])[1::2])
 
 
 # --- Optimizers -------------------------------------------------------------------------------------------------------
