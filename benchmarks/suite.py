@@ -20,7 +20,7 @@ from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
 from zoo.datasets import load
-from zoo.envs import EnvConfig, series, time_limit
+from zoo.envs import EnvConfig, resolve_backend, series, time_limit
 from zoo.errors import UsageError, nearest
 from zoo.execute import label
 from zoo.provenance import code_version
@@ -106,10 +106,12 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     seeds = [override for override in overrides if re.fullmatch(r"seed=\d{1,9}", override)]
     try:
         config, algorithm, settings = composed(tuple(one for one in overrides if one not in seeds))
-    except UsageError as error:
+        backend = resolve_backend(config.env)
+    except (UsageError, ValueError) as error:
         raise UsageError(f"suite {suite}, {' '.join(overrides)}: {error}") from error
     seed = int(seeds[-1].partition("=")[2]) if seeds else config.seed
     settings = {key: value for key, value in settings.items() if key not in ELSEWHERE} | {"seed": seed}
+    settings["env"] = settings["env"] | {"backend": backend}
     content: str | None = None
     missing: tuple[str, ...] = ()
     if takes_data(config, algorithm):
@@ -122,7 +124,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     known = json.dumps([settings, code, content], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:12]
     name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{digest[:8]}"
-    return Planned(name, overrides, settings, digest, code, missing)
+    return Planned(name, (*overrides, f"env.backend={backend}"), settings, digest, code, missing)
 
 
 def check_data(runs: Sequence[Planned]) -> None:

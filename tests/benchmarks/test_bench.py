@@ -88,6 +88,17 @@ def test_a_run_is_another_if_its_settings_its_code_or_its_data_are(suites, tmp_p
     assert ids() != first
 
 
+def test_a_run_on_another_backend_is_another_and_is_started_on_the_one_it_was_planned_for(suites, monkeypatch):
+    suites("- {algo: ppo, env: hopper, seed: 0}")
+    planned = []
+    for backend in ("envpool", "gymnasium"):
+        monkeypatch.setattr(suite, "resolve_backend", lambda env, found=backend: found)
+        planned += plan("mine")
+        assert planned[-1].settings["env"]["backend"] == backend
+        assert planned[-1].overrides[-1] == f"env.backend={backend}"
+    assert len({run.id for run in planned}) == 2
+
+
 def test_a_run_on_a_series_is_another_if_the_file_is(suites, tmp_path):
     suites("- {algo: stream_td, env: series/mine, steps: 10}")
     ids = set()
