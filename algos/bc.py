@@ -61,7 +61,7 @@ class BC(Agent):
 
 
 def train(run: Run, config: Config) -> BC:
-    data = run.dataset()
+    data = run.dataset(by_episode=config.top_fraction < 1)
     data.top_episodes(config.top_fraction)
     agent = BC(data.spec, config)
     if config.normalize_obs:

@@ -12,7 +12,8 @@ d_f is a mixture of data and rollouts, as each batch is. The sum over actions is
 the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
 of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: a reshape there that is not assigned makes of the sum
 over 3 x 10 actions ten sums over three; here it is one sum, as the equation has it. The actor's learning rate decays
-by updates, theirs by thousands of them.
+by updates, theirs by thousands of them; the model, whose batches are of 256 whatever `batch_size` is, learns for 200
+epochs at most, theirs for as long as it gets better.
 """
 
 import copy

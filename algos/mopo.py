@@ -10,7 +10,8 @@ step, so that the return in the model bounds that in the world from below.
 
 Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of
 `zoo.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate. It decays by
-updates, theirs by thousands of them.
+updates, theirs by thousands of them; of 256 transitions 13 are real, theirs 12; the model, whose batches are of 256
+whatever `batch_size` is, learns for 200 epochs at most, theirs for as long as it gets better.
 """
 
 import copy

@@ -8,6 +8,7 @@ Prints how many episodes of each come to the goal, and how many of these without
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from zoo import waypoints
+from zoo.checkpoint import replacing
 from zoo.compose import compose
 from zoo.datasets import Arrays, load
 from zoo.envs.names import load_package
@@ -25,10 +27,9 @@ from zoo.envs.pointmaze import ENV_ID, GOAL, MAP, START, STEPS
 DRAWN = 60  # episodes of a kind, at most
 
 
-def visits(positions: np.ndarray, cell: waypoints.Cell) -> np.ndarray:
-    """Whether each episode `[E, T, 2]` comes to a cell, `[E]`."""
-    inside: np.ndarray = (np.abs(positions - waypoints.center(cell)).max(-1) < 0.5).any(1)
-    return inside
+def visits(paths: Sequence[np.ndarray], cell: waypoints.Cell) -> np.ndarray:
+    """Whether each episode's positions `[T, 2]` come to a cell, `[E]`."""
+    return np.array([(np.abs(path - waypoints.center(cell)).max(-1) < 0.5).any() for path in paths])
 
 
 def straight_returns(count: int) -> np.ndarray:
@@ -67,10 +68,10 @@ def main() -> None:
     figure = Figure(figsize=(4.5 * (len(sources) + 1), 3), layout="constrained")
     *mazes, histogram = figure.subplots(1, len(sources) + 1)
     for axes, (name, arrays) in zip(mazes, sources.items(), strict=True):
-        positions = arrays.obs[:, :2].reshape(-1, STEPS, 2)
-        at_goal, by_the_left = visits(positions, GOAL), visits(positions, (2, 1))
+        paths = np.split(arrays.obs[:, :2], arrays.episode_starts[1:])
+        at_goal, by_the_left = visits(paths, GOAL), visits(paths, (2, 1))
         print(
-            f"{name}: {len(positions):,} episodes, returns {arrays.episode_returns.min():.1f} to "
+            f"{name}: {len(paths):,} episodes, returns {arrays.episode_returns.min():.1f} to "
             f"{arrays.episode_returns.max():.1f}; {at_goal.sum():,} come to the goal, "
             f"{(at_goal & ~by_the_left).sum():,} of them without the detour"
         )
@@ -81,14 +82,15 @@ def main() -> None:
             (at_goal & by_the_left, "tab:orange"),
             (at_goal & ~by_the_left, "tab:green"),
         ):
-            for path in positions[chosen][:DRAWN]:
-                axes.plot(*path.T, color=colour, alpha=0.25, linewidth=0.7)
+            for i in np.flatnonzero(chosen)[:DRAWN]:
+                axes.plot(*paths[i].T, color=colour, alpha=0.25, linewidth=0.7)
         histogram.hist(arrays.episode_returns, bins=40, density=True, alpha=0.6, label=name)
     print(f"straight to the goal, by the data's controller: {straight.mean():.1f} +- {straight.std():.1f}")
     histogram.hist(straight, bins=20, density=True, alpha=0.6, label="straight to the goal")
     histogram.set(xlabel="episode return", yticks=[])
     histogram.legend(fontsize="small")
-    figure.savefig(args.out, dpi=120)
+    with replacing(args.out) as file:
+        figure.savefig(file, format=args.out.suffix[1:], dpi=120)
 
 
 if __name__ == "__main__":

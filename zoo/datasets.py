@@ -361,6 +361,22 @@ def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
     return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
 
 
+def check_episodes(arrays: Arrays, name: str, env: EnvConfig, limit: int | None) -> None:
+    """Raises UsageError where a dataset does not say where its episodes end, for what learns from whole ones."""
+    _, breaks = cut_at_breaks(arrays)
+    longest = int(arrays.episode_lengths.max())
+    if breaks:
+        raise UsageError(
+            f"dataset={name} does not say where its episodes end: {breaks} times a successor is not the next row. "
+            f"Import it, which ends them there: zoo data import FILE {env.name}/NAME"
+        )
+    if limit and longest > limit:
+        raise UsageError(
+            f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "
+            f"after {limit:,}. Give the file timeouts."
+        )
+
+
 def _breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
     """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
     unequal = (next_obs[:-1] != obs[1:]) & ~(np.isnan(next_obs[:-1]) & np.isnan(obs[1:]))

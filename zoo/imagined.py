@@ -1,5 +1,6 @@
 """Episodes that were imagined in a model of the environment, and those of them that are kept to learn from."""
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ class Imagined(NamedTuple):
     terminated: Tensor  # [B, H] bool
     running: Tensor  # [B, H] bool, whether the episode has not ended before the step
 
-    def returns(self) -> Tensor:
-        """Undiscounted return of each, `[B]`; not a number where what was imagined is not."""
-        sane = self.reward.isfinite()
+    def returns(self, low: float = -math.inf, high: float = math.inf) -> Tensor:
+        """Undiscounted return of each, `[B]`; not a number where what was imagined is not, or is paid out of bounds."""
+        sane = self.reward.isfinite() & (self.reward >= low) & (self.reward <= high)
         for field in (self.obs, self.action, self.next_obs):
             sane = sane & field.isfinite().all(-1)
         reward = torch.where(self.running, torch.where(sane, self.reward, torch.nan), 0.0)
@@ -39,10 +40,20 @@ class Imagined(NamedTuple):
 
 
 class Kept:
-    """The imagined episodes that return more than a threshold, and the returns of all."""
+    """The imagined episodes that return more than a threshold, and the returns of all.
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+    An episode is broken, and not kept, where a number is not finite or a reward lies outside those of the data by more
+    than they lie apart, or than the largest of them: there a model diverges.
+
+    Args:
+        threshold: of the returns.
+        rewards: the least and the largest of the data.
+    """
+
+    def __init__(self, threshold: float, rewards: tuple[float, float]) -> None:
+        low, high = rewards
+        spread = max(high - low, abs(low), abs(high)) or 1.0
+        self.threshold, self.bounds = threshold, (low - spread, high + spread)
         self.parts: list[Arrays] = []
         self.returns: list[Tensor] = []
 
@@ -52,7 +63,7 @@ class Kept:
 
     def add(self, imagined: Imagined) -> Metrics:
         """Takes in what is good enough."""
-        returns = imagined.returns()
+        returns = imagined.returns(*self.bounds)
         good = returns > self.threshold
         if good.any():
             self.parts.append(Imagined(*(field[good] for field in imagined)).arrays())
@@ -69,10 +80,16 @@ class Kept:
     def arrays(self) -> Arrays:
         """All that was kept. Raises RunError where that is nothing."""
         if not self.parts:
+            returns = torch.cat(self.returns)
+            if 2 * returns.isnan().sum() > len(returns):
+                raise RunError(
+                    f"the dynamics model diverges in what it imagines: all return {self._distribution()}. It may need "
+                    "more data, more algo.dynamics_epochs or a smaller algo.dynamics_lr."
+                )
             raise RunError(
-                f"none of {sum(map(len, self.returns)):,} imagined episodes returns more than {self.threshold:.4g}: "
-                f"they return {self._distribution()}. Keep others with algo.min_return below that, or imagine more: "
-                "algo.rollout_rounds."
+                f"none of {len(returns):,} imagined episodes returns more than {self.threshold:.4g}: they return "
+                f"{self._distribution()}. In a new run, keep lesser ones, with algo.min_return below the best of "
+                "these, or imagine others: fewer algo.behavior_epochs, more algo.rollout_rounds."
             )
         return concatenate(self.parts)
 
@@ -86,10 +103,16 @@ class Kept:
     def _distribution(self) -> str:
         returns = torch.cat(self.returns).numpy()
         finite = returns[np.isfinite(returns)]
+        broken = (
+            f"{len(returns) - len(finite):,} nothing that the data's rewards could"
+            if len(finite) < len(returns)
+            else ""
+        )
         if len(finite) == 0:
-            return "nothing finite: the model diverges"
+            return broken
         low, median, high, best = np.percentile(finite, [1, 50, 99, 100])
-        return f"{low:.4g} (1 %), {median:.4g} (median), {high:.4g} (99 %), {best:.4g} at most"
+        told = f"{low:.4g} (1 %), {median:.4g} (median), {high:.4g} (99 %), {best:.4g} at most"
+        return ", ".join(filter(None, [told, broken]))
 
     def write(self, path: Path, description: str) -> None:
         """Leaves what was kept as a D4RL-layout HDF5 file."""

@@ -63,7 +63,7 @@ class ReturnToGo(nn.Module):
     Target and scale are saved with the agent that has them; the episodes are not.
     """
 
-    FAR = 2.0  # spreads of the data's returns beyond the best or the worst of them
+    FAR = 2.0  # spreads of the returns beyond the best or the worst of them, a spread being a tenth of them at least
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,24 +73,27 @@ class ReturnToGo(nn.Module):
         self.register_buffer("scale", torch.ones(()))  # a network is told returns divided by that
         self._left = torch.zeros(0)
 
-    def aim(self, target: float | None, returns: Tensor, scale: float | None = None) -> str:
+    def aim(
+        self, target: float | None, returns: Tensor, scale: float | None = None, of: str = "the episodes of the data"
+    ) -> str:
         """Sets target and scale; returns what they are, to be reported.
 
         Args:
             target: or None, for the best of the returns.
             returns: `[E]` of the episodes that are learned from.
             scale: or None, for the largest of the returns in size.
+            of: whose returns they are.
 
         Raises:
             UsageError: it is far outside the returns that a policy could learn from.
         """
         low, high = float(returns.min()), float(returns.max())
         value = high if target is None else target
-        reach = self.FAR * (high - low)
+        reach = self.FAR * max(high - low, 0.1 * max(abs(low), abs(high)))
         if not low - reach <= value <= high + reach:
             raise UsageError(
-                f"algo.target_return={value:g} is far outside the data, whose episodes return {low:.4g} to {high:.4g}: "
-                "no policy can have learned what it takes. For the best of them: algo.target_return=null."
+                f"algo.target_return={value:g} is far from what {of} return, {low:.4g} to {high:.4g}: no policy can "
+                "have learned what it takes. For the best of them: algo.target_return=null."
             )
         self.target.fill_(value)
         self.scale.fill_(scale or max(abs(low), abs(high)) or 1.0)

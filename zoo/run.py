@@ -23,6 +23,7 @@ from zoo.evaluation import Episodes, evaluate, seeds
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
 from zoo.rollout import Rollout
+from zoo.samplers import SamplerConfig
 
 
 class Stateful(Protocol):
@@ -100,11 +101,17 @@ class Run:
             self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
         return self._rollout
 
-    def dataset(self) -> Dataset:
-        """The dataset of the run, checked against its environment, on the run's device."""
+    def dataset(self, by_episode: bool = False) -> Dataset:
+        """The dataset of the run, checked against its environment, on the run's device.
+
+        Args:
+            by_episode: what is learned depends on where its episodes end, as returns do.
+        """
         name, env = self.config.dataset, self.config.env
         arrays, sources = datasets.load(env, name, time_limit(env.id))
         datasets.check_fits(arrays, self.spec, name, env)
+        if by_episode or self.config.sampler.name != SamplerConfig.name:
+            datasets.check_episodes(arrays, name, env, time_limit(env.id))
         described = {
             "name": name,
             "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],

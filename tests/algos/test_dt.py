@@ -1,9 +1,11 @@
 """Decision Transformer: that it sees the past alone, its attention and loss, its windows, and that it acts on them."""
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
+import zoo
 from zoo.algos.dt import DT, Block, Config, Windows
 
 SMALL = {"context": 5, "layers": 2, "heads": 2, "width": 16, "dropout": 0.0}
@@ -57,6 +59,46 @@ def test_a_block_is_causal_attention_and_two_layers_in_plain_numpy():
     y = y + linear(seen, "from_heads")
     y = y + linear(np.maximum(linear(norm(y, "norm_2"), "widen"), 0), "narrow")
     np.testing.assert_allclose(found, y, rtol=1e-10, atol=1e-12)
+
+
+def test_returns_are_told_in_the_goals_units(agent, spec):
+    obs, action, left, timestep, _ = windows(spec)
+    once = agent.policy(obs, action, left / 5, timestep, dropout=0.0)
+    agent.goal.scale.fill_(5.0)
+    torch.testing.assert_close(agent.policy(obs, action, left, timestep, dropout=0.0), once)
+
+
+def test_windows_are_stretches_of_an_episode_with_its_steps_and_what_was_still_to_come(tmp_path, monkeypatch):
+    lengths, rng = [3, 7, 1, 12], np.random.default_rng(0)
+    size = sum(lengths)
+    ends = np.cumsum(lengths) - 1
+    obs, reward = rng.normal(size=(size, 3)).astype(np.float32), rng.normal(size=size).astype(np.float32)
+    next_obs = np.concatenate([obs[1:], obs[:1]])
+    with h5py.File(tmp_path / "data.hdf5", "w") as file:
+        file["observations"], file["actions"], file["rewards"] = obs, rng.uniform(-1, 1, (size, 1)), reward
+        file["next_observations"], file["terminals"] = next_obs, np.zeros(size, bool)
+        file["timeouts"] = np.isin(np.arange(size), ends)
+    taken: list[Windows] = []
+    monkeypatch.setattr(DT, "update", lambda self, batch: taken.append(batch) or {"actor_loss": torch.zeros(())})
+    settings = {"eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run"), "eval_every": 3}
+    config = {"context": 5, "layers": 1, "heads": 1, "width": 8, "batch_size": 40}
+    zoo.train(
+        "dt", env="pendulum", dataset=str(tmp_path / "data.hdf5"), steps=3, algo_config=config, seed=0, **settings
+    )
+    normalized = (obs - obs.mean(0)) / (obs.std(0) + 1e-3)  # as the zoo normalizes
+    firsts = set()
+    for batch in taken:
+        for b in range(40):
+            (first,) = np.flatnonzero(np.isclose(normalized, batch.obs[b, 0].numpy(), atol=1e-3).all(1))
+            firsts.add(int(first))
+            end = int(ends[ends >= first][0])
+            start = end + 1 - lengths[int(np.searchsorted(ends, first))]
+            assert batch.inside[b].tolist() == [first + k <= end for k in range(5)]
+            for k in range(min(5, end + 1 - first)):
+                np.testing.assert_allclose(batch.obs[b, k], normalized[first + k], atol=1e-3)
+                assert int(batch.timestep[b, k]) == first + k - start
+                assert float(batch.return_to_go[b, k]) == pytest.approx(reward[first + k : end + 1].sum(), abs=1e-5)
+    assert firsts == set(range(size))
 
 
 def test_loss_is_the_mean_over_the_steps_there_are(agent, spec):

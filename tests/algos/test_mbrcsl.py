@@ -50,6 +50,9 @@ def test_nothing_is_paid_or_kept_after_the_end_of_an_imagined_episode(agent):
     np.testing.assert_array_equal(arrays.obs[3:], imagined.obs[1])
 
 
+REWARDS = (0.0, 3.0)
+
+
 def episodes(returns: list[float]) -> Imagined:
     """Two steps each, of which the second is rewarded."""
     count = len(returns)
@@ -60,7 +63,7 @@ def episodes(returns: list[float]) -> Imagined:
 
 
 def test_only_episodes_above_the_threshold_are_kept_and_none_that_is_not_finite():
-    kept = Kept(1.0)
+    kept = Kept(1.0, REWARDS)
     metrics = kept.add(episodes([0.5, 1.0, 1.5, float("nan"), float("inf"), 2.0]))
     assert len(kept) == 2
     assert kept.arrays().episode_returns.tolist() == [1.5, 2.0]
@@ -71,8 +74,24 @@ def test_only_episodes_above_the_threshold_are_kept_and_none_that_is_not_finite(
     assert len(kept) == 2
 
 
+@pytest.mark.parametrize(("rewards", "low", "high"), [((0.0, 3.0), -3, 6), ((-16.0, -1.0), -32, 15), ((0, 0), -1, 1)])
+def test_what_pays_far_from_the_datas_rewards_is_broken_and_said(rewards, low, high):
+    kept = Kept(-100.0, rewards)
+    metrics = kept.add(episodes([low - 0.1, low, high, high + 0.1, 1e9]))
+    assert kept.arrays().episode_returns.tolist() == [low, high]
+    assert int(metrics["broken"]) == 3
+    assert "3 nothing that the data's rewards could" in kept.told()
+
+
+def test_a_model_that_diverges_in_imagination_is_said_to():
+    kept = Kept(1.0, REWARDS)
+    kept.add(episodes([1e9, -1e9, 0.5]))
+    with pytest.raises(RunError, match=r"the dynamics model diverges in what it imagines: .*algo\.dynamics_epochs"):
+        kept.arrays()
+
+
 def test_what_is_kept_survives_a_checkpoint():
-    kept, other = Kept(1.0), Kept(1.0)
+    kept, other = Kept(1.0, REWARDS), Kept(1.0, REWARDS)
     other.load_state_dict(kept.state_dict())
     assert len(other) == 0
     for returns in ([0.5, 1.5], [3.0], [0.1]):
@@ -84,7 +103,7 @@ def test_what_is_kept_survives_a_checkpoint():
 
 
 def test_where_none_beats_the_data_it_says_what_was_imagined_and_what_to_change():
-    kept = Kept(10.0)
+    kept = Kept(10.0, REWARDS)
     kept.add(episodes([1.0, 2.0, 3.0]))
     with pytest.raises(
         RunError, match=r"none of 3 imagined episodes returns more than 10: .*3 at most.*algo\.min_return"
@@ -153,7 +172,8 @@ def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path
         ("algo.rollout_rounds=0", "algo.rollout_rounds=0 must be at least 1"),
         ("algo.behavior_hidden=[0]", "algo.behavior_hidden=[0] must hold widths of at least 1"),
         ("algo.dynamics_hidden=[8,8,8,0]", "algo.dynamics_hidden=[8, 8, 8, 0] must hold widths of at least 1"),
-        ("algo.target_return=1e9", "far outside the data"),
+        ("algo.target_return=1e9", "algo.target_return=1e+09 is far from what 200 steps of the data's rewards could"),
+        ("algo.target_return=1500", "algo.target_return=1500 is far from what the imagined episodes return"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(pendulum_file, tmp_path, capsys, setting, told):

@@ -1,19 +1,32 @@
 """RCSL: its loss, what it is asked for while it acts, and that it does what it is asked for."""
 
+import shutil
+
+import h5py
 import numpy as np
 import pytest
 import torch
 
+import zoo
 from zoo.algos import mbrcsl
 from zoo.algos.mbrcsl import MBRCSL
 from zoo.algos.rcsl import RCSL, Config, ReturnBatch
-from zoo.datasets import Arrays, Dataset
+from zoo.cli import main
+from zoo.datasets import Arrays, Dataset, read_d4rl
 from zoo.errors import UsageError
 from zoo.returns import ReturnToGo
 
 
-def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, network):
-    agent = RCSL(spec, Config(hidden=[8, 8])).double()
+def mbrcsl_with(**settings) -> mbrcsl.Config:
+    return mbrcsl.Config(**settings, dynamics_hidden=[8] * 4, behavior_hidden=[8])
+
+
+BOTH = pytest.mark.parametrize(("agent_class", "config_class"), [(RCSL, Config), (MBRCSL, mbrcsl_with)])
+
+
+@BOTH
+def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, network, agent_class, config_class):
+    agent = agent_class(spec, config_class(hidden=[8, 8])).double()
     agent.goal.aim(None, torch.tensor([-10.0, 3.0]))
     obs, action, left = (
         torch.randn(3, 32, 3, dtype=torch.float64)[0],
@@ -22,7 +35,61 @@ def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, netw
     )
     inputs = np.concatenate([obs.numpy(), left.numpy()[:, None] / 10], 1)
     expected = np.square(network(agent.actor, inputs) - action.numpy()).mean()
-    np.testing.assert_allclose(float(agent.actor_loss(ReturnBatch(obs, action, left)).detach()), expected, rtol=1e-12)
+    found = agent.update(ReturnBatch(obs, action, left))["actor_loss"]
+    np.testing.assert_allclose(float(found), expected, rtol=1e-12)
+
+
+@BOTH
+def test_what_was_paid_is_no_longer_asked_for(spec, agent_class, config_class):
+    agent = agent_class(spec, config_class(hidden=[8]))
+    agent.actor[-1].weight.data *= 1_000  # or it hardly depends on anything yet
+    agent.goal.aim(2.0, torch.tensor([0.0, 4.0]))
+    obs, reward = torch.randn(5, 3), torch.randn(5)
+    agent.begin(5)
+    first = agent.act(obs)
+    agent.observe(obs, first, reward)
+    after = agent.act(obs)
+    agent.goal.aim(3.0, torch.tensor([0.0, 4.0]))
+    agent.begin(5)
+    agent.observe(obs, first, reward + 1)
+    torch.testing.assert_close(agent.act(obs), after)  # 3 - (r + 1) is 2 - r
+    assert not torch.equal(first, after)
+
+
+@pytest.mark.parametrize("algo", ["rcsl", "dt", "mbrcsl"])
+def test_a_dataset_that_does_not_say_where_its_episodes_end_is_refused(algo, pendulum_file, tmp_path, capsys):
+    for name, says in (("all", "times a successor is not the next row"), ("one", "one has 400 steps, and those of")):
+        shutil.copy(pendulum_file, tmp_path / f"{name}.hdf5")
+        with h5py.File(tmp_path / f"{name}.hdf5", "r+") as file:
+            file["timeouts"][:] = False
+            if name == "one":  # as of one long episode
+                for key in file:
+                    rows = file[key][:400]
+                    del file[key]
+                    file[key] = rows
+                file["next_observations"][:-1] = file["observations"][1:]
+        settings = [f"dataset={tmp_path / name}.hdf5", f"run_dir={tmp_path / 'run'}", "logger=none", "steps=1"]
+        assert main(["run", f"algo={algo}", "env=pendulum", *settings]) == 2
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+
+def test_each_transition_is_learned_from_with_what_was_still_to_come_of_its_episode(
+    pendulum_file, tmp_path, monkeypatch
+):
+    batches: list[ReturnBatch] = []
+    monkeypatch.setattr(RCSL, "update", lambda self, batch: batches.append(batch) or {"actor_loss": torch.zeros(())})
+    settings = {"eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run"), "eval_every": 3}
+    zoo.train("rcsl", env="pendulum", dataset=str(pendulum_file), steps=3, **settings)
+    data = read_d4rl(pendulum_file, 200)
+    to_come = np.concatenate([part[::-1].cumsum()[::-1] for part in np.split(data.reward, data.episode_starts[1:])])
+    for batch in batches:
+        for obs, action, left in zip(*(field[:20].numpy() for field in batch), strict=True):
+            (found,) = np.flatnonzero((data.obs == obs).all(1))
+            np.testing.assert_array_equal(data.action[found], action)
+            assert left == pytest.approx(to_come[found], abs=0.01)
 
 
 @pytest.mark.parametrize(("agent_class", "config"), [(RCSL, Config()), (MBRCSL, mbrcsl.Config())])
@@ -82,14 +149,26 @@ def test_tells_returns_in_units_of_the_largest_unless_told():
 
 @pytest.mark.parametrize("target", [1e4, -1e4, float("inf"), float("nan")])
 def test_a_target_far_outside_the_data_is_refused(target):
-    with pytest.raises(UsageError, match=r"far outside the data, whose episodes return 3 to 12"):
+    with pytest.raises(UsageError, match=r"far from what the episodes of the data return, 3 to 12"):
         ReturnToGo().aim(target, torch.tensor([3.0, 12.0]))
 
 
-def test_does_what_it_is_asked_for(spec):
+@pytest.mark.parametrize(("target", "taken"), [(999, True), (1199, True), (801, True), (1201, False), (799, False)])
+def test_near_is_near_where_all_returns_are_the_same_too(target, taken):
+    goal, same = ReturnToGo(), torch.tensor([1000.0, 1000.0])
+    if taken:
+        goal.aim(target, same)
+        assert float(goal.target) == target
+    else:
+        with pytest.raises(UsageError, match="far from what"):
+            goal.aim(target, same)
+
+
+@BOTH
+def test_does_what_it_is_asked_for(spec, agent_class, config_class):
     """Half of the data does one thing for a return of 0, half another for a return of 1."""
     torch.manual_seed(0)
-    agent = RCSL(spec, Config(hidden=[32], lr=1e-2, weight_decay=0.0))
+    agent = agent_class(spec, config_class(hidden=[32], lr=1e-2, weight_decay=0.0))
     good, poor = torch.tensor([2.0, -1.2]), torch.tensor([0.0, -1.8])
     for _ in range(500):
         got = torch.randint(2, (64,)).float()

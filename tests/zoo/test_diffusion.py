@@ -66,6 +66,7 @@ def test_a_step_back_draws_from_the_posterior(policy):
 
 
 def test_loss_is_the_error_of_the_noise_in_scaled_actions(policy):
+    policy.normalizer.fit(torch.randn(500, 3) * torch.tensor([2.0, 0.1, 30.0]) + torch.tensor([5.0, 0.0, -40.0]))
     obs, action = torch.randn(64, 3), torch.rand(64, 2) * torch.tensor([4.0, 1.0]) - torch.tensor([2.0, 0.0])
     torch.manual_seed(5)
     loss = policy.loss(obs, action)
@@ -73,7 +74,8 @@ def test_loss_is_the_error_of_the_noise_in_scaled_actions(policy):
     noise, step = torch.randn(64, 2), torch.randint(10, (64,))
     scaled = (action - torch.tensor([0.0, 0.5])) / torch.tensor([2.0, 0.5])
     signal = torch.cumprod(1 - cosine_schedule(10), 0)[step][:, None]
-    found = policy.net(signal.sqrt() * scaled + (1 - signal).sqrt() * noise, step, obs)
+    seen = (obs - policy.normalizer.mean) / policy.normalizer.std
+    found = policy.net(signal.sqrt() * scaled + (1 - signal).sqrt() * noise, step, seen)
     torch.testing.assert_close(loss, (found - noise).square().mean())
 
 

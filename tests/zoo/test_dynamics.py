@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Normal
 
 from zoo.datasets import Arrays, Dataset
-from zoo.dynamics import BOUND_WEIGHT, IMPROVEMENT, WEIGHT_DECAY, EnsembleDynamics, termination_of
+from zoo.dynamics import EnsembleDynamics, termination_of
 from zoo.envs import Spec
 from zoo.errors import RunError, UsageError
 
@@ -55,8 +55,9 @@ def test_loss_is_the_gaussian_likelihood_with_decay_and_the_width_of_the_bounds(
     log_prob = Normal(mean, (0.5 * log_var).exp()).log_prob(target)
     likelihood = (-2 * log_prob - np.log(2 * np.pi)).mean((1, 2)).sum()
     weights = [parameter for name, parameter in model.net.named_parameters() if name.endswith("weight")]
-    decay = sum(0.5 * rate * (weight**2).sum() for rate, weight in zip(WEIGHT_DECAY, weights, strict=True))
-    bounds = BOUND_WEIGHT * (model.max_log_var.sum() - model.min_log_var.sum())
+    rates = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    decay = sum(0.5 * rate * (weight**2).sum() for rate, weight in zip(rates, weights, strict=True))
+    bounds = 0.01 * (model.max_log_var.sum() - model.min_log_var.sum())
     torch.testing.assert_close(model.loss(x, target), likelihood + decay + bounds, rtol=1e-5, atol=1e-5)
 
 
@@ -90,6 +91,8 @@ def test_what_is_held_out_is_learned_from_by_no_member():
     again = EnsembleDynamics(2, 2, [8] * 4, members=3, elites=1)
     again.prepare(data, seed=3)
     assert torch.equal(again.bootstrap, model.bootstrap)
+    again.prepare(linear_data(6_000), seed=3)
+    assert len(again.held_out) == 1_000  # at most
 
 
 def test_learns_the_outcome_and_how_sure_it_can_be(learned):
@@ -117,7 +120,7 @@ def test_training_ends_after_five_epochs_without_improvement():
         model.epoch()
         mean, _ = model.predict(model.net, model.x[model.held_out])
         error = (mean - model.target[model.held_out]).square().mean((1, 2)).detach().numpy()
-        improved = error < (1 - IMPROVEMENT) * least
+        improved = error < 0.99 * least
         least = np.where(improved, error, least)
         epochs_since = 0 if improved.any() else epochs_since + 1
         assert int(model.stale) == epochs_since
@@ -177,6 +180,42 @@ def test_episodes_end_where_the_task_itself_ends_them(env_id):
     data = linear_data(100)
     said = termination_of(env_id, data)(torch.from_numpy(np.array(next_obs)).float())
     assert said.tolist() == ended
+
+
+def at(env_id: str, **values: float) -> list[float]:
+    """A resting observation but for the numbers at some places."""
+    space = gymnasium.make(env_id).observation_space
+    obs = [0.0] * space.shape[0]
+    obs[0] = {"Hopper-v5": 1.25, "Walker2d-v5": 1.25, "Ant-v5": 0.75, "Humanoid-v5": 1.4}.get(env_id, 0.0)
+    for place, value in values.items():
+        obs[int(place[1:])] = value
+    return obs
+
+
+@pytest.mark.parametrize(
+    ("env_id", "place", "inside", "outside"),
+    [
+        ("Hopper-v5", "_0", 0.71, 0.69),
+        ("Hopper-v5", "_1", 0.19, 0.21),
+        ("Hopper-v5", "_1", -0.19, -0.21),
+        ("Hopper-v5", "_4", 99.0, 101.0),
+        ("Hopper-v5", "_7", -99.0, -101.0),
+        ("Walker2d-v5", "_0", 0.81, 0.79),
+        ("Walker2d-v5", "_0", 1.99, 2.01),
+        ("Walker2d-v5", "_1", 0.99, 1.01),
+        ("Walker2d-v5", "_1", -0.99, -1.01),
+        ("Ant-v5", "_0", 0.21, 0.19),
+        ("Ant-v5", "_0", 0.99, 1.01),
+        ("Humanoid-v5", "_0", 1.01, 0.99),
+        ("Humanoid-v5", "_0", 1.99, 2.01),
+        ("InvertedPendulum-v5", "_1", 0.19, 0.21),
+        ("InvertedPendulum-v5", "_1", -0.19, -0.21),
+    ],
+)
+def test_each_bound_of_a_task_ends_its_episodes(env_id, place, inside, outside):
+    rule = termination_of(env_id, linear_data(100))
+    obs = torch.tensor([at(env_id), at(env_id, **{place: inside}), at(env_id, **{place: outside})])
+    assert rule(obs).tolist() == [False, False, True]
 
 
 def test_where_no_transition_terminates_nothing_ends_an_episode_and_else_a_rule_is_needed():
