@@ -4,10 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 import zoo.algos
 import zoo.benchmarks
+from zoo.envs.pointmaze import GOAL, START
+from zoo.waypoints import center
 
 BENCHMARKS = Path(zoo.benchmarks.__path__[0])
 
@@ -17,9 +21,13 @@ def test_no_script_has_a_neighbour_that_hides_a_module_of_the_standard_library(f
     assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
 
 
-def curves(*args: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / "curves.py"), *args]
+def script(name: str, *args: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def curves(*args: str) -> str:
+    return script("curves", *args)
 
 
 def test_curves_are_laid_side_by_side_with_the_mean_and_its_interval(tmp_path):
@@ -34,6 +42,19 @@ def test_curves_are_laid_side_by_side_with_the_mean_and_its_interval(tmp_path):
     assert lines[5][-3:] == ["4.0", "+-", "1.8"]
     assert lines[6][-2:] == ["[-0.5,", "8.5]"]  # 4 -+ t(0.975, 2) = 4.303 times 1.803 / sqrt(3)
     assert "interval" not in curves(*paths[:2])
+
+
+def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):
+    pytest.importorskip("gymnasium_robotics")
+    paths = [[START, (2, 1), GOAL], [START, GOAL], [START, START, START, (2, 1)]]
+    obs = np.concatenate([[[*center(cell), 0.0, 0.0] for cell in path] for path in paths])
+    with h5py.File(tmp_path / "maze.hdf5", "w") as file:
+        file["observations"] = file["next_observations"] = obs
+        file["actions"], file["rewards"] = np.zeros((9, 2)), np.ones(9)
+        file["terminals"], file["timeouts"] = np.zeros(9, bool), np.isin(np.arange(9), (2, 4, 8))
+    told = script("maze", str(tmp_path / "maze.hdf5"), "--out", str(tmp_path / "maze.png"))
+    assert "3 episodes, returns 2.0 to 4.0; 2 come to the goal, 1 of them without the detour" in told
+    assert (tmp_path / "maze.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_training_episodes_of_the_last_steps_are_averaged(tmp_path):
