@@ -225,27 +225,36 @@ def check(config: Any, *kappas: str) -> None:
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all samples so far (Welford 1962), in double precision for long streams' sake."""
+    """Mean and variance of all samples so far (Welford 1962), in double precision for long streams' sake.
+
+    Each is kept with a leading dimension of one: PyTorch's compiler takes double precision numbers without any for
+    constants and loses what is written to them.
+    """
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__()
         self.count: Tensor
-        self.mean: Tensor
+        self.means: Tensor
         self.squares: Tensor
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(tuple(shape), dtype=torch.float64))  # of deviations, their sum
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("means", torch.zeros(1, *shape, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(1, *shape, dtype=torch.float64))  # of deviations, their sum
 
     def update(self, x: Tensor) -> None:
         """Counts one sample in."""
         self.count.add_(1)
-        deviation = x - self.mean
-        self.mean.add_(deviation / self.count)
-        self.squares.addcmul_(deviation, x - self.mean)
+        deviation = x - self.means
+        self.means.add_(deviation / self.count[0])
+        self.squares.addcmul_(deviation, x - self.means)
+
+    @property
+    def mean(self) -> Tensor:
+        """`[*shape]`."""
+        return self.means[0]
 
     def std(self) -> Tensor:
-        """Unbiased; 1 until there are two samples."""
-        variance = torch.where(self.count < 2, 1.0, self.squares / (self.count - 1).clamp(min=1))
+        """`[*shape]`, unbiased; 1 until there are two samples."""
+        variance = torch.where(self.count[0] < 2, 1.0, self.squares[0] / (self.count[0] - 1).clamp(min=1))
         std: Tensor = (variance + 1e-8).sqrt()
         return std
 
@@ -280,7 +289,7 @@ class Senses(nn.Module):
         self.rewards: Tensor
         self.register_buffer("time_limit", torch.ones(()))  # steps after which an episode ends
         self.register_buffer("elapsed", torch.zeros(()))  # steps in the episode
-        self.register_buffer("rewards", torch.zeros((), dtype=torch.float64))  # discounted sum since it began
+        self.register_buffer("rewards", torch.zeros(1, dtype=torch.float64))  # discounted sum since it began
 
     def begin(self, obs: Tensor) -> Tensor:
         """The first observation of an episode -> what is perceived of it, `[*shape]`."""
@@ -293,7 +302,7 @@ class Senses(nn.Module):
         """One step on: the reward and what is perceived of the next observation, `[*shape]`."""
         self.elapsed.add_(1)
         self.rewards.mul_(self.discount).add_(sample.reward)
-        self.return_moments.update(self.rewards)
+        self.return_moments.update(self.rewards[0])
         self.obs_moments.update(sample.next_obs)
         reward = (sample.reward / self.return_moments.std()).float() if self.scale_reward else sample.reward
         return reward, self.forward(sample.next_obs, self.elapsed)
@@ -330,7 +339,7 @@ class StreamAgent(Agent):
 
     def epsilon(self, final: float, steps: float) -> Tensor:
         """A share that falls from 1 to `final` over so many actions, this one included."""
-        return 1 + ((self.senses.return_moments.count + 1) / steps).clamp(max=1) * (final - 1)
+        return 1 + ((self.senses.return_moments.count[0] + 1) / steps).clamp(max=1) * (final - 1)
 
     def perceived(self, obs: Tensor) -> Tensor:
         """What is perceived of observations `[B, ...]` of the episodes that are played: `[B, *senses.shape]`."""

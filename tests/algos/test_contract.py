@@ -54,6 +54,14 @@ def test_there_are_algorithms():
 
 
 @each_algorithm
+def test_no_agent_keeps_a_double_without_a_dimension(algorithm):
+    """PyTorch's compiler takes it for a constant, and loses what is written to it."""
+    for spec in specs(algorithm):
+        held = make(algorithm, spec).named_buffers()
+        assert not [name for name, x in held if x.dtype == torch.float64 and x.ndim == 0]
+
+
+@each_algorithm
 def test_docstring_names_the_algorithm_and_its_paper(algorithm):
     docstring = ast.get_docstring(ast.parse(algorithm.path.read_text()))
     assert docstring is not None

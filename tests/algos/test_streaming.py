@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from plain import GYMNASIUM
 from torch import Tensor
@@ -21,6 +22,7 @@ from zoo.cli import main
 from zoo.envs import Spec
 from zoo.errors import RunError
 from zoo.rollout import Rollout
+from zoo.run import compile_update
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy
 
 CONTINUOUS = Spec((3,), (-0.4, -2.0), (3.0, 1.0))
@@ -291,6 +293,40 @@ def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
         shares.append(float(agent.epsilon(0.2, agent.exploration_steps)))
         agent.update(sample)
     np.testing.assert_allclose(shares, [max(0.2, 1 - 0.8 * t / 20) for t in range(1, 41)], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algo", "spec"),
+    [
+        ("stream_ac", CONTINUOUS),
+        ("stream_ac", DISCRETE),
+        ("stream_q", DISCRETE),
+        ("stream_sarsa", DISCRETE),
+        ("stream_td", Spec((3,), num_actions=1)),
+    ],
+)
+@torch._inductor.config.patch(fallback_random=True)
+def test_a_compiled_update_leaves_everything_as_the_eager_one_does(algo, spec):
+    """Weights, traces, statistics, the time, and the action, drawn from the same random numbers."""
+    module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa, "stream_td": stream_td}[algo]
+    states = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        steps = () if algo in ("stream_ac", "stream_td") else (60,)
+        fast = {"exploration_fraction": 0.5} if steps else {}
+        agent = getattr(module, CLASSES[algo])(spec, module.Config(**COMMON | {"time_feature": True}, **fast), *steps)
+        update = compile_update(agent.update) if compiled else agent.update
+        torch.manual_seed(1)
+        agent.start(torch.ones(3))
+        for sample, first_obs in stream(60):
+            update(sample)
+            if first_obs is not None:
+                agent.start(first_obs)
+        states.append(agent.state_dict())
+    for name, value in states[0].items():
+        torch.testing.assert_close(
+            states[1][name], value, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("optimizer", ["adaptive_obgd", "sgd", "adam"])
