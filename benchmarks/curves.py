@@ -54,7 +54,7 @@ def main() -> None:
         curves = [curve(path, "metrics.csv", "episode_return") for path in args.paths]
         last = [float(np.mean([v for step, v in one.items() if step > max(one) - args.training])) for one in curves]
         for name, value in zip(names, last, strict=True):
-            print(f"{name:<40}{value:.1f}")
+            print(f"{name:<39} {value:.1f}")
     spread = f" +- {np.std(last, ddof=1):.1f}" if len(last) > 1 else ""
     print(f"{'mean over the curves':<40}{np.mean(last):.1f}{spread}")
     if len(last) >= LEAST_RUNS:
