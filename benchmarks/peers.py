@@ -7,7 +7,6 @@ of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and fo
 import argparse
 import csv
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
-from zoo.benchmarks.suite import ELSEWHERE
+from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.compose import compose, takes_data
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest
@@ -79,14 +78,15 @@ def take(
     data = takes_data(config, algorithm)
     settings["steps"] = config.steps if told else int(steps[-1])
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
-    method_id = hashlib.sha256(json.dumps(method, sort_keys=True).encode()).hexdigest()[:8]
-    run_dir = folder / f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{method_id}"
+    run_dir = folder / (
+        f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"
+    )
     if run_dir.exists():
         raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
     record = {
         "status": "finished",
         "peer": f"{peer}, training episodes" if name in EPISODES else peer,
-        "source": {"file": file.name, "column": name, "sha256": digest(file)},
+        "source": {"file": file.name, "column": name, "sha256": content_digest(file)},
         "config": settings,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
     } | ({"dataset": {"name": config.dataset, "fingerprint": None}} if data else {})
@@ -106,7 +106,7 @@ def take(
     return run_dir
 
 
-def digest(file: Path) -> str:
+def content_digest(file: Path) -> str:
     """Of what a file holds, or the files of a folder."""
     paths = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

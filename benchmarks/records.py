@@ -6,7 +6,6 @@ seeds of their own, apart from the training's.
 """
 
 import csv
-import hashlib
 import json
 import shlex
 from collections import defaultdict
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.benchmarks.suite import ELSEWHERE
+from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.catalog import parse_mixture
 from zoo.compose import as_overrides, compose
 from zoo.corruption import CorruptionConfig
@@ -149,7 +148,7 @@ class Result:
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware")]
         data = (self.record.get("dataset") or {}).get("fingerprint")
         cut = "resumed" in self.record and not data  # not all simulators can be put back in the middle of an episode
-        return hashlib.sha256(json.dumps([settings, code, data, cut], sort_keys=True).encode()).hexdigest()
+        return digest([settings, code, data, cut])
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

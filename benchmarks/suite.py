@@ -121,10 +121,14 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     elif config.env.id.startswith(series.PREFIX):
         content = hashlib.sha256(series.find(config.env.id.removeprefix(series.PREFIX)).read_bytes()).hexdigest()
     code = code_version(algorithm)
-    known = json.dumps([settings, code, content], sort_keys=True)
-    digest = hashlib.sha256(known.encode()).hexdigest()[:12]
-    name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{digest[:8]}"
-    return Planned(name, (*overrides, f"env.backend={backend}"), settings, digest, code, missing)
+    run_id = digest([settings, code, content])[:12]
+    name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{run_id[:8]}"
+    return Planned(name, (*overrides, f"env.backend={backend}"), settings, run_id, code, missing)
+
+
+def digest(known: Any) -> str:
+    """Of all that identifies something, as JSON."""
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def check_data(runs: Sequence[Planned]) -> None:

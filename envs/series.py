@@ -49,15 +49,17 @@ def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-            header, *lines = list(csv.reader(file)) or [[]]
+            reader = csv.reader(file)
+            header, lines = next(reader, []), [(reader.line_num, line) for line in reader if line]
         columns = [i for i, name in enumerate(header) if name != "date"]
         if not columns:
             raise ValueError("it has no columns but dates")
         if all(map(is_number, header)):
             raise ValueError("its first line is of numbers")
-        if wrong := [i for i, line in enumerate(lines, 2) if len(line) != len(header)]:
-            raise ValueError(f"line {wrong[0]} has {len(lines[wrong[0] - 2])} values below {len(header)} names")
-        rows = np.array([[float(line[i]) for i in columns] for line in lines])
+        for number, line in lines:
+            if len(line) != len(header):
+                raise ValueError(f"line {number} has {len(line)} values below {len(header)} names")
+        rows = np.array([[float(line[i]) for i in columns] for _, line in lines])
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} is not a table of numbers below one line of names: {error}") from error
     if len(rows) < 3 or not np.isfinite(rows).all():

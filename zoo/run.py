@@ -108,10 +108,11 @@ class Run:
             by_episode: what is learned depends on where its episodes end, as returns do.
         """
         name, env = self.config.dataset, self.config.env
-        arrays, sources = datasets.load(env, name, time_limit(env.id))
+        limit = time_limit(env.id)
+        arrays, sources = datasets.load(env, name, limit)
         datasets.check_fits(arrays, self.spec, name, env)
         if by_episode or self.config.sampler.name != SamplerConfig.name:
-            datasets.check_episodes(arrays, name, env, time_limit(env.id))
+            datasets.check_episodes(arrays, name, env, limit)
         described = {
             "name": name,
             "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],

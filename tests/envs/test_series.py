@@ -64,8 +64,8 @@ def test_the_series_that_is_shipped_is_what_its_docstring_says():
     assert series.find("hopper").stat().st_size < 500_000
 
 
-def test_names_may_hold_any_sign_and_a_file_may_begin_with_a_byte_order_mark(here):
-    (here / "mine.csv").write_text("\ufeffdate,A #1,OT\n2016-07-01 00:00:00,1,2\n2,3,4\n3,5,6\n", encoding="utf-8")
+def test_names_may_hold_any_sign_and_a_file_may_have_a_byte_order_mark_and_empty_lines(here):
+    (here / "mine.csv").write_text("\ufeffdate,A #1,OT\n2016-07-01 00:00:00,1,2\n2,3,4\n\n3,5,6\n\n", encoding="utf-8")
     obs, reward = series.load(series.find("mine"))
     assert obs.shape == (3, 2)
     np.testing.assert_allclose(reward, [0.5, 1.0, 0.0])
