@@ -146,7 +146,7 @@ def train(run: Run, config: Config) -> MBRCSL:
     terminates = termination_of(run.config.env.id, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent)
-    horizon = time_limit(run.config.env.id) or int(data.episode_lengths.max())
+    horizon = time_limit(run.config.env) or int(data.episode_lengths.max())
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
     if config.target_return is not None:  # before all that takes time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])

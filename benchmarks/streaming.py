@@ -5,10 +5,11 @@
     python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
 
 The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
-current task, which ends its episodes where the zoo's do (classic tasks go on for 10,000 steps in their scripts); it
-writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py --training` reads. The second
-feeds both agents the same stream from the same weights, within one episode and without the time feature, which theirs
-tells a step late, and fails where the first update already differs. `speed.py streaming` has both speeds.
+current task, which ends its episodes where the zoo's do, unless `--max-episode-steps 10000` has them go on as classic
+tasks do in their scripts; it writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py
+--training` reads. The second feeds both agents the same stream from the same weights, within one episode and without
+the time feature, which theirs tells a step late, and fails where the first update already differs. `speed.py streaming`
+has both speeds.
 """
 
 import argparse
@@ -72,10 +73,19 @@ class Theirs:
         returns: of the episodes that have ended.
     """
 
-    def __init__(self, algo: str, folder: Path, env_id: str, seed: int, steps: int, timed: bool) -> None:
+    def __init__(
+        self,
+        algo: str,
+        folder: Path,
+        env_id: str,
+        seed: int,
+        steps: int,
+        timed: bool,
+        max_episode_steps: int | None = None,
+    ) -> None:
         sys.path.insert(0, str(folder))
         self.algo, self.returns = algo, list[float]()
-        self.raw = Raw(gymnasium.make(env_id))
+        self.raw = Raw(gymnasium.make(env_id, max_episode_steps=max_episode_steps))
         frames = len(self.raw.observation_space.shape or ()) == 3
         discrete = isinstance(self.raw.action_space, gymnasium.spaces.Discrete)
         kind = "" if algo != "stream_ac" else "_discrete" if discrete else "_continuous"
@@ -189,11 +199,12 @@ def main() -> None:
     parser.add_argument("--env", required=True, help="a Gymnasium id, or minatar/breakout")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-episode-steps", type=int, help="10,000 in their scripts (default: the task's own)")
     parser.add_argument("--out", type=Path, help="the CSV file of their learning curve")
     parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    theirs = Theirs(args.algo, args.folder, args.env, args.seed, args.steps, timed=not args.agree)
+    theirs = Theirs(args.algo, args.folder, args.env, args.seed, args.steps, not args.agree, args.max_episode_steps)
     if args.agree:
         print_agreement(args.algo, theirs, args.agree)
         return

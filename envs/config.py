@@ -6,6 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
+
 
 @dataclass
 class EnvConfig:
@@ -14,6 +16,7 @@ class EnvConfig:
     id: str = "???"  # Gymnasium id
     name: str = ""  # short name, of its datasets and run folders; from the id where empty
     backend: str = "auto"  # envpool or gymnasium; auto takes EnvPool where it is installed and has the environment
+    max_episode_steps: int | None = None  # steps after which an episode is truncated; null: as the environment has it
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from
@@ -23,6 +26,14 @@ class EnvConfig:
             self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
         if self.random_score is not None and self.random_score == self.expert_score:
             raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
+        if self.max_episode_steps is not None:
+            if self.max_episode_steps < 1:
+                raise ValueError(f"env.max_episode_steps={self.max_episode_steps} must be at least 1")
+            if self.id.startswith(OWN_CLOCK):
+                raise ValueError(
+                    f"env.max_episode_steps={self.max_episode_steps}: {self.id} keeps a time of its own. Leave it out"
+                )
+            self.random_score = self.expert_score = None  # which are of the environment's own episodes
 
     def normalize(self, returns: Any) -> Any:
         """Normalized score `100 (R - random) / (expert - random)`, or None without references.

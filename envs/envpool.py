@@ -6,7 +6,8 @@ EnvPool differs from that rule in these ways, each undone here:
   ended ones are reset at once, so that step never comes;
 - its seeds are fixed when a pool is made: here a seeded reset makes a new pool;
 - where an episode terminates in the very step that reaches its time limit, it reports the truncation only, and an agent
-  would bootstrap from a terminal state: here its clock is off and the limit, EnvPool's own, is kept outside;
+  would bootstrap from a terminal state: here its clock is off and the limit, its own or the one asked for, is kept
+  outside;
 - the observations of DeepMind Control and MiniGrid are dictionaries: here they are arrays, as their files say.
 """
 
@@ -36,7 +37,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         ValueError: EnvPool is not installed, or does not have the environment.
     """
 
-    def __init__(self, env_id: str, num_envs: int, threads: int = 1) -> None:
+    def __init__(self, env_id: str, num_envs: int, threads: int = 1, max_episode_steps: int | None = None) -> None:
         try:
             import envpool
         except ImportError as error:
@@ -46,7 +47,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._envpool, self._name, self._threads = envpool, in_envpool()[env_id], threads
         self._pool: Any = None  # made by the first reset
         spec = envpool.make_spec(self._name)
-        self._time_limit: int = spec.config.max_episode_steps
+        self._time_limit: int = max_episode_steps or spec.config.max_episode_steps
         self._is_minigrid = env_id.startswith("MiniGrid-")
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}

@@ -46,13 +46,14 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
     if resolve_backend(config) == "envpool":
         from zoo.envs.envpool import EnvPoolVectorEnv
 
-        envs = EnvPoolVectorEnv(config.id, num_envs, threads)
+        envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps)
     else:
         with _explained(config.id):
             if is_atari:
                 envs = atari.from_ale(config.id, num_envs, threads)
             else:
-                envs = SyncVectorEnv([partial(make_one, config.id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+                one = partial(make_one, config.id, config.max_episode_steps)
+                envs = SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     return atari.EpisodicLife(envs) if is_atari and training else envs
 
 
@@ -79,13 +80,13 @@ def _newest(env_id: str) -> str:
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
-def make_one(env_id: str) -> gymnasium.Env:
+def make_one(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
     """One of Gymnasium's environments, as `make` has it."""
     if env_id.startswith("MiniGrid-"):
         return minigrid.make_one(env_id)
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
-    return gymnasium.make(env_id)
+    return gymnasium.make(env_id, max_episode_steps=max_episode_steps)
 
 
 def _hush_mujoco() -> None:

@@ -456,6 +456,14 @@ def test_without_a_step_limit_the_time_is_left_out_and_said(odd, tmp_path):
     assert len(state["x"]) == 2
 
 
+def test_a_step_limit_that_is_asked_for_is_told(odd, tmp_path):
+    settings = {"env.max_episode_steps": 25, "eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
+    zoo.train("stream_q", env=odd(), steps=20, **settings)
+    (state,) = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]
+    assert len(state["x"]) == 3
+    assert state["senses.time_limit"] == 25
+
+
 def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_from(odd, tmp_path, capsys):
     env, run_dir = odd(good=57), tmp_path / "run"
     says = run(

@@ -199,5 +199,37 @@ def test_the_games_and_worlds_of_an_installed_package_are_known():
 
 
 def test_time_limits_are_those_of_gymnasium():
-    assert [time_limit(env_id) for env_id in ("Hopper-v5", "dmc/dog-run", "minatar/breakout")] == [1000, 1000, 10_000]
-    assert time_limit("MiniGrid-Nowhere-v0") is None
+    ids = ("Hopper-v5", "dmc/dog-run", "minatar/breakout")
+    assert [time_limit(EnvConfig(env_id)) for env_id in ids] == [1000, 1000, 10_000]
+    assert time_limit(EnvConfig("MiniGrid-Nowhere-v0")) is None
+
+
+@pytest.mark.parametrize("limit", [7, 300])
+def test_episodes_are_as_long_as_they_are_asked_to_be(limit, backend):
+    config = EnvConfig("Pendulum-v1", backend=backend, max_episode_steps=limit)  # whose own are of 200 steps
+    envs = make(config, 2)
+    envs.reset(seed=0)
+    ends = [envs.step(np.zeros((2, 1), np.float32))[3].tolist() for _ in range(2 * limit)]
+    assert [step for step, ended in enumerate(ends, 1) if any(ended)] == [limit, 2 * limit]
+    assert ends[limit - 1] == [True, True]
+    assert time_limit(config) == limit
+
+
+def test_reference_scores_are_not_those_of_episodes_of_another_length():
+    scores = {"random_score": -10.0, "expert_score": 90.0}
+    assert EnvConfig("Hopper-v5", **scores).normalize(40) == 50
+    assert EnvConfig("Hopper-v5", max_episode_steps=100, **scores).normalize(40) is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "limit", "says"),
+    [
+        ("Hopper-v5", 0, "env.max_episode_steps=0 must be at least 1"),
+        ("ALE/Pong-v5", 500, "env.max_episode_steps=500: ALE/Pong-v5 keeps a time of its own"),
+        ("dmc/dog-run", 500, "dmc/dog-run keeps a time of its own"),
+        ("MiniGrid-Empty-5x5-v0", 500, "MiniGrid-Empty-5x5-v0 keeps a time of its own"),
+    ],
+)
+def test_a_length_that_cannot_be_had_is_refused(env_id, limit, says):
+    with pytest.raises(ValueError, match=says):
+        EnvConfig(env_id, max_episode_steps=limit)
