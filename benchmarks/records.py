@@ -81,6 +81,12 @@ class Result:
         return given if given["name"] != CorruptionConfig.name else None
 
     @property
+    def episode_steps(self) -> int | None:
+        """How long its episodes were asked to be, if they were."""
+        steps: int | None = self.config["env"].get("max_episode_steps")
+        return steps
+
+    @property
     def seed(self) -> int:
         return int(self.config["seed"])
 
@@ -232,6 +238,8 @@ def named(results: Sequence[Result]) -> list[Result]:
 
 def _task(result: Result, whole_env: bool = False, whole_data: bool = False) -> str:
     parts = [str(result.config["env"]["id"]) if whole_env else result.env]
+    if result.episode_steps:
+        parts.append(f"max_episode_steps={result.episode_steps}")
     if result.dataset:
         mixture = [(share, part if whole_data else short(part)) for share, part in parse_mixture(result.dataset)]
         parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + part for share, part in mixture))

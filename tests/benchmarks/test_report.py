@@ -322,6 +322,16 @@ def test_samplers_and_mixtures_are_those_of_the_published_row(run, tmp_path):
     assert found == {("iql", task), ("iql, advantage", task), ("iql, top", task)}
 
 
+def test_no_figure_is_set_beside_episodes_of_another_length(run, tmp_path):
+    given = "algo=sac env=hopper steps=1000000"
+    run("a", given, [100.0])
+    run("b", f"{given} env.max_episode_steps=500", [50.0])
+    report = build(tmp_path)
+    assert [row.task for row in report.rows] == ["hopper", "hopper, max_episode_steps=500"]
+    assert {comparison.row.task for comparison in report.comparisons} == {"hopper"}
+    assert "env.max_episode_steps=500" in report.rows[1].runs[0].command
+
+
 def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
     run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 corruption=random-obs", [1.0])
     assert not build(tmp_path).comparisons
