@@ -143,10 +143,11 @@ def train(run: Run, config: Config) -> MBRCSL:
     data = run.dataset(by_episode=True)
     behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)
-    terminates = termination_of(run.config.env.id, data)
+    env = run.config.env
+    terminates = termination_of(env.id, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent)
-    horizon = time_limit(run.config.env) or int(data.episode_lengths.max())
+    horizon = env.max_episode_steps or time_limit(env.id) or int(data.episode_lengths.max())
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
     if config.target_return is not None:  # before all that takes time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])
@@ -167,8 +168,8 @@ def train(run: Run, config: Config) -> MBRCSL:
         starts = first[torch.randint(len(first), (config.rollout_batch,), device=run.device)]
         run.log(kept.add(agent.imagine(starts, horizon, terminates)))
     imagined = Dataset(kept.arrays(), data.spec, run.device)
-    kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
-    run.report(f"{kept.told()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {run.config.env.name}")
+    kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {env.name}")
+    run.report(f"{kept.told()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {env.name}")
 
     told = agent.goal.aim(config.target_return, imagined.episode_returns, config.return_scale, "the imagined episodes")
     run.report(told)

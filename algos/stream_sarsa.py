@@ -11,8 +11,9 @@ Observations and rewards are brought to the scale of their own history. Deviatio
 episode bootstraps from its last observation, which theirs does in Atari only, where its traces go on; the discounted
 sum that scales rewards begins anew with each episode, without the last reward of the one before; the time is that of
 the observation, not of the one before; of stacked frames the whole stack is normalized, not each frame before; episodes
-end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000, and in MinAtar after 10,000;
-an episode's first action is chosen for its first observation, not for the last one of the episode before.
+end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000 (env.max_episode_steps), and
+in MinAtar after 10,000; an episode's first action is chosen for its first observation, not for the last one of the
+episode before.
 """
 
 from dataclasses import dataclass, field

@@ -460,7 +460,7 @@ def main() -> None:
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     if args.agree:
-        arrays, _ = datasets.load(env, str(args.data), time_limit(env))
+        arrays, _ = datasets.load(env, str(args.data), time_limit(env.id))
         ours = Dataset(arrays, spec, torch.device("cpu"))
         if args.algo == "bc":
             ours.top_episodes(0.1)

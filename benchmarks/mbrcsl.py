@@ -120,7 +120,7 @@ class Finder:
 
 def trajectories() -> list[Trajectory]:
     """The episodes of `dataset=waypoint`."""
-    arrays = load(ENV, "waypoint", time_limit(ENV))[0]
+    arrays = load(ENV, "waypoint", time_limit(ENV.id))[0]
     ends = [*arrays.episode_starts[1:], len(arrays.reward)]
     found = []
     for start, end in zip(arrays.episode_starts, ends, strict=True):

@@ -117,8 +117,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     if takes_data(config, algorithm):
         parts = [part for _, part in parse_mixture(config.dataset)]
         missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
-        limit = time_limit(config.env)
-        content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset, limit)
+        content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
     elif config.env.id.startswith(series.PREFIX):
         content = hashlib.sha256(series.find(config.env.id.removeprefix(series.PREFIX)).read_bytes()).hexdigest()
     code = code_version(algorithm)
@@ -149,6 +148,6 @@ def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str
 
 
 @cache
-def fingerprint(env_id: str, env_name: str, dataset: str, max_episode_steps: int | None) -> str:
+def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
     """Of what a dataset holds."""
-    return load(EnvConfig(env_id, env_name), dataset, max_episode_steps)[0].fingerprint()
+    return load(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()

@@ -7,7 +7,6 @@ import io
 import gymnasium
 
 from zoo.envs import dmc, series
-from zoo.envs.config import EnvConfig
 
 # ids that begin so -> the package that has them, and the zoo's extra that installs it
 PACKAGES = {
@@ -84,13 +83,11 @@ def exists(env_id: str) -> bool:
         return False
 
 
-def time_limit(config: EnvConfig) -> int | None:
-    """Steps after which an episode is truncated: those asked for, or those that Gymnasium knows of, if any."""
-    if config.max_episode_steps is not None:
-        return config.max_episode_steps
+def time_limit(env_id: str) -> int | None:
+    """Steps after which an episode is truncated, where Gymnasium knows of any."""
     try:
-        if config.id not in gymnasium.registry:
-            load_package(config.id)
-        return gymnasium.spec(config.id).max_episode_steps
+        if env_id not in gymnasium.registry:
+            load_package(env_id)
+        return gymnasium.spec(env_id).max_episode_steps
     except (ValueError, gymnasium.error.Error):
         return None

@@ -138,7 +138,7 @@ def _spec(env: "EnvConfig") -> "Spec":
 def _step_limit(env: "EnvConfig") -> int | None:
     from zoo.envs import time_limit
 
-    return time_limit(env)
+    return time_limit(env.id)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Run:
             by_episode: what is learned depends on where its episodes end, as returns do.
         """
         name, env = self.config.dataset, self.config.env
-        limit = time_limit(env)
+        limit = time_limit(env.id)
         arrays, sources = datasets.load(env, name, limit)
         datasets.check_fits(arrays, self.spec, name, env)
         if by_episode or self.config.sampler.name != SamplerConfig.name:

@@ -373,12 +373,11 @@ def stream(run: Run, config: Any) -> tuple[Rollout, int]:
     envs = run.envs()
     if envs.num_envs > 1:
         raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
-    limit = time_limit(run.config.env)
+    env = run.config.env
+    limit = env.max_episode_steps or time_limit(env.id)
     frames = len(envs.spec.obs_shape) == 3
     if config.time_feature and (frames or limit is None):
         if not frames:
-            run.report(
-                f"{run.config.env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one."
-            )
+            run.report(f"{env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one.")
         config.time_feature = run.record["config"]["algo"]["time_feature"] = False
     return envs, limit or 1

@@ -45,7 +45,7 @@ def test_a_file_as_the_ett_data_are_laid_out_is_observed_by_its_traces_and_pays_
 def test_an_episode_is_a_thousand_steps_and_the_next_one_goes_on_where_it_ended(here):
     (here / "count.csv").write_text("count\n" + "".join(f"{i}\n" for i in range(3000)))
     envs = make(EnvConfig("series/count"), 1)
-    assert time_limit(EnvConfig("series/count")) == 1000
+    assert time_limit("series/count") == 1000
     obs, _ = envs.reset(seed=0)
     before = obs
     for _ in range(1000):
