@@ -35,7 +35,7 @@ from zoo.agent import Agent, Metrics
 from zoo.datasets import Dataset
 from zoo.diffusion import DiffusionPolicy
 from zoo.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
-from zoo.envs import Spec, time_limit
+from zoo.envs import Spec
 from zoo.imagined import Imagined, Kept
 from zoo.nn import MLP, BoundedPolicy, near_zero_
 from zoo.optim import Adam
@@ -147,7 +147,7 @@ def train(run: Run, config: Config) -> MBRCSL:
     terminates = termination_of(env.id, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent)
-    horizon = env.max_episode_steps or time_limit(env.id) or int(data.episode_lengths.max())
+    horizon = run.time_limit() or int(data.episode_lengths.max())
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
     if config.target_return is not None:  # before all that takes time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])

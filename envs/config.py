@@ -16,7 +16,7 @@ class EnvConfig:
     id: str = "???"  # Gymnasium id
     name: str = ""  # short name, of its datasets and run folders; from the id where empty
     backend: str = "auto"  # envpool or gymnasium; auto takes EnvPool where it is installed and has the environment
-    max_episode_steps: int | None = None  # steps after which an episode is truncated; null: as the environment has it
+    max_episode_steps: int | None = None  # steps after which an episode is truncated, without scores; null: as it is
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from

@@ -101,6 +101,10 @@ class Run:
             self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
         return self._rollout
 
+    def time_limit(self) -> int | None:
+        """Steps after which an episode that is played is truncated, if any; those of the data may be others."""
+        return self.config.env.max_episode_steps or time_limit(self.config.env.id)
+
     def dataset(self, by_episode: bool = False) -> Dataset:
         """The dataset of the run, checked against its environment, on the run's device.
 

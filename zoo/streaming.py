@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from zoo import optim
 from zoo.agent import Agent
 from zoo.buffers import Transition
-from zoo.envs import Spec, time_limit
+from zoo.envs import Spec
 from zoo.errors import UsageError
 from zoo.nn import check_frames
 from zoo.rollout import Rollout
@@ -373,11 +373,12 @@ def stream(run: Run, config: Any) -> tuple[Rollout, int]:
     envs = run.envs()
     if envs.num_envs > 1:
         raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
-    env = run.config.env
-    limit = env.max_episode_steps or time_limit(env.id)
+    limit = run.time_limit()
     frames = len(envs.spec.obs_shape) == 3
     if config.time_feature and (frames or limit is None):
         if not frames:
-            run.report(f"{env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one.")
+            run.report(
+                f"{run.config.env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one."
+            )
         config.time_feature = run.record["config"]["algo"]["time_feature"] = False
     return envs, limit or 1
