@@ -4,8 +4,9 @@
     python benchmarks/sb3.py ppo --env pong --steps 1000000 --eval-every 50000 --out pong.csv
 
 Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs, step and return_mean, so
-that the two files lie side by side. `ppo` and `dqn` are for Atari games, with the settings that stand behind the
-defaults of `algos/ppo.py` and `algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers.
+that the two files lie side by side. `ppo` and `dqn` play Atari games with the settings that stand behind the defaults
+of `algos/ppo.py` and `algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers. Elsewhere
+`ppo` has those for MuJoCo, and Stable-Baselines3 normalizes observations and rewards.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 from torch import Tensor
 
 from zoo.agent import Agent
@@ -63,6 +64,12 @@ def td3(env: EnvConfig, seed: int) -> BaseAlgorithm:
 
 
 def ppo(env: EnvConfig, seed: int) -> BaseAlgorithm:
+    if not env.id.startswith("ALE/"):
+        return PPO(
+            "MlpPolicy", VecNormalize(DummyVecEnv([lambda: gymnasium.make(env.id)])), n_steps=2048, n_epochs=10,
+            batch_size=64, learning_rate=falling(3e-4), clip_range=0.2, clip_range_vf=0.2, ent_coef=0.0, vf_coef=0.5,
+            seed=seed, device="cpu",
+        )  # fmt: skip
     return PPO(
         "CnnPolicy", atari(env, 8, seed), n_steps=128, n_epochs=4, batch_size=256, learning_rate=falling(2.5e-4),
         clip_range=0.1, clip_range_vf=0.1, ent_coef=0.01, vf_coef=0.5, seed=seed, device="cpu",
@@ -85,7 +92,9 @@ class Policy(Agent):
         self.spec, self.model, self.policy = spec, model, model.policy
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return torch.as_tensor(self.model.predict(obs.numpy(), deterministic=not explore)[0])
+        statistics = self.model.get_vec_normalize_env()
+        seen = statistics.normalize_obs(obs.numpy()) if statistics else obs.numpy()
+        return torch.as_tensor(self.model.predict(seen, deterministic=not explore)[0])
 
 
 class Curve(BaseCallback):
