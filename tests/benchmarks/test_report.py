@@ -322,6 +322,17 @@ def test_samplers_and_mixtures_are_those_of_the_published_row(run, tmp_path):
     assert found == {("iql", task), ("iql, advantage", task), ("iql, top", task)}
 
 
+@pytest.mark.parametrize(("algo", "published"), [("iql", 2), ("cql", 2), ("td3_bc", 0)])
+def test_settings_of_a_papers_mixtures_make_one_method_of_all_environments(run, tmp_path, algo, published):
+    for env in ("hopper", "ant"):
+        data = "dataset=95%random+5%expert sampler=advantage"
+        run(env, f"algo={algo} env={env} {data} preset=paper eval_every=50000", [100.0])
+    report = build(tmp_path)
+    assert {row.method for row in report.rows} == {f"{algo}, paper, advantage"}
+    assert len(report.comparisons) == published
+    assert not any("settings" in one.verdict or "steps" in one.verdict for one in report.comparisons)
+
+
 def test_no_figure_is_set_beside_episodes_of_another_length(run, tmp_path):
     given = "algo=sac env=hopper steps=1000000"
     run("a", given, [100.0])
