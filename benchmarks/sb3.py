@@ -90,10 +90,10 @@ class Policy(Agent):
     def __init__(self, model: BaseAlgorithm, spec: Spec) -> None:
         super().__init__()
         self.spec, self.model, self.policy = spec, model, model.policy
+        self.statistics = model.get_vec_normalize_env()
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        statistics = self.model.get_vec_normalize_env()
-        seen = statistics.normalize_obs(obs.numpy()) if statistics else obs.numpy()
+        seen = self.statistics.normalize_obs(obs.numpy()) if self.statistics else obs.numpy()
         return torch.as_tensor(self.model.predict(seen, deterministic=not explore)[0])
 
 
