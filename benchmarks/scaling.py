@@ -32,18 +32,20 @@ def main() -> None:
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
         alone = bare(runs, Path(folder) / "alone", 1)
-        print(f"{args.runs} times zoo run, one after another   {alone:7.1f} s", flush=True)
+        tell(f"{args.runs} times zoo run, one after another", alone)
         cpu = time.process_time()
         through = with_runner(runs, Path(folder) / "one", 1)
         cpu = time.process_time() - cpu
-        print(
-            f"the runner, one at a time             {through:7.1f} s  {100 * (through / alone - 1):+.1f} %; "
-            f"its own work {100 * cpu / through:.2f} % of a core",
-            flush=True,
-        )
+        added = f"{100 * (through / alone - 1):+.1f} %; its own work {100 * cpu / through:.2f} % of a core"
+        tell("the runner, one at a time", through, added)
         for how, measure in ((f"zoo run, {cores} at a time", bare), (f"the runner, {cores} at a time", with_runner)):
             beside = measure(runs, Path(folder) / measure.__name__, cores)
-            print(f"{how:<37} {beside:7.1f} s  {alone / beside:.2f} times as fast", flush=True)
+            tell(how, beside, f"{alone / beside:.2f} times as fast")
+
+
+def tell(how: str, seconds: float, more: str = "") -> None:
+    """A line of the table."""
+    print(f"{how:<37} {seconds:7.1f} s  {more}".rstrip(), flush=True)
 
 
 def bare(runs: list[Planned], folder: Path, jobs: int) -> float:
