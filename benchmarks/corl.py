@@ -43,7 +43,7 @@ from zoo.evaluation import evaluate
 from zoo.nn import Normalizer
 from zoo.optim import Adam
 
-EVAL_EVERY, EVAL_EPISODES = 10_000, 10
+EVAL_EPISODES = 10
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminals")
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
@@ -433,6 +433,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="learn from so many transitions, the first ones of the file")
     parser.add_argument("--env", default="hopper")
     parser.add_argument("--steps", type=int, default=50_000)
+    parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("corl.csv"))
     parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
@@ -479,7 +480,7 @@ def main() -> None:
         rows.writerow(["step", "return_mean", "return_std", "score", "returns"])
         for step in range(1, args.steps + 1):
             getattr(theirs, peer.update)(buffer.sample(256))
-            if step % EVAL_EVERY == 0:
+            if step % args.eval_every == 0:
                 returns = evaluate(agent, envs, args.seed).returns
                 listed = " ".join(f"{one:.6f}" for one in returns)
                 rows.writerow([step, returns.mean(), returns.std(), env.normalize(returns.mean()), listed])
