@@ -461,7 +461,8 @@ def seen(page: Path, **view: str | list[str]) -> str:
     """What a browser has made of the page; errors of its script are part of that."""
     address = f"{page.resolve().as_uri()}#{urlencode(view, doseq=True)}"
     shown = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom", address],
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
+         f"--user-data-dir={page.with_name('profile')}", "--virtual-time-budget=10000", "--dump-dom", address],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.DOTALL)
@@ -474,20 +475,24 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
         run(f"bc-{seed}", f"algo=bc env=halfcheetah dataset=medium seed={seed}", [100.0, 200.0 + seed])
         run(f"td3-{seed}", f"algo=td3_bc env=halfcheetah dataset=medium seed={seed}", [100.0, 200.0 + seed])
     run("evil", "algo=ppo env=cartpole", [1.0], peer="</script><!--<script><b>{{plotly}}")
+    run("long", "algo=sac env=pendulum env.max_episode_steps=100", [1.0])
     unknown = run("unknown", "algo=stream_td env=series/hopper steps=20", [1.0, 1.0])
     (unknown / "evaluations.csv").write_text("step,return_mean,value_error\n10,1.0,\n20,1.0,0.04\n")
     assert main(["report", str(tmp_path)]) == 0
     page = tmp_path / "report" / "report.html"
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page.read_text())
     whole = seen(page)
-    assert whole.count('class="chart js-plotly-plot"') == 4 + 1  # each task, and a profile
-    assert whole.count('<details class="run">') == 11
+    assert whole.count('class="chart js-plotly-plot"') == 5 + 1  # each task, and a profile
+    assert whole.count('<details class="run">') == 12
+    assert "pendulum, max_episode_steps=100</h2>" in whole
+    assert "none</label>" in whole
+    assert "max_episode_steps=100</label>" not in whole  # is no dataset
     for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/config.yaml", "zoo run algo=iql env=hopper"):
         assert text in whole
     assert "minutes of training</text>" not in whole
     assert "&lt;/script&gt;&lt;!--&lt;script&gt;&lt;b&gt;{{plotly}}" in whole
     assert '<td class="number">0.040</td>' in whole
-    part = seen(page, algo=["bc", "td3_bc", "ppo", "stream_td"], x="minutes")
+    part = seen(page, algo=["bc", "td3_bc", "ppo", "sac", "stream_td"], x="minutes")
     assert part.count('class="chart js-plotly-plot"') == 1
     assert part.count('<details class="run">') == 3
     assert "minutes of training</text>" in part
