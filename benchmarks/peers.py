@@ -38,7 +38,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("file", type=Path, help="CSV, evaluations.npz, or a folder of TensorBoard events")
     parser.add_argument("peer", help="whose run it is: CORL, CleanRL, SB3, ...")
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help="what it was set, as for zoo run")
+    parser.add_argument(
+        "overrides", nargs="+", metavar="key=value", help="its settings, as for zoo run; steps=N: so far"
+    )
     parser.add_argument("--dir", type=Path, required=True, help="the folder of runs")
     parser.add_argument("--column", help="of returns or scores, where it has a name of its own")
     parser.add_argument("--steps-column", help="of a CSV file, where it has a name of its own")
@@ -60,7 +62,7 @@ def take(
     Args:
         file: its results.
         peer: its library.
-        overrides: what it was set; where `steps` is not among them, it has as many as the file tells of.
+        overrides: what it was set; with `steps` among them, a longer run counts so far.
         folder: of the runs.
         column, steps_column: that hold returns or scores, and steps; None where they have one of the usual names.
 
@@ -121,7 +123,8 @@ def curve(
         file: its results.
         env: what it was run on.
         column, steps_column: where they have names of their own.
-        total: the run's steps; None for the last of the file, to two digits: runs end with an episode, none alike.
+        total: the run's steps, after which nothing counts; None for the last of the file, for parts of a run to two
+            digits: runs end with an episode, none alike.
 
     Returns:
         The column that was read, steps, returns.
@@ -149,6 +152,10 @@ def curve(
         raise UsageError(f"{file} has {'infinite' if held.any() else 'no'} numbers in the column {name}.")
     order = np.argsort(steps[held], kind="stable")
     steps, values = steps[held][order], values[held][order]
+    if total is not None:
+        if steps[0] > total:
+            raise UsageError(f"{file} begins after steps={total}, at {steps[0]}. Leave steps= out, or give more.")
+        steps, values = steps[steps <= total], values[steps <= total]
     if name in SCORES or "normalized" in name:
         if env.expert_score is None or env.random_score is None:
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
@@ -159,7 +166,7 @@ def curve(
 
 
 def averaged(steps: np.ndarray, values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each of so many equal parts of a run of `total` steps; what ends after it counts in the last."""
+    """The mean of each of `PARTS` equal parts of a run of `total` steps; what ends after it counts in the last."""
     ends = np.linspace(0, total, PARTS + 1)[1:].astype(int)
     parts = np.searchsorted(ends, steps).clip(max=PARTS - 1)
     filled = np.unique(parts)

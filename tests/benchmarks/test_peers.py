@@ -141,6 +141,21 @@ def test_an_imported_run_stands_in_the_report_as_its_librarys(tmp_path, capsys):
     assert "| sac (SB3) | 1 | 20 | 300.0 |" in capsys.readouterr().out
 
 
+def test_of_a_longer_run_so_many_steps_count(tmp_path, capsys):
+    file = write(tmp_path / "bc.csv", ["step", "return_mean"], [10, 100.0], [20, 300.0], [30, 200.0])
+    given = ["bench", "import-peer", str(file), "CORL", "algo=bc", "env=hopper", "--dir", str(tmp_path / "runs")]
+    assert main([*given, "steps=20"]) == 0
+    ((result,), _) = read(tmp_path / "runs")
+    assert (result.steps.tolist(), result.figure("final", "return_mean")) == ([10, 20], 300)
+    assert main([*given, "steps=9"]) == 2
+    assert "begins after steps=9, at 10" in capsys.readouterr().err
+    lines = ['#{"t_start": 0}', "r,l,t"] + [f"{i}.0,10,0.1" for i in range(400)]
+    (tmp_path / "monitor.csv").write_text("\n".join(lines))
+    _, steps, returns = curve(tmp_path / "monitor.csv", HOPPER, total=200)
+    np.testing.assert_array_equal(steps, 10 * np.arange(1, PARTS + 1))
+    np.testing.assert_array_equal(returns, np.arange(PARTS))
+
+
 def test_steps_of_the_run_count_and_not_the_rows_of_a_logger(tmp_path):
     rows = [[i, 200 * i, 1.0] for i in range(1, 41)]
     file = write(tmp_path / "wandb.csv", ["_step", "global_step", "charts/episodic_return"], *rows)
