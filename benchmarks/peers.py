@@ -123,8 +123,8 @@ def curve(
         file: its results.
         env: what it was run on.
         column, steps_column: where they have names of their own.
-        total: the run's steps, after which nothing counts; None for the last of the file, for parts of a run to two
-            digits: runs end with an episode, none alike.
+        total: the run's steps; what comes after them does not count, but for half a part of the run: runs end with an
+            episode or a rollout, none alike. None for the last of the file, for parts of a run to two digits.
 
     Returns:
         The column that was read, steps, returns.
@@ -153,9 +153,10 @@ def curve(
     order = np.argsort(steps[held], kind="stable")
     steps, values = steps[held][order], values[held][order]
     if total is not None:
-        if steps[0] > total:
+        within = steps <= total * (1 + 0.5 / PARTS)
+        if not within.any():
             raise UsageError(f"{file} begins after steps={total}, at {steps[0]}. Leave steps= out, or give more.")
-        steps, values = steps[steps <= total], values[steps <= total]
+        steps, values = steps[within], values[within]
     if name in SCORES or "normalized" in name:
         if env.expert_score is None or env.random_score is None:
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")

@@ -142,11 +142,11 @@ def test_an_imported_run_stands_in_the_report_as_its_librarys(tmp_path, capsys):
 
 
 def test_of_a_longer_run_so_many_steps_count(tmp_path, capsys):
-    file = write(tmp_path / "bc.csv", ["step", "return_mean"], [10, 100.0], [20, 300.0], [30, 200.0])
+    file = write(tmp_path / "bc.csv", ["step", "return_mean"], [10, 100.0], [1020, 300.0], [1030, 200.0])
     given = ["bench", "import-peer", str(file), "CORL", "algo=bc", "env=hopper", "--dir", str(tmp_path / "runs")]
-    assert main([*given, "steps=20"]) == 0
+    assert main([*given, "steps=1000"]) == 0
     ((result,), _) = read(tmp_path / "runs")
-    assert (result.steps.tolist(), result.figure("final", "return_mean")) == ([10, 20], 300)
+    assert (result.steps.tolist(), result.figure("final", "return_mean")) == ([10, 1020], 300)
     assert main([*given, "steps=9"]) == 2
     assert "begins after steps=9, at 10" in capsys.readouterr().err
     lines = ['#{"t_start": 0}', "r,l,t"] + [f"{i}.0,10,0.1" for i in range(400)]
