@@ -61,13 +61,12 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
     """A row of the report, as the page's script takes it."""
     first = row.runs[0]
     steps, values, seconds = plots.curves(row)
-    _, *data = row.task.split(", ")
     return {
         "task": row.task,
         "method": row.method,
         "algo": first.algo,
         "env": first.env,
-        "dataset": ", ".join(part for part in data if not part.startswith("max_episode_steps=")) or "none",
+        "dataset": first.data or "none",
         "measure": MEASURES[row.measure],
         "figures": {figure: str(row.estimate(figure)) for figure in FIGURES},
         "last": int(max(run.steps[-1] for run in row.runs)),

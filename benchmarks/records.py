@@ -44,7 +44,8 @@ class Result:
         steps: of its evaluations.
         columns: of `evaluations.csv` that hold numbers, as long; NaN where one is left out.
         seconds: of training up to each evaluation; NaN where they are not known.
-        task: what it was set: `hopper, medium, random-obs`.
+        setting: the environment it was set in, with the length of episodes if that was asked for: `hopper`.
+        data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
         method: by what: `iql`, with the settings that tell it from others of the same algorithm.
     """
 
@@ -53,8 +54,14 @@ class Result:
     steps: np.ndarray
     columns: dict[str, np.ndarray]
     seconds: np.ndarray
-    task: str = ""
+    setting: str = ""
+    data: str = ""
     method: str = ""
+
+    @property
+    def task(self) -> str:
+        """What it was set: `hopper, medium, random-obs`."""
+        return ", ".join(filter(None, (self.setting, self.data)))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -222,26 +229,29 @@ def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
 
 def named(results: Sequence[Result]) -> list[Result]:
     """The runs with their tasks and methods."""
-    by_task: dict[str, list[Result]] = defaultdict(list)
+    by_task: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
-        by_task[_task(result)].append(result)
+        by_task[_setting(result), _data(result)].append(result)
     results = []
     for found in by_task.values():  # one short name may stand for several environments or datasets
         ids = {result.config["env"]["id"] for result in found}
         data = {(result.record.get("dataset") or {}).get("fingerprint") for result in found} - {None}
-        results += [replace(r, task=_task(r, whole_env=len(ids) > 1, whole_data=len(data) > 1)) for r in found]
+        results += [replace(r, setting=_setting(r, len(ids) > 1), data=_data(r, len(data) > 1)) for r in found]
     alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in results:
         alike_but_for[result.peer, result.file or result.algo, str(result.config.get("preset"))].append(result)
     return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
 
 
-def _task(result: Result, whole_env: bool = False, whole_data: bool = False) -> str:
-    parts = [str(result.config["env"]["id"]) if whole_env else result.env]
-    if result.episode_steps:
-        parts.append(f"max_episode_steps={result.episode_steps}")
+def _setting(result: Result, whole: bool = False) -> str:
+    name = str(result.config["env"]["id"]) if whole else result.env
+    return name + (f", max_episode_steps={result.episode_steps}" if result.episode_steps else "")
+
+
+def _data(result: Result, whole: bool = False) -> str:
+    parts = []
     if result.dataset:
-        mixture = [(share, part if whole_data else short(part)) for share, part in parse_mixture(result.dataset)]
+        mixture = [(share, part if whole else short(part)) for share, part in parse_mixture(result.dataset)]
         parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + part for share, part in mixture))
     if corruption := result.corruption:
         parts.append(corruption["name"])

@@ -6,6 +6,7 @@ import platform
 import subprocess
 from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def commit() -> str | None:
 def code_version(algorithm: Algorithm) -> str:
     """Digest of the algorithm's file and of everything in `zoo/` and `envs/`."""
     digest = hashlib.sha256()
-    shared = [*Path(zoo.__file__).parent.glob("*.py"), *folder("envs").glob("*.py")]
-    for path in [*sorted(shared), algorithm.path]:
+    shared = [sorted(place.glob("*.py")) for place in (folder("envs"), Path(zoo.__file__).parent)]
+    for path in [*chain(*shared), algorithm.path]:
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
