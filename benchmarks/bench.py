@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
 from zoo.errors import RunError, UsageError, nearest
+from zoo.registry import folder as folder_of
 
 SHOWN = 30  # jobs in the live view
 
@@ -46,7 +47,11 @@ def main(arguments: list[str]) -> int:
         help="of every run, as for zoo run -m; launcher=ray or slurm: other machines",
     )
     parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
-    parser.add_argument("--dry-run", action="store_true", help="show the runs and how long they will take")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show the runs, and how long they will take at the speeds measured here, or else in the zoo's report",
+    )
     parser.add_argument("--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each)")
     parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
     args = parser.parse_intermixed_args(arguments)
@@ -85,18 +90,37 @@ def main(arguments: list[str]) -> int:
 def speeds(folder: Path) -> dict[tuple[str, ...], float]:
     """Steps a second of an algorithm on an environment and of it on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
 
-    The medians of the rows of all runs in a folder and its neighbours, and where runs usually are.
+    The medians of the rows of all runs in a folder and its neighbours, and where runs usually are; where there are
+    none, of the runs in the zoo's own report (`docs/results`), of one thread each.
     """
-    rows: dict[tuple[str, ...], list[float]] = {}
+    return medians(reported()) | medians(measured(folder))
+
+
+def reported() -> Iterator[tuple[str, str, list[float]]]:
+    """Algorithm, environment and speed of what is in the zoo's own report: its `speeds.csv`."""
+    with (folder_of("benchmarks") / "speeds.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield row["algo"], row["env"], [float(row["steps_per_second"])]
+
+
+def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
+    """Algorithm, environment and speeds of each run in a folder and its neighbours, and where runs usually are."""
     places = {place.resolve() for place in (folder.parent, Path("bench"), Path("runs"))}
     for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
             with path.open(newline="") as file:
                 values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
             config = record(path.parent)["config"]
-            algo, env = config["algo"]["name"], config["env"]["name"]
+            run = config["algo"]["name"], config["env"]["name"], values
         except (OSError, ValueError, KeyError, TypeError):  # half-written
             continue
+        yield run
+
+
+def medians(runs: Iterable[tuple[str, str, list[float]]]) -> dict[tuple[str, ...], float]:
+    """By algorithm and environment, and by algorithm."""
+    rows: dict[tuple[str, ...], list[float]] = {}
+    for algo, env, values in runs:
         for key in ((algo, env), (algo,)):
             rows.setdefault(key, []).extend(values)
     return {key: statistics.median(values) for key, values in rows.items() if values}
@@ -104,21 +128,21 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
 
 def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None:
     """The runs, which of them are done, and how long the rest will take; `places` is None if a launcher has to say."""
-    measured, seconds, unknown = speeds(folder), 0.0, 0
+    known, seconds, unknown = speeds(folder), 0.0, 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]
-        speed = measured.get((algo, env), measured.get((algo,)))
+        speed = known.get((algo, env), known.get((algo,)))
         state = "no data" if run.missing else status(folder / run.name)
-        known = ""
+        due = ""
         if state != "finished":
             if speed:
                 begun = (folder / run.name / "checkpoint.pt").exists()
                 takes = (run.steps - (progress(folder / run.name)[0] if begun else 0)) / speed
                 seconds += takes
-                known = duration(takes)
+                due = duration(takes)
             else:
                 unknown += 1
-        print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {known}")
+        print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {due}")
     left = [f"about {duration(seconds / (places or 1))}, evaluations aside"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
     how = f"{places} at a time" if places else "one after another"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -303,7 +304,20 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             | spread(row["probability"])
             for row in report.improvements
         ],
+        "speeds": [
+            {"algo": algo, "env": env, "runs": len(values), "steps_per_second": round(median(values), 1)}
+            for (algo, env), values in sorted(speeds(report).items())
+        ],
     }
+
+
+def speeds(report: Report) -> dict[tuple[str, str], list[float]]:
+    """Steps a second of each run's training, by algorithm and environment."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in report.results:
+        if run.seconds[-1] > 0:  # not NaN
+            found[run.algo, run.env].append(float(run.steps[-1] / run.seconds[-1]))
+    return found
 
 
 def spread(estimate: Estimate) -> dict[str, Any]:

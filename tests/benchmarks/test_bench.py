@@ -40,6 +40,7 @@ def suites(tmp_path, monkeypatch):
         (tmp_path / "mine.yaml").write_text(text)
         for module in (suite, bench):
             monkeypatch.setattr(module, "suites", lambda: {"mine": tmp_path / "mine.yaml"})
+        monkeypatch.setattr(bench, "reported", list)
 
     return write
 
@@ -582,6 +583,7 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
         (tmp_path / "bench" / "suite" / name).mkdir()
         (tmp_path / "bench" / "suite" / name / "run.json").write_text(record)
         (tmp_path / "bench" / "suite" / name / "metrics.csv").write_text(f"step,steps_per_second\n1,{row}\n")
-    expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25}
+    expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25, ("cql", "hopper"): 5, ("cql",): 5}
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "reported", lambda: [("iql", "hopper", [7.0]), ("cql", "hopper", [5.0])])
     assert bench.speeds(Path("bench/other")) == bench.speeds(Path("elsewhere/mine")) == expected
