@@ -9,7 +9,7 @@ run: .venv/ready  ## train IQL on the embedded Hopper dataset for a few minutes
 	$(BIN)/zoo run algo=iql env=hopper steps=60_000
 
 test: .venv/dev  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
