@@ -227,7 +227,7 @@ os.execv(sys.executable, [sys.executable, "-m", "zoo.cli", *sys.argv[1:]])
     [
         ("sys.exit('zoo: no luck')", r"ended with 1: zoo: no luck"),
         ("os.kill(os.getpid(), 9)", r"ended with -9: it said nothing"),
-        ("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing"),
+        pytest.param("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_others_go_on(
@@ -438,8 +438,10 @@ def alive(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_run_with_a_checkpoint_and_the_same_command_goes_on(suites, tmp_path):
-    suites(GRIDS.replace("steps: 64", "steps: 3000").replace("eval_every: 32", "eval_every: 3000"))
+    longer = GRIDS.replace("steps: 64", "steps: 1500").replace("eval_every: 32", "eval_every: 1500")
+    suites(longer.replace("checkpoint_every: 16", "checkpoint_every: 100"))
     process, folder = start(tmp_path / "runs"), tmp_path / "runs"
     while len(list(folder.glob("*/checkpoint.pt"))) < 2:
         time.sleep(0.05)
