@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -20,6 +21,13 @@ def commit() -> str | None:
     """The commit of the checkout that this code runs from, if it does."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+def processor() -> str:
+    """Its name, where it is known: another one may round otherwise."""
+    known = Path("/proc/cpuinfo")  # Linux's; platform.processor() is empty there
+    names = re.findall(r"^model name\s*: (.+)$", known.read_text(), re.MULTILINE) if known.exists() else []
+    return (names or [platform.processor()])[0]
 
 
 @cache
@@ -48,6 +56,7 @@ def provenance(algorithm: Algorithm) -> dict[str, Any]:
         | {name: metadata.version(name) for name in PACKAGES},
         "hardware": {
             "machine": platform.machine(),
+            "processor": processor(),
             "cpus": os.cpu_count(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },

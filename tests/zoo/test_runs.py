@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -47,6 +48,9 @@ def test_run_json_says_what_is_needed_to_repeat_the_run(finished, pendulum_file)
     assert record["commit"] is None or re.fullmatch("[0-9a-f]{40}", record["commit"])
     assert re.fullmatch("[0-9a-f]{64}", record["code"])
     assert record["hardware"]["cpus"] == os.cpu_count()
+    if platform.machine() == "x86_64" and shutil.which("lscpu"):
+        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        assert record["hardware"]["processor"] in re.findall(r"^Model name: +(.+)$", told, re.MULTILINE)
     assert record["started"] <= record["ended"]
     assert record["dataset"]["transitions"] == 2_000
     assert record["dataset"]["episodes"] == 10
