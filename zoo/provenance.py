@@ -26,8 +26,8 @@ def commit() -> str | None:
 def processor() -> str:
     """Its name, where it is known: another one may round otherwise."""
     known = Path("/proc/cpuinfo")  # Linux's; platform.processor() is empty there
-    names = re.findall(r"^model name\s*: (.+)$", known.read_text(), re.MULTILINE) if known.exists() else []
-    return (names or [platform.processor()])[0]
+    named = re.search(r"^model name\s*: (.+)$", known.read_text(), re.MULTILINE) if known.exists() else None
+    return named[1] if named else platform.processor()
 
 
 @cache
