@@ -106,7 +106,7 @@ class LocalProcess:
         self.process = subprocess.Popen(
             [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, cwd=folder, start_new_session=True,
-            preexec_fn=die_with_the_parent if sys.platform == "linux" else None,
+            preexec_fn=becomes_a_run,
         )  # fmt: skip
 
     def poll(self) -> int | None:
@@ -127,9 +127,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def die_with_the_parent() -> None:
-    """Of a process just forked: has it killed when the runner ends, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def becomes_a_run() -> None:
+    """Of a process just forked: can be interrupted from the first moment, and dies with the runner (on Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a runner in a shell's background has it ignored, and hands that on
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # --- Other machines ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import bench, runner, suite
-from zoo.benchmarks.launchers import Local, execute
+from zoo.benchmarks.launchers import Local, LocalProcess, execute
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
@@ -403,6 +403,20 @@ def test_a_worker_whose_time_is_over_asks_its_run_for_a_checkpoint(tmp_path):
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     assert execute(["-c", code], tmp_path / "log", tmp_path, {}) == 130
     signal.signal(signal.SIGALRM, before)
+
+
+def test_a_run_that_has_hardly_begun_is_interrupted_by_a_runner_in_the_background(tmp_path):
+    code = "import time; open('begun', 'w').close(); time.sleep(60)"  # before it listens to signals
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does with `zoo bench SUITE &`
+    try:
+        child = LocalProcess(["-c", code], tmp_path / "log", {}, tmp_path)
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        child.interrupt()
+        assert child.process.wait(timeout=30) != 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+        child.kill()
 
 
 def test_who_no_longer_reads_what_is_told_ends_nothing(suites, tmp_path):
