@@ -1,8 +1,10 @@
 """Pictures: learning curves, a row a task, by steps and by the time of training; performance profiles."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,62 +13,83 @@ from zoo.benchmarks.stats import profile
 from zoo.checkpoint import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from zoo.benchmarks.report import Group, Row
 
-COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf",
-    "#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666",
+COLOURS = (  # Kelly's of greatest contrast (Color Engineering 3, 1965), without white, and yellow that is dark enough
+    "#875692", "#f38400", "#0067a5", "#be0032", "#008856", "#e68fac", "#848482", "#a1caf1", "#c2a83e", "#222222",
+    "#604e97", "#f6a600", "#b3446c", "#8db600", "#882d17", "#f99379", "#654522", "#00a3a3", "#e25822", "#2b5d26",
 )  # fmt: skip
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-."}  # Plotly's name of each, and Matplotlib's
+PEER = re.compile(r" \([^()]+\)$")  # in the name of a method: `iql (CORL)`
 MANY = 20  # panels in one picture
+LONG = 18  # entries of a legend, one above the other, beside a panel
 BEST = 120.0  # the normalized score at which a profile ends, at least
+
+
+class Style(NamedTuple):
+    """A method's line."""
+
+    colour: str
+    dash: str
+
+
+def styles(methods: Iterable[str]) -> dict[str, Style]:
+    """A colour for each method; peers' runs of it have the same, in lines of another kind."""
+    own = {method: PEER.sub("", method) for method in methods}
+    found: dict[str, Style] = {}
+    for i, name in enumerate(sorted(set(own.values()))):
+        alike = [name, *sorted(method for method in own if own[method] == name != method)]
+        found |= {method: Style(COLOURS[i % len(COLOURS)], dash) for method, dash in zip(alike, cycle(DASHES))}
+    return found
 
 
 def save(figure: "Figure", path: Path) -> None:
     """As PNG and as SVG."""
     for kind in ("png", "svg"):
         with replacing(path.with_suffix(f".{kind}")) as file:
-            figure.savefig(file, format=kind, dpi=110)
+            figure.savefig(file, format=kind, dpi=110, bbox_inches="tight")
 
 
-def learning_curves(rows: "Sequence[Row]") -> "Figure":
+def learning_curves(rows: "Sequence[Row]", drawn: dict[str, Style]) -> "Figure":
     """The means over seeds, with the range of the runs."""
     tasks = list(dict.fromkeys(row.task for row in rows))[:MANY]
     figure, axes = _panels(len(tasks), 2)
-    colours = _colours({row.method for row in rows})
     for (by_steps, by_time), task in zip(axes, tasks, strict=True):
         for row in (row for row in rows if row.task == task):
             steps, values, seconds = curves(row)
+            colour, dash = drawn[row.method]
             for axis, x in ((by_steps, steps), (by_time, seconds / 60)):
                 marker = "." if len(x) < 20 else None
-                axis.plot(x, values.mean(0), color=colours[row.method], marker=marker, label=row.method)
-                axis.fill_between(x, values.min(0), values.max(0), color=colours[row.method], alpha=0.15, linewidth=0)
+                axis.plot(x, values.mean(0), DASHES[dash], color=colour, marker=marker, label=row.method)
+                axis.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
             by_steps.set(title=task, ylabel=MEASURES[row.measure])
         by_steps.set_xlabel("steps")
         by_steps.xaxis.set_major_formatter("{x:,.0f}")
         by_steps.locator_params(axis="x", nbins=5)
         by_time.set_xlabel("minutes of training")
-        by_time.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        _legend(by_time)
     return figure
 
 
-def profiles(groups: "Sequence[Group]") -> "Figure":
+def profiles(groups: "Sequence[Group]", drawn: dict[str, Style]) -> "Figure":
     """Of methods over their tasks, the share of runs above each score."""
     groups = groups[:MANY]
     figure, axes = _panels(max(len(groups), 1), 1)
-    colours = _colours({method for group in groups for method in group.scores})
     for (axis,), group in zip(axes, groups, strict=False):
         thresholds = profile_scores(group)
         for method, scores in group.scores.items():
-            axis.plot(thresholds, profile(scores, thresholds), color=colours[method], label=method)
+            colour, dash = drawn[method]
+            axis.plot(thresholds, profile(scores, thresholds), DASHES[dash], color=colour, label=method)
         count = len(group.tasks)
         axis.set(
             xlabel="normalized score",
             ylabel="share of runs above it",
             title=f"{count} tasks" if count > 1 else group.tasks[0],
         )
-        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        _legend(axis)
     return figure
 
 
@@ -78,12 +101,14 @@ def profile_scores(group: "Group") -> np.ndarray:
 def _panels(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.5 * columns, 3.2 * rows), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    figure = Figure(figsize=(5.0 * columns, 3.8 * rows))
+    return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw={"hspace": 0.35})
 
 
-def _colours(methods: set[str]) -> dict[str, str]:
-    return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(sorted(methods))}
+def _legend(axis: "Axes") -> None:
+    """To the right of a panel, which keeps its size: the picture becomes wider."""
+    columns = 1 + (len(axis.lines) - 1) // LONG
+    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, ncols=columns)
 
 
 def curves(row: "Row") -> tuple[np.ndarray, np.ndarray, np.ndarray]:

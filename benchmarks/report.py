@@ -194,7 +194,7 @@ def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[
         groups[tasks][method] = whole = matrix(by_task, tasks)
         if any(len(values) > len(whole) for values in by_task.values()):
             notes.append(
-                f"over tasks, {method} counts with {len(whole)} runs of each, as many as it has on all of them"
+                f"over tasks, {method} counts with {len(whole)} of the runs of each, as many as it has on all of them"
             )
     several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
     return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
@@ -248,8 +248,9 @@ def write(report: Report, folder: Path) -> None:
         for name, table in numbers.items():
             with replacing(folder / f"{name}.csv") as file:
                 file.write(as_csv(table).encode())
-        plots.save(plots.learning_curves(report.rows), folder / "curves")
-        plots.save(plots.profiles(report.groups), folder / "profiles")
+        drawn = plots.styles(row.method for row in report.rows)
+        plots.save(plots.learning_curves(report.rows, drawn), folder / "curves")
+        plots.save(plots.profiles(report.groups, drawn), folder / "profiles")
         text = markdown(report, folder)
         with replacing(folder / "report.md") as file:
             file.write(text.encode())

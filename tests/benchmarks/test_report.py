@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 
-from zoo.benchmarks import published
+from zoo.benchmarks import plots, published
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.records import read
 from zoo.benchmarks.report import build
@@ -452,6 +452,25 @@ def test_pictures_are_pictures(run, tmp_path):
     for name in ("curves", "profiles"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "</svg>" in (tmp_path / "report" / f"{name}.svg").read_text()
+
+
+def test_a_peers_run_is_drawn_in_the_colour_of_ours_with_another_line():
+    drawn = plots.styles(["iql", "iql (SB3)", "bc", "iql (CORL)", "bc, top_fraction=0.1 (CORL)"])
+    assert {drawn[f"iql{peer}"].colour for peer in ("", " (CORL)", " (SB3)")} == {drawn["iql"].colour}
+    assert [drawn[f"iql{peer}"].dash for peer in ("", " (CORL)", " (SB3)")] == ["solid", "dash", "dashdot"]
+    assert drawn["bc, top_fraction=0.1 (CORL)"].dash == "dash"
+    assert len({drawn[name].colour for name in ("iql", "bc", "bc, top_fraction=0.1 (CORL)")}) == 3
+
+
+def test_panels_keep_their_size_beside_a_long_legend(run, tmp_path):
+    for env in ("hopper", "halfcheetah"):
+        for part in range(1, 11):
+            run(f"{env}-{part}", f"algo=bc env={env} dataset=medium algo.top_fraction={part / 10}", [1.0, 2.0])
+    report = build(tmp_path)
+    drawn = plots.styles(row.method for row in report.rows)
+    for figure in (plots.learning_curves(report.rows, drawn), plots.profiles(report.groups, drawn)):
+        figure.draw_without_rendering()
+        assert all(axis.get_window_extent().width > 3 * figure.dpi for axis in figure.axes)
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
