@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zoo.benchmarks.report import Group, Report, Row
 
 TEMPLATE = Path(__file__).with_name("page.html")
+LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # of each run, where it has them
 
 
 def html(report: "Report", summary: str, folder: Path) -> str:
@@ -77,6 +78,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
             {
                 "name": str(run.dir.relative_to(report.folder)),
                 "href": Path(os.path.relpath(run.dir, folder)).as_posix(),
+                "files": [name for name in LINKED if (run.dir / name).exists()],
                 "seed": run.seed,
                 "command": run.command,
                 "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),

@@ -506,8 +506,11 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
     assert "pendulum, max_episode_steps=100</h2>" in whole
     assert "none</label>" in whole
     assert "max_episode_steps=100</label>" not in whole  # is no dataset
-    for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/config.yaml", "zoo run algo=iql env=hopper"):
+    for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/run.json", "zoo run algo=iql env=hopper"):
         assert text in whole
+    links = re.findall(r'<a href="(\.\./[^"]+)"', whole)
+    assert len(links) == 3 * 12  # run.json, metrics.csv and evaluations.csv: these have no config.yaml
+    assert all((page.parent / link).exists() for link in links)
     assert "minutes of training</text>" not in whole
     assert "&lt;/script&gt;&lt;!--&lt;script&gt;&lt;b&gt;{{plotly}}" in whole
     assert '<td class="number">0.040</td>' in whole
