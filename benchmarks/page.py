@@ -31,7 +31,7 @@ def html(report: "Report", summary: str, folder: Path) -> str:
         "summary": summary,
         "notes": report.notes,
         "rows": [row_data(row, report, folder) for row in report.rows],
-        "styles": {m: style._asdict() for m, style in plots.styles(row.method for row in report.rows).items()},
+        "styles": {method: style._asdict() for method, style in report.styles.items()},
         "profiles": [profile_data(group) for group in report.groups],
         "overall": [
             {key: "; ".join(value) if key == "tasks" else str(value) for key, value in row.items()}

@@ -1,7 +1,6 @@
 """Pictures: learning curves, a row a task, by steps and by the time of training; performance profiles."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +22,6 @@ COLOURS = (  # Kelly's of greatest contrast (Color Engineering 3, 1965), without
     "#604e97", "#f6a600", "#b3446c", "#8db600", "#882d17", "#f99379", "#654522", "#00a3a3", "#e25822", "#2b5d26",
 )  # fmt: skip
 DASHES = {"solid": "-", "dash": "--", "dashdot": "-."}  # Plotly's name of each, and Matplotlib's
-PEER = re.compile(r" \([^()]+\)$")  # in the name of a method: `iql (CORL)`
 MANY = 20  # panels in one picture
 LONG = 18  # entries of a legend, one above the other, beside a panel
 BEST = 120.0  # the normalized score at which a profile ends, at least
@@ -36,9 +34,12 @@ class Style(NamedTuple):
     dash: str
 
 
-def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """A colour for each method; peers' runs of it have the same, in lines of another kind."""
-    own = {method: PEER.sub("", method) for method in methods}
+def styles(own: Mapping[str, str]) -> dict[str, Style]:
+    """A colour for each method; peers' runs of it have the same, in lines of another kind.
+
+    Args:
+        own: what the zoo calls each method: `iql` for `iql (CORL)`.
+    """
     found: dict[str, Style] = {}
     for i, name in enumerate(sorted(set(own.values()))):
         alike = [name, *sorted(method for method in own if own[method] == name != method)]

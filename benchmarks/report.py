@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -97,6 +98,11 @@ class Report:
     groups: list[Group]
     overall: list[dict[str, Any]]
     improvements: list[dict[str, Any]]
+
+    @cached_property
+    def styles(self) -> dict[str, plots.Style]:
+        """Each method's line, in all pictures and on the page."""
+        return plots.styles({row.method: row.method.removesuffix(f" ({row.runs[0].peer})") for row in self.rows})
 
     @property
     def results(self) -> list[Result]:
@@ -248,9 +254,8 @@ def write(report: Report, folder: Path) -> None:
         for name, table in numbers.items():
             with replacing(folder / f"{name}.csv") as file:
                 file.write(as_csv(table).encode())
-        drawn = plots.styles(row.method for row in report.rows)
-        plots.save(plots.learning_curves(report.rows, drawn), folder / "curves")
-        plots.save(plots.profiles(report.groups, drawn), folder / "profiles")
+        plots.save(plots.learning_curves(report.rows, report.styles), folder / "curves")
+        plots.save(plots.profiles(report.groups, report.styles), folder / "profiles")
         text = markdown(report, folder)
         with replacing(folder / "report.md") as file:
             file.write(text.encode())

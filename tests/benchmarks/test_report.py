@@ -455,7 +455,8 @@ def test_pictures_are_pictures(run, tmp_path):
 
 
 def test_a_peers_run_is_drawn_in_the_colour_of_ours_with_another_line():
-    drawn = plots.styles(["iql", "iql (SB3)", "bc", "iql (CORL)", "bc, top_fraction=0.1 (CORL)"])
+    methods = ["iql", "iql (SB3)", "bc", "iql (CORL)", "bc, top_fraction=0.1 (CORL)"]
+    drawn = plots.styles({method: method.partition(" (")[0] for method in methods})
     assert {drawn[f"iql{peer}"].colour for peer in ("", " (CORL)", " (SB3)")} == {drawn["iql"].colour}
     assert [drawn[f"iql{peer}"].dash for peer in ("", " (CORL)", " (SB3)")] == ["solid", "dash", "dashdot"]
     assert drawn["bc, top_fraction=0.1 (CORL)"].dash == "dash"
@@ -467,8 +468,10 @@ def test_panels_keep_their_size_beside_a_long_legend(run, tmp_path):
         for part in range(1, 11):
             run(f"{env}-{part}", f"algo=bc env={env} dataset=medium algo.top_fraction={part / 10}", [1.0, 2.0])
     report = build(tmp_path)
-    drawn = plots.styles(row.method for row in report.rows)
-    for figure in (plots.learning_curves(report.rows, drawn), plots.profiles(report.groups, drawn)):
+    for figure in (
+        plots.learning_curves(report.rows, report.styles),
+        plots.profiles(report.groups, report.styles),
+    ):
         figure.draw_without_rendering()
         assert all(axis.get_window_extent().width > 3 * figure.dpi for axis in figure.axes)
 
