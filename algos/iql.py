@@ -8,10 +8,10 @@ value; the policy is the dataset's actions, cloned with weights that grow expone
     critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                        (Eq. 6)
     actor    L_pi = E[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]                          (Eq. 7)
 
-Deviations: two critics whose minimum stands for Q', weights clipped at 100, and a cosine decay of the actor's learning
-rate are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations. All three losses are taken
-before any network moves, which is what CORL's order of updates amounts to; in the authors' code actor and critics see
-the value just updated.
+Deviations: two critics whose minimum stands for Q' and weights clipped at 100 are in the authors' code (github
+ikostrikov/implicit_q_learning), not in the equations; so is the learning rate of the actor, which falls by a cosine
+offline and is constant in a run that goes on online. All three losses are taken before any network moves, which is what
+CORL's order of updates amounts to; in the authors' code actor and critics see the value just updated.
 """
 
 import copy
@@ -43,7 +43,7 @@ class Config:
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
-    actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
+    actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine, unless there are online_steps
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
@@ -61,7 +61,7 @@ class Config:
 
 
 class IQL(Agent):
-    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, decay_steps: int | None = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
@@ -130,7 +130,7 @@ class IQL(Agent):
 
 def train(run: Run, config: Config) -> IQL:
     data = run.dataset()
-    agent = IQL(data.spec, config, decay_steps=run.config.steps + run.config.online_steps)
+    agent = IQL(data.spec, config, decay_steps=None if run.config.online_steps else run.config.steps)
     if config.normalize_reward:
         data.normalize_reward()
     if config.normalize_obs:

@@ -2,15 +2,18 @@
 
     git clone https://github.com/corl-team/CORL
     python benchmarks/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --steps 50000 --out corl.csv
+    python benchmarks/corl.py iql CORL/algorithms/finetune --data hopper-medium.hdf5 --steps 20000 --online-steps 20000
     python benchmarks/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --agree 300 --after 15000
 
 riql is not CORL's but its authors', of CORL's making: git clone https://github.com/YangRui2015/RIQL
 
 The first runs CORL's networks, buffer and update as they stand, with its script's default settings, under the zoo's
-evaluation protocol. The second compares what a run is made of: the data, how batches are drawn, the distribution of the
-initial weights, and the losses from the same weights on the same batches and with the same random numbers. Only what
-surrounds CORL's classes is replaced: the file is read with h5py, and the imports that its training scripts need (d4rl,
-gym, pyrallis, wandb) are stood in for. Writes the columns of a run's `evaluations.csv` that a curve needs.
+evaluation protocol. The second goes on in the environment, as the loops of its finetune scripts do: act, store the
+transition beside the dataset, one update on a batch of both. The third compares what a run is made of: the data, how
+batches are drawn, the distribution of the initial weights, and the losses from the same weights on the same batches and
+with the same random numbers. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the
+imports that its training scripts need (d4rl, gym, pyrallis, wandb) are stood in for. Writes the columns of a run's
+`evaluations.csv` that a curve needs.
 """
 
 import argparse
@@ -38,10 +41,11 @@ from zoo.algos import awac, bc, cql, edac, iql, riql, td3_bc
 from zoo.buffers import Batch
 from zoo.compose import compose
 from zoo.datasets import Dataset
-from zoo.envs import Spec, make, time_limit
+from zoo.envs import EnvConfig, Spec, make, time_limit
 from zoo.evaluation import evaluate
 from zoo.nn import Normalizer
 from zoo.optim import Adam
+from zoo.rollout import Rollout
 
 EVAL_EPISODES = 10
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminals")
@@ -76,6 +80,7 @@ class Peer:
         arguments: the number of an update -> what ours takes beside the batch.
         hold: stops what CORL's learns and ours has not, for a comparison.
         draws: a seed -> contexts in which CORL's and our update draw the same random numbers.
+        explore: the trainer and normalized observations -> the actions that it takes online.
     """
 
     file: str
@@ -89,6 +94,7 @@ class Peer:
     arguments: Callable[[int], tuple[Any, ...]] = lambda _: ()
     hold: Callable[[Any], None] = lambda _: None
     draws: Callable[[int], tuple[AbstractContextManager[None], AbstractContextManager[None]]] = same_seed
+    explore: Callable[[Any, Tensor], Tensor] | None = None
 
 
 def adam(network: nn.Module, lr: float = 3e-4) -> torch.optim.Optimizer:
@@ -279,7 +285,7 @@ PEERS = {
     "iql": Peer(
         "iql.py", build_iql, "train", lambda t, obs: t.actor(obs).mean,
         lambda spec, steps: iql.IQL(spec, iql.Config(), steps), iql_pairs,
-        iql_losses,
+        iql_losses, explore=lambda t, obs: t.actor(obs).sample(),
     ),
     "riql": Peer(
         "RIQL.py", build_riql, "unmarked", lambda t, obs: t.actor(obs),
@@ -297,7 +303,7 @@ PEERS = {
     "awac": Peer(
         "awac.py", build_awac, "update", lambda t, obs: t._actor._get_policy(obs).mean,
         lambda spec, _: awac.AWAC(spec, awac.Config()), awac_pairs,
-        as_logged,
+        as_logged, explore=lambda t, obs: t._actor(obs)[0],
     ),
     "edac": Peer(
         "edac.py", build_edac, "update", lambda t, obs: t.actor(obs, deterministic=True)[0],
@@ -307,7 +313,7 @@ PEERS = {
     "cql": Peer(
         "cql.py", build_cql, "train", lambda t, obs: t.actor(obs, deterministic=True)[0],
         lambda spec, _: cql.CQL(spec, cql.Config()), cql_pairs, cql_losses, draws=cql_draws,
-        hold=hold_scale,
+        hold=hold_scale, explore=lambda t, obs: t.actor(obs)[0],
     ),
 }  # fmt: skip
 
@@ -348,6 +354,21 @@ class Policy(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.play((obs - self.mean) / self.std).clamp(-1, 1)
+
+
+@torch.no_grad()
+def collector(
+    peer: Peer, theirs: Any, buffer: Any, env: EnvConfig, mean: np.ndarray, std: np.ndarray, seed: int
+) -> Iterator[None]:
+    """Acts and stores one transition at each pass, as the loops of CORL's finetune scripts do."""
+    assert peer.explore is not None
+    envs = Rollout(make(env, 1), seed, torch.device("cpu"), lambda *_: None)
+    while True:
+        obs = (envs.obs.numpy() - mean) / std
+        _, action, reward, next_obs, terminated, _ = envs.step(peer.explore(theirs, torch.from_numpy(obs)).clamp(-1, 1))
+        next_obs = (next_obs.numpy() - mean) / std
+        buffer.add_transition(obs[0], action[0].numpy(), float(reward), next_obs[0], bool(terminated))
+        yield
 
 
 def print_data(data: Dataset, buffer: Any) -> None:
@@ -433,6 +454,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="learn from so many transitions, the first ones of the file")
     parser.add_argument("--env", default="hopper")
     parser.add_argument("--steps", type=int, default=50_000)
+    parser.add_argument("--online-steps", type=int, default=0, help="environment steps after them, an update each")
     parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("corl.csv"))
@@ -443,6 +465,8 @@ def main() -> None:
         parser.error("--agree compares on the whole file: leave out --rows")
     torch.set_num_threads(1)
     peer = PEERS[args.algo]
+    if args.online_steps and peer.explore is None:
+        parser.error(f"--online-steps: {args.algo} does not go on online here")
     corl = load_corl(args.corl / peer.file)
     env = compose([f"algo={args.algo}", f"env={args.env}"])[0].env
     envs = make(env, EVAL_EPISODES)
@@ -455,7 +479,8 @@ def main() -> None:
         mean, std = corl.compute_mean_std(data["observations"], eps=1e-3)
         for name in ("observations", "next_observations"):
             data[name] = corl.normalize_states(data[name], mean, std)
-    buffer = corl.ReplayBuffer(spec.obs_dim, spec.action_dim, len(data["rewards"]), device="cpu")
+    size = len(data["rewards"]) + args.online_steps
+    buffer = corl.ReplayBuffer(spec.obs_dim, spec.action_dim, size, device="cpu")
     buffer.load_d4rl_dataset(data)
 
     np.random.seed(args.seed)
@@ -475,10 +500,13 @@ def main() -> None:
         return
     theirs = peer.build(corl, spec, args.steps)
     agent = Policy(lambda obs: peer.act(theirs, obs), spec, mean, std)
+    collect = collector(peer, theirs, buffer, env, mean, std, args.seed)
     with args.out.open("w") as file:
         rows = csv.writer(file)
         rows.writerow(["step", "return_mean", "return_std", "score", "returns"])
-        for step in range(1, args.steps + 1):
+        for step in range(1, args.steps + args.online_steps + 1):
+            if step > args.steps:
+                next(collect)
             getattr(theirs, peer.update)(buffer.sample(256))
             if step % args.eval_every == 0:
                 returns = evaluate(agent, envs, args.seed).returns

@@ -53,6 +53,12 @@ def mixed(one: Batch, other: Batch) -> Batch:
     return Batch(*(torch.cat(fields) for fields in zip(one, other, strict=True)))
 
 
+def either(first: Tensor, one: Batch, other: Batch) -> Batch:
+    """Of two batches of one size, each transition of `one` where `first` `[B]` is set, else of `other`."""
+    pairs = zip(one, other, strict=True)
+    return Batch(*(torch.where(first.view(-1, *[1] * (x.ndim - 1)), x, y) for x, y in pairs))
+
+
 class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
 

@@ -235,6 +235,15 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
         raise UsageError(f"online_steps={config.online_steps}: {name} cannot go on online. Those that can: {able}")
+    if config.online_starts and config.online_starts >= config.online_steps:
+        raise UsageError(
+            f"online_starts={config.online_starts}: {name} would never learn online. Give more than that of "
+            f"online_steps, which is {config.online_steps}."
+        )
+    if config.online_fraction is not None and not config.online_steps:
+        raise UsageError(
+            f"online_fraction={config.online_fraction} needs a run that goes on online. Add: online_steps=N"
+        )
     if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:
         raise UsageError(
             f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"

@@ -20,6 +20,8 @@ class RunConfig:
     preset: str | None = None  # settings for this task from configs/presets: paper; what is given counts more
     steps: int = 1_000_000  # gradient updates offline, environment steps online
     online_steps: int = 0  # of offline algorithms that can: environment steps after the updates, an update each
+    online_starts: int = 0  # online steps before the first update among them
+    online_fraction: float | None = None  # collected share of an online batch, such as 0.5; null: as of all transitions
     seed: int = 0  # decides parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
@@ -39,8 +41,11 @@ class RunConfig:
         for name in ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.online_steps < 0:
-            raise ValueError(f"online_steps={self.online_steps} must be 0 or more")
+        for name in ("online_steps", "online_starts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.online_fraction is not None and not 0 <= self.online_fraction <= 1:
+            raise ValueError(f"online_fraction={self.online_fraction} must lie between 0 and 1")
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
                 f"matmul_precision={self.matmul_precision} does not exist; there are highest, high, medium"

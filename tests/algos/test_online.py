@@ -10,7 +10,7 @@ import torch
 import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
-from zoo.buffers import Batch, mixed
+from zoo.buffers import Batch, either, mixed
 from zoo.registry import algorithms
 from zoo.rollout import Rollout
 
@@ -46,18 +46,76 @@ def batches(monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("algo", ABLE)
-def test_half_of_every_online_batch_is_of_the_dataset(algo, pendulum_file, tmp_path, batches):
-    seen = batches(algo)
-    run = zoo.train(
-        algo, env="pendulum", dataset=pendulum_file, steps=20, online_steps=30, eval_every=10,
-        run_dir=tmp_path / "run", **SMALL,
+def test_either_batch_gives_whole_transitions():
+    first = torch.tensor([True, False, False, True])
+    for field in either(first, batch(1.0, 4), batch(0.0, 4)):
+        assert field.flatten().tolist() == first.tolist()
+
+
+@pytest.fixture
+def own_reward(monkeypatch):
+    """Marks what is collected by a reward that no dataset has."""
+    step = Rollout.step
+    monkeypatch.setattr(Rollout, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + 0 * t.reward))
+
+
+def own(batch: Batch) -> int:
+    return int((batch.reward > 1e5).sum())
+
+
+def go_online(algo: str, dataset, run_dir, **settings):
+    return zoo.train(
+        algo, env="pendulum", dataset=dataset, steps=20, eval_every=10_000, run_dir=run_dir,
+        **SMALL | {"algo_config": SMALL["algo_config"] | {"normalize_reward": False}}, **settings,
     )  # fmt: skip
-    assert [step for step, _ in run.evaluations] == [10, 20, 30, 40, 50]
-    assert [len(batch.index) for batch in seen] == [32] * 50
-    for step, batch in enumerate(seen[20:]):
-        assert batch.index[16:].max() <= step  # what was collected so far
-    assert max(int(batch.index[:16].max()) for batch in seen[20:]) > 30
+
+
+@pytest.mark.parametrize("algo", ABLE)
+def test_online_batches_are_drawn_uniformly_from_dataset_and_own_transitions(
+    algo, pendulum_file, tmp_path, batches, own_reward
+):
+    seen = batches(algo)
+    go_online(algo, pendulum_file, tmp_path / "run", online_steps=600)
+    with h5py.File(pendulum_file) as file:
+        size = len(file["rewards"])
+    assert [len(batch.index) for batch in seen] == [32] * 620
+    shares = [(step + 1) / (step + 1 + size) for step in range(600)]
+    found = sum(map(own, seen[20:]))
+    spread = sum(32 * share * (1 - share) for share in shares) ** 0.5
+    assert abs(found - 32 * sum(shares)) < 4 * spread
+    assert sum(map(own, seen[20:30])) < 8  # not a quarter of a dozen batches: there are but ten such transitions
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.5, 16), (1.0, 32)])
+def test_online_fraction_of_every_online_batch_is_of_own_transitions(
+    fraction, count, pendulum_file, tmp_path, batches, own_reward
+):
+    seen = batches("awac")
+    go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_fraction=fraction)
+    assert [own(batch) for batch in seen] == [0] * 20 + [count] * 30
+
+
+def test_online_starts_collects_before_the_first_online_update(pendulum_file, tmp_path, batches, own_reward):
+    seen = batches("awac")
+    go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_fraction=1.0, online_starts=25)
+    assert len(seen) == 20 + 5
+    assert len(set(seen[20].index.tolist())) > 10  # of 26 transitions
+
+
+def test_iql_learns_online_at_the_learning_rate_it_began_with(pendulum_file, tmp_path):
+    """As in the authors' finetune configuration, whose `opt_decay_schedule` is None."""
+    run = go_online("iql", pendulum_file, tmp_path / "run", online_steps=5)
+    assert run._agent.actor_optimizer.decay_steps is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["awac", "iql"])
+def test_going_online_keeps_what_was_learned_offline(algo, tmp_path):
+    run = zoo.train(
+        algo, env="hopper", steps=3_000, online_steps=200, eval_every=50, logger="none", run_dir=tmp_path / "run",
+    )  # fmt: skip
+    returns = {step: episodes.returns.mean() for step, episodes in run.evaluations}
+    assert min(returns[step] for step in (3_050, 3_100, 3_150, 3_200)) > 0.5 * returns[3_000]
 
 
 def test_fewer_online_steps_than_environments_are_taken(pendulum_file, tmp_path):
@@ -82,7 +140,7 @@ def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_
     seen, steps, step = batches("iql"), [], Rollout.step
     monkeypatch.setattr(Rollout, "step", lambda envs, action: (steps.append(step(envs, action)), steps[-1])[1])
     zoo.train(
-        "iql", env="pendulum", dataset=pendulum_file, steps=1, online_steps=250, eval_every=500,
+        "iql", env="pendulum", dataset=pendulum_file, steps=1, online_steps=250, online_fraction=0.5, eval_every=500,
         run_dir=tmp_path / "run",
         **SMALL | {"algo_config": SMALL["algo_config"] | {"normalize_obs": True, "normalize_reward": True}},
     )  # fmt: skip
