@@ -81,6 +81,15 @@ REFUSED = {
     "online steps of what has none": (
         ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, iql"],
     ),
+    "no online step to learn from": (
+        ["algo=iql", "env=pendulum", "online_steps=9", "online_starts=9"], ["online_starts=9", "never learn online"],
+    ),
+    "a share of online batches offline": (
+        ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],
+    ),
+    "a share of more than all": (
+        ["algo=iql", "env=pendulum", "online_steps=9", "online_fraction=2"], ["online_fraction=2.0", "between 0 and 1"],
+    ),
     "steps that end before it learns": (
         ["algo=sac", "env=pendulum", "steps=50"], ["steps=50: sac begins to learn after algo.learning_starts="],
     ),
