@@ -108,14 +108,17 @@ def test_iql_learns_online_at_the_learning_rate_it_began_with(pendulum_file, tmp
     assert run._agent.actor_optimizer.decay_steps is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algo", ["awac", "iql"])
-def test_going_online_keeps_what_was_learned_offline(algo, tmp_path):
-    run = zoo.train(
-        algo, env="hopper", steps=3_000, online_steps=200, eval_every=50, logger="none", run_dir=tmp_path / "run",
-    )  # fmt: skip
-    returns = {step: episodes.returns.mean() for step, episodes in run.evaluations}
-    assert min(returns[step] for step in (3_050, 3_100, 3_150, 3_200)) > 0.5 * returns[3_000]
+def test_awac_still_balances_after_its_first_online_updates(balancing_file, tmp_path):
+    """With half of every batch from its first few transitions it returned 7 here, of 1,000 before."""
+    returns = []
+    for seed in (0, 1):
+        run = zoo.train(
+            "awac", env="inverted_pendulum", dataset=balancing_file, steps=300, online_steps=200, eval_every=50,
+            eval_episodes=5, seed=seed, logger="none", run_dir=tmp_path / str(seed),
+            algo_config={"hidden": [64, 64]},
+        )  # fmt: skip
+        returns += [episodes.returns.mean() for step, episodes in run.evaluations if step > 300]
+    assert np.mean(returns) > 500
 
 
 def test_fewer_online_steps_than_environments_are_taken(pendulum_file, tmp_path):
