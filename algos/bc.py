@@ -61,8 +61,9 @@ class BC(Agent):
 
 
 def train(run: Run, config: Config) -> BC:
-    data = run.dataset(by_episode=config.top_fraction < 1)
-    data.top_episodes(config.top_fraction)
+    data = run.dataset()
+    if config.top_fraction < 1:
+        data.top_episodes(config.top_fraction)
     agent = BC(data.spec, config)
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)

@@ -174,7 +174,7 @@ class DT(Agent):
 
 
 def train(run: Run, config: Config) -> DT:
-    data = run.dataset(by_episode=True)
+    data = run.dataset()
     agent = DT(data.spec, config)
     data.normalize_obs(agent.normalizer)
     run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))

@@ -9,9 +9,9 @@ the data. Critics whose gradients with respect to the action are kept apart disa
     actor    L_pi = E[alpha log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)
     alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
-Temperature, actor and critics move in this order, each from the values just updated, as in the authors' code (github
-snu-mllab/EDAC). Deviations: mean and log standard deviation are two halves of one layer, not two; log pi is exact,
-where the authors' has 1e-6 in its logarithm.
+Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order, each from
+the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log standard
+deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm.
 """
 
 import copy

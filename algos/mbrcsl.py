@@ -140,7 +140,7 @@ class MBRCSL(Agent):
 
 
 def train(run: Run, config: Config) -> MBRCSL:
-    data = run.dataset(by_episode=True)
+    data = run.dataset()
     behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)
     env = run.config.env

@@ -89,7 +89,7 @@ class RCSL(Agent):
 
 
 def train(run: Run, config: Config) -> RCSL:
-    data = run.dataset(by_episode=True)
+    data = run.dataset()
     agent = RCSL(data.spec, config)
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)

@@ -18,6 +18,7 @@ one evaluation or more.
 """
 
 import copy
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -165,8 +166,15 @@ def train(run: Run, config: Config) -> RIQL:
         weights = data.sampler.weights
         agent.normalizer.fit(torch.cat([data.obs, data.next_obs]), None if weights is None else weights.repeat(2))
         data.map_obs(agent.normalizer)
+    low, high = data.value_bounds(config.discount)
     if config.value_head != "mse":
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+        run.report(agent.head.hold(low, high))
+    if -math.inf < low < config.target_bounds[0] or config.target_bounds[1] < high < math.inf:
+        run.report(
+            f"the data's discounted returns go from {low:.4g} to {high:.4g}, and targets are clipped to "
+            f"{config.target_bounds}, as in the authors' code. To keep them all: "
+            f"algo.target_bounds=[{math.floor(low)},{math.ceil(high)}]"
+        )
     run.track(agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

@@ -415,7 +415,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     """What was checked and found right. Raises RunError at the first thing that is wrong."""
     import numpy as np
 
-    from zoo.datasets import check_fits, cut_at_breaks, read, read_episodes, readable
+    from zoo.datasets import check_fits, cut_at_breaks, out_of_bounds, read, read_episodes, readable
 
     arrays, spec = read(source, _step_limit(env)), _spec(env)
     check_fits(arrays, spec, source.name, env)
@@ -439,11 +439,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
             found_print = arrays.fingerprint()
             wrong = f"its fingerprint is {found_print}, not {metadata['fingerprint']} as when it was made"
             check(found_print == metadata["fingerprint"], wrong, f"fingerprint {found_print}, as when it was made")
-    if spec.num_actions is None:
-        low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        outside = ((arrays.action < low) | (arrays.action > high)).any(-1)
-    else:
-        outside = (arrays.action < 0) | (arrays.action >= spec.num_actions)
+    outside = out_of_bounds(arrays.action, spec)
     check(not outside.any(), f"{int(outside.sum()):,} actions outside the bounds of {env.id}", "actions within bounds")
     _, breaks = cut_at_breaks(arrays)
     check(breaks == 0, f"{breaks:,} steps whose successor is not the next one", "each step's successor is the next one")

@@ -32,6 +32,7 @@ from zoo.samplers import SamplerConfig, make_sampler, top_weights
 
 MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
 FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
+ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for want of digits
 COMPRESS_ABOVE = 256  # bytes; below, an HDF5 filter takes more room than it saves
 
 
@@ -136,6 +137,8 @@ def read_episodes(path: Path) -> Arrays:
                 np.zeros(total, bool),
                 np.zeros(total, bool),
             )
+        for name, field in {"observations": observations, "actions": actions, "rewards": rewards}.items():
+            _real(np.asarray(field), name)
         end = start + len(rewards)
         if not start < end <= total or len(observations) != len(rewards) + 1 or len(actions) != len(rewards):
             raise ValueError("its episodes are not as long as its metadata says")
@@ -302,12 +305,13 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
             )
-        obs = file["observations"][()].astype(np.float32, copy=False)
-        action = file["actions"][()]
-        reward = file["rewards"][()].astype(np.float32, copy=False).reshape(-1)
-        terminated = file["terminals"][()].astype(bool).reshape(-1)
-        next_obs = file["next_observations"][()].astype(np.float32, copy=False) if "next_observations" in file else None
-        truncated = file["timeouts"][()].astype(bool).reshape(-1) if "timeouts" in file else None
+        fields = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
+        columns = {name: _real(file[name][()], name) for name in fields if name in file}
+    obs, action = columns["observations"].astype(np.float32, copy=False), columns["actions"]
+    reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
+    terminated = columns["terminals"].astype(bool).reshape(-1)
+    next_obs = columns["next_observations"].astype(np.float32, copy=False) if "next_observations" in columns else None
+    truncated = columns["timeouts"].astype(bool).reshape(-1) if "timeouts" in columns else None
     size = len(reward)
     for name, array in {
         "observations": obs,
@@ -333,6 +337,13 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
         raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")
     truncated = np.append(truncated[1:], False) & ~terminated  # the step before the one left out now ends the episode
     return Arrays(*(field[keep] for field in (obs, action, reward, next_obs, terminated, truncated)))
+
+
+def _real(array: np.ndarray, name: str) -> np.ndarray:
+    """The array itself. Raises ValueError unless it holds real numbers or booleans: others would be cut short."""
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"its {name} are of type {array.dtype}, not real numbers")
+    return array
 
 
 def _infer_timeouts(
@@ -361,20 +372,21 @@ def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
     return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
 
 
-def check_episodes(arrays: Arrays, name: str, env: EnvConfig, limit: int | None) -> None:
-    """Raises UsageError where a dataset does not say where its episodes end, for what learns from whole ones."""
+def missing_ends(arrays: Arrays, name: str, env: EnvConfig, limit: int | None) -> str:
+    """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
     _, breaks = cut_at_breaks(arrays)
     longest = int(arrays.episode_lengths.max())
     if breaks:
-        raise UsageError(
+        return (
             f"dataset={name} does not say where its episodes end: {breaks} times a successor is not the next row. "
             f"Import it, which ends them there: zoo data import FILE {env.name}/NAME"
         )
     if limit and longest > limit:
-        raise UsageError(
+        return (
             f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "
             f"after {limit:,}. Give the file timeouts."
         )
+    return ""
 
 
 def _breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
@@ -403,20 +415,52 @@ class Dataset:
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
         reward_scale: what the rewards have been multiplied by.
-        episode_starts, episode_lengths, episode_returns: `[E]` tensors; the returns are undiscounted, of the rewards as
-            they are stored.
         spec: shapes and bounds of the environment the data is for.
+
+    Args:
+        arrays: the transitions.
+        missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
+            UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
     """
 
-    def __init__(self, arrays: Arrays, spec: Spec, device: torch.device, sampler: SamplerConfig | None = None) -> None:
+    def __init__(
+        self, arrays: Arrays, spec: Spec, device: torch.device, sampler: SamplerConfig | None = None,
+        missing_ends: str = "",
+    ) -> None:  # fmt: skip
         self.spec, self.device, self.reward_scale = spec, device, 1.0
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
             torch.from_numpy(field).to(device) for field in arrays
         )
-        self.episode_starts = torch.from_numpy(arrays.episode_starts).to(device)
-        self.episode_lengths = torch.from_numpy(arrays.episode_lengths).to(device)
-        self.episode_returns = torch.from_numpy(arrays.episode_returns).to(device)
+        episodes = (arrays.episode_starts, arrays.episode_lengths, arrays.episode_returns)
+        self._episodes = tuple(torch.from_numpy(column).to(device) for column in episodes)
+        self._missing_ends = missing_ends
         self.use(sampler or SamplerConfig())
+
+    @property
+    def episodes(self) -> tuple[Tensor, ...]:
+        """First transition, length and undiscounted return, of the rewards as they are stored, of each: `[E]` each.
+
+        Raises:
+            UsageError: the data does not say where its episodes end.
+        """
+        if self._missing_ends:
+            raise UsageError(self._missing_ends)
+        return self._episodes
+
+    @property
+    def episode_starts(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[0]
+
+    @property
+    def episode_lengths(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[1]
+
+    @property
+    def episode_returns(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[2]
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -489,7 +533,9 @@ class Dataset:
 
     def next_action(self) -> tuple[Tensor, Tensor]:
         """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
-        return self.action.roll(-1, 0), ~(self.terminated | self.truncated)
+        last = self.episode_starts + self.episode_lengths - 1
+        follows = torch.ones_like(self.terminated).index_fill(0, last, False)
+        return self.action.roll(-1, 0), follows
 
     def top_episodes(self, fraction: float) -> None:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
@@ -497,8 +543,8 @@ class Dataset:
         keep = best.repeat_interleave(self.episode_lengths)
         for field in Arrays._fields:
             setattr(self, field, getattr(self, field)[keep])
-        self.episode_lengths, self.episode_returns = self.episode_lengths[best], self.episode_returns[best]
-        self.episode_starts = self.episode_lengths.cumsum(0) - self.episode_lengths
+        lengths = self.episode_lengths[best]
+        self._episodes = (lengths.cumsum(0) - lengths, lengths, self.episode_returns[best])
         self.use(self.sampler_config)
 
 
@@ -513,7 +559,11 @@ def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arra
     for share, part_name in parse_mixture(name):
         source = resolve(env, part_name)
         arrays = read(source, max_episode_steps)
-        parts.append(arrays.head(share * len(arrays.reward)) if share < 1 else arrays)
+        if share < 1:
+            if missing := missing_ends(arrays, part_name, env, max_episode_steps):
+                raise UsageError(missing)
+            arrays = arrays.head(share * len(arrays.reward))
+        parts.append(arrays)
         sources.append(source)
     shapes = {(part.obs.shape[1:], part.action.shape[1:]) for part in parts}
     if len(shapes) > 1:
@@ -522,7 +572,7 @@ def load(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arra
 
 
 def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
-    """Raises UsageError unless the data has the environment's shapes."""
+    """Raises UsageError unless the data has the environment's shapes and, where they are discrete, its actions."""
     expected = (spec.obs_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
     if found != expected:
@@ -530,3 +580,18 @@ def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
             f"dataset={name} has observations {found[0]} and actions {found[1]}; {env.name} ({env.id}) has "
             f"{expected[0]} and {expected[1]}. Take a dataset of this env (zoo data list), or the env of this dataset."
         )
+    if spec.num_actions is not None and (outside := out_of_bounds(arrays.action, spec)).any():
+        raise UsageError(
+            f"dataset={name} has actions from {arrays.action.min()} to {arrays.action.max()}; those of {env.name} "
+            f"({env.id}) go from 0 to {spec.num_actions - 1}. {int(outside.sum()):,} transitions have others."
+        )
+
+
+def out_of_bounds(action: np.ndarray, spec: Spec) -> np.ndarray:
+    """Which of the actions, `[N, A]` or `[N]`, the environment does not have: `[N]`; rounding does not count."""
+    if spec.num_actions is not None:
+        outside: np.ndarray = (action < 0) | (action >= spec.num_actions)
+        return outside
+    low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+    tolerance = ROUNDING * (high - low)
+    return ((action < low - tolerance) | (action > high + tolerance)).any(-1)

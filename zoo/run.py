@@ -23,7 +23,6 @@ from zoo.evaluation import Episodes, evaluate, seeds
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
 from zoo.rollout import Rollout
-from zoo.samplers import SamplerConfig
 
 
 class Stateful(Protocol):
@@ -105,18 +104,18 @@ class Run:
         """Steps after which an episode that is played is truncated, if any; those of the data may be others."""
         return self.config.env.max_episode_steps or time_limit(self.config.env.id)
 
-    def dataset(self, by_episode: bool = False) -> Dataset:
-        """The dataset of the run, checked against its environment, on the run's device.
-
-        Args:
-            by_episode: what is learned depends on where its episodes end, as returns do.
-        """
+    def dataset(self) -> Dataset:
+        """The dataset of the run, checked against its environment, on the run's device."""
         name, env = self.config.dataset, self.config.env
         limit = time_limit(env.id)
         arrays, sources = datasets.load(env, name, limit)
         datasets.check_fits(arrays, self.spec, name, env)
-        if by_episode or self.config.sampler.name != SamplerConfig.name:
-            datasets.check_episodes(arrays, name, env, limit)
+        missing_ends = datasets.missing_ends(arrays, name, env, limit)
+        if outside := int(datasets.out_of_bounds(arrays.action, self.spec).sum()):
+            self.report(
+                f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
+                f"size up to {np.abs(arrays.action).max():.4g}; they are learned from as they are"
+            )
         described = {
             "name": name,
             "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],
@@ -130,11 +129,11 @@ class Run:
             )
         corruption = self.config.corruption
         if corruption.name != CorruptionConfig.name:
-            arrays, changed = corrupt(arrays, corruption, self.config.seed)
+            arrays, changed = corrupt(arrays, corruption, self.config.seed, self.device)
             described["corrupted"] = changed
         self.record["dataset"] = described
         self.save_record()
-        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler)
+        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler, missing_ends)
         return self._dataset
 
     def track(self, tracked: Tracked) -> Tracked:

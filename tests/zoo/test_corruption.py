@@ -117,6 +117,32 @@ def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, 
     assert np.array_equal(getattr(again, FIELDS[part]), getattr(dirty, FIELDS[part]))
 
 
+def test_a_run_has_its_adversary_on_its_own_device(critic, hopper_file, tmp_path, monkeypatch):
+    asked = []
+
+    def spy(arrays, config, seed, device):
+        asked.append(device)
+        return corrupt(arrays, config, seed, device)
+
+    monkeypatch.setattr("zoo.run.corrupt", spy)
+    run = zoo.train(
+        "td3_bc", env="hopper", dataset=str(hopper_file), steps=1, eval_episodes=1, logger="none",
+        run_dir=tmp_path / "run", corruption="adversarial-action", **{"corruption.critic": str(critic)},
+        algo_config={"hidden": [16]},
+    )  # fmt: skip
+    assert asked == [run.device]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
+def test_an_adversary_finds_on_a_gpu_what_it_finds_on_the_cpu(critic, clean):
+    config = CorruptionConfig("adversarial-action", rate=0.5, critic=str(critic))
+    on_cpu, _ = corrupt(clean, config, 0, torch.device("cpu"))
+    shutil.rmtree(critic / "adversarial")
+    on_gpu, _ = corrupt(clean, config, 0, torch.device("cuda"))
+    assert (np.abs(on_gpu.action - on_cpu.action) < 0.05).mean() > 0.99
+
+
 def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, clean):
     def found(name: str, seed: int = 0) -> list[np.ndarray]:
         return list(corrupt(clean, CorruptionConfig(name, critic=str(critic)), seed)[0])

@@ -1,0 +1,114 @@
+"""Data that would be learned from wrongly: refused, or its fault reported, in one line."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from zoo.datasets import Arrays, Dataset, missing_ends
+from zoo.envs import EnvConfig, Spec
+from zoo.errors import UsageError
+
+from .conftest import D4RL_NAMES, episodes, write_d4rl
+
+SPEC = Spec((3,), (-2.0,), (2.0,))
+QUICK = ("steps=4", "eval_every=4", "eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.batch_size=8")
+
+
+def unmarked() -> Arrays:
+    """Four episodes, of which the file says of one only that it ends."""
+    arrays = episodes([40, 30, 50, 20], [False] * 4)
+    return arrays._replace(truncated=np.arange(140) == 139)
+
+
+NEEDS_ENDS = {
+    "normalize_reward": lambda data: data.normalize_reward(),
+    "value_bounds": lambda data: data.value_bounds(0.99),
+    "return_to_go": lambda data: data.return_to_go(),
+    "timesteps": lambda data: data.timesteps(),
+    "next_action": lambda data: data.next_action(),
+    "top_episodes": lambda data: data.top_episodes(0.5),
+    "episode_returns": lambda data: data.episode_returns,
+}
+
+
+@pytest.mark.parametrize("use", NEEDS_ENDS.values(), ids=list(NEEDS_ENDS))
+def test_nothing_that_depends_on_where_episodes_end_takes_data_that_does_not_say(use):
+    arrays = unmarked()
+    missing = missing_ends(arrays, "mine", EnvConfig("Pendulum-v1", "pendulum"), 200)
+    assert "3 times a successor is not the next row" in missing
+    data = Dataset(arrays, SPEC, torch.device("cpu"), missing_ends=missing)
+    with pytest.raises(UsageError, match="zoo data import FILE pendulum/NAME"):
+        use(data)
+    use(Dataset(episodes([40, 30], [False, True]), SPEC, torch.device("cpu")))
+    assert len(data.sample(16).index) == 16  # single transitions are right all the same
+
+
+WITH_ENDS = {
+    "rebrac": ("algo=rebrac",),
+    "reward normalization": ("algo=td3_bc", "algo.normalize_reward=true"),
+    "a support from the data": ("algo=cql", "algo.value_head=hl_gauss", "algo.num_actions=2"),
+    "the best episodes": ("algo=bc", "algo.top_fraction=0.5"),
+    "rcsl": ("algo=rcsl",),
+    "a sampler of episodes": ("algo=td3_bc", "sampler=top"),
+    "a share in a mixture": ("algo=td3_bc",),
+}
+
+
+@pytest.mark.parametrize(("case", "settings"), WITH_ENDS.items(), ids=list(WITH_ENDS))
+def test_a_run_that_needs_the_ends_of_episodes_is_refused_without_them(zoo, tmp_path, case, settings):
+    file = write_d4rl(tmp_path / "unmarked.hdf5", unmarked())
+    name = f"50%{file}" if "mixture" in case else file
+    result = zoo("run", "env=pendulum", f"dataset={name}", *QUICK, *settings)
+    assert result.code == 2, result
+    assert re.fullmatch(r"zoo: dataset=\S+ does not say where its episodes end: [^\n]+\n", result.err), result.err
+
+
+def test_a_run_that_needs_no_ends_takes_data_without(zoo, tmp_path):
+    file = write_d4rl(tmp_path / "unmarked.hdf5", unmarked())
+    assert zoo("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", *QUICK).code == 0
+    assert zoo("run", "env=pendulum", f"dataset={file}", "algo=bc", *QUICK).code == 0
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations"])
+@pytest.mark.parametrize("dtype", [np.complex64, "S8"])
+def test_what_is_not_real_numbers_is_refused(zoo, tmp_path, name, dtype):
+    file = tmp_path / "odd.hdf5"
+    with h5py.File(file, "w") as out:
+        for field, column in zip(D4RL_NAMES, episodes([20, 20], [False, False]), strict=True):
+            out[field] = column.astype(dtype) if field == name else column
+    result = zoo("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", *QUICK)
+    assert result.code == 1, result
+    assert re.fullmatch(rf"zoo: [^\n]+ its {name} are of type [^\n]+, not real numbers\n", result.err), result.err
+
+
+def test_actions_outside_the_bounds_are_counted_in_one_line(zoo, tmp_path):
+    arrays = episodes([50, 50], [False, False])
+    action = arrays.action.copy()
+    action[:7] = 100.0
+    action[8] = 2.000001  # rounding
+    file = write_d4rl(tmp_path / "wide.hdf5", arrays._replace(action=action))
+    result = zoo("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", *QUICK)
+    assert result.code == 0, result.err
+    (line,) = (line for line in result.out.splitlines() if "bounds" in line)
+    assert "7 of 100 actions lie outside the bounds of Pendulum-v1" in line
+    assert "100;" in line
+    wrong = zoo("data", "verify", file, "--env", "pendulum")
+    assert wrong.code == 1
+    assert "7 actions outside the bounds" in wrong.err
+
+
+def test_targets_that_riql_would_clip_are_reported(zoo, tmp_path):
+    arrays = episodes([50, 50], [False, False])
+    file = write_d4rl(tmp_path / "costly.hdf5", arrays._replace(reward=np.full(100, -8.0, np.float32)))
+    result = zoo("run", "env=pendulum", f"dataset={file}", "algo=riql", *QUICK)
+    assert result.code == 0, result.err
+    (line,) = (line for line in result.out.splitlines() if "clipped" in line)
+    assert "from -800 to -800" in line
+    assert "algo.target_bounds=[-8" in line
+    assert (
+        "clipped"
+        not in zoo("run", "env=pendulum", f"dataset={file}", "algo=riql", *QUICK, "algo.target_bounds=[-801,0]").out
+    )
