@@ -388,12 +388,12 @@ def judged(row: dict[str, Any]) -> str:
     return score + success + (f"  value error {row['value_error']:.2f}" if "value_error" in row else "")
 
 
-def compile_update(update: Callable[..., Metrics]) -> Callable[..., Metrics]:
+def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:
     """An agent's update as one compiled graph, its gradients included. Raises UsageError where torch is too old."""
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         raise UsageError(f"compile=true needs a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'")
     torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(update, fullgraph=True)
+    return torch.compile(update, fullgraph=True, backend=backend)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -1,6 +1,7 @@
 """What every file of `algos/` is held to."""
 
 import ast
+import copy
 import dataclasses
 import io
 import re
@@ -13,6 +14,7 @@ import torch
 from zoo.agent import Agent
 from zoo.envs import Spec
 from zoo.registry import algorithms, settings
+from zoo.run import compile_update
 from zoo.streaming import Sample
 
 READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
@@ -120,6 +122,25 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
         assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in metrics.values())
         assert not any(value.requires_grad for value in metrics.values())
         assert not {"step", "seconds", "steps_per_second", "episode_return", "episode_length"} & set(metrics)
+
+
+@each_algorithm
+def test_an_update_compiles_to_one_graph_that_takes_the_same_steps(algorithm):
+    for spec in specs(algorithm):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        eager = make(algorithm, spec)
+        compiled = copy.deepcopy(eager)
+        update = compile_update(compiled.update, backend="eager")
+        for seed in range(2):
+            batch = batch_for(eager, seed)
+            torch.manual_seed(seed)
+            expected = eager.update(batch)
+            torch.manual_seed(seed)
+            found = update(batch)
+            assert found.keys() == expected.keys()
+        for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
 @each_algorithm
