@@ -59,13 +59,18 @@ def build_agent(
     config: RunConfig, algorithm: Algorithm, record: dict[str, Any], state: dict[str, Any], path: Path
 ) -> Agent:
     """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
-    shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
-    agent: Agent = algorithm.agent_class(Spec(**shapes), config.algo)
+    agent: Agent = algorithm.agent_class(spec_of(record), config.algo)
     try:
         agent.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:
         raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
     return agent
+
+
+def spec_of(record: dict[str, Any]) -> Spec:
+    """The shapes and bounds that a run's record holds."""
+    shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
+    return Spec(**shapes)
 
 
 def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:

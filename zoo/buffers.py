@@ -60,15 +60,20 @@ def either(first: Tensor, one: Batch, other: Batch) -> Batch:
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
+    """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten.
+
+    Attributes:
+        added: transitions added so far; number n is at place `n % capacity`.
+        size: transitions that can be sampled, the newest ones.
+        num_envs: transitions of a step.
+    """
 
     _stored: tuple[str, ...] = Transition._fields  # of a transition, as they are
-    # what a checkpoint holds: the filled part, so that it is no larger than what was collected
-    _saved: tuple[str, ...] = _stored
-    _counts = ("size", "filled", "position", "num_envs")
+    _columns: tuple[str, ...] = _stored  # all that is kept of each
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
-        self.capacity, self.size, self.filled, self.position, self.num_envs = capacity, 0, 0, 0, 1
+        self.capacity, self.device = capacity, device
+        self.added, self.size, self.num_envs = 0, 0, 1
         self._allocate_obs(spec, device)
         if spec.num_actions is None:
             self.action = torch.zeros(capacity, spec.action_dim, device=device)
@@ -77,6 +82,16 @@ class ReplayBuffer:
         self.reward = torch.zeros(capacity, device=device)
         self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.truncated = torch.zeros(capacity, dtype=torch.bool, device=device)
+
+    @property
+    def position(self) -> int:
+        """Where the next transition is written."""
+        return self.added % self.capacity
+
+    @property
+    def filled(self) -> int:
+        """Places that have been written to."""
+        return min(self.added, self.capacity)
 
     def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
         self.obs = torch.zeros(self.capacity, *spec.obs_shape, dtype=getattr(torch, spec.obs_dtype), device=device)
@@ -87,8 +102,8 @@ class ReplayBuffer:
         count = len(transition.reward)
         for name in self._stored:
             self._write(name, getattr(transition, name))
-        self.position = (self.position + count) % self.capacity
-        self.size, self.filled = (min(places + count, self.capacity) for places in (self.size, self.filled))
+        self.added += count
+        self.size = min(self.size + count, self.capacity)
         self.num_envs = count
 
     def _write(self, name: str, value: Tensor) -> None:
@@ -134,20 +149,29 @@ class ReplayBuffer:
         bootstrap = discount**count * ~self.terminated[last]
         return NStepBatch(self.obs_at(index), self.action[index], reward, self.next_obs_at(last), bootstrap, index)
 
+    def rows(self, first: int, last: int) -> dict[str, Tensor]:
+        """The transitions numbered from `first` up to `last`, of those that are kept, as they are stored."""
+        index = torch.arange(first, last, device=self.device) % self.capacity
+        return {name: getattr(self, name).index_select(0, index) for name in self._columns}
+
+    def put(self, first: int, rows: dict[str, Tensor]) -> None:
+        """Stores what `rows` returned, from number `first` on."""
+        index = (first + torch.arange(len(rows["reward"]), device=self.device)) % self.capacity
+        for name in self._columns:
+            getattr(self, name)[index] = rows[name]
+
     def state_dict(self) -> dict[str, Any]:
-        tensors = {name: getattr(self, name)[: self.filled] for name in self._saved}
-        return {name: getattr(self, name) for name in self._counts} | tensors
+        """The counts. The transitions are not among them, see `rows`."""
+        return {"added": self.added, "size": self.size, "num_envs": self.num_envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self._counts:
-            setattr(self, name, state[name])
-        for name in self._saved:
-            getattr(self, name)[: self.filled] = state[name]
+        self.added, self.size, self.num_envs = state["added"], state["size"], state["num_envs"]
 
-    def cut(self) -> None:
-        """What is added next is of other episodes: those that are running are truncated."""
+    def cut(self) -> int:
+        """What is added next is of other episodes: truncates those that are running. Returns how many these are."""
         newest = (self.position - 1 - torch.arange(min(self.num_envs, self.size))) % self.capacity
         self.truncated[newest] |= ~self.terminated[newest]
+        return len(newest)
 
 
 class FrameBuffer(ReplayBuffer):
@@ -162,7 +186,7 @@ class FrameBuffer(ReplayBuffer):
     """
 
     _stored = ("action", "reward", "terminated", "truncated")
-    _saved = ("env", "newest", *_stored)
+    _columns = ("env", "newest", *_stored)
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device, num_envs: int) -> None:
         if len(spec.obs_shape) != 3 or spec.obs_dtype != "uint8":
@@ -215,18 +239,24 @@ class FrameBuffer(ReplayBuffer):
         places = env[:, None] * self._room + numbers % self._room
         return self.frames.index_select(0, places.flatten()).view(*places.shape, *self.frames.shape[1:])
 
+    def rows(self, first: int, last: int) -> dict[str, Tensor]:
+        """The transitions, and every frame of their stacks: `frames` `[F, H, W]` and their places `[F]`."""
+        rows = super().rows(first, last)
+        needed = rows["newest"][:, None] + torch.arange(1 - self.stack, 2, device=self.device)  # [rows, S + 1]
+        places = (rows["env"][:, None] * self._room + needed % self._room).unique()
+        return rows | {"places": places, "frames": self.frames.index_select(0, places)}
+
+    def put(self, first: int, rows: dict[str, Tensor]) -> None:
+        super().put(first, rows)
+        self.frames[rows["places"]] = rows["frames"]
+
     def state_dict(self) -> dict[str, Any]:
-        used = min(int(self._written.max()), self._room)
-        return super().state_dict() | {"written": self._written, "frames": self._by_env()[:, :used]}
+        return super().state_dict() | {"written": self._written}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._by_env()[:, : state["frames"].shape[1]] = state["frames"]
         self._written.copy_(state["written"])
         self._starting.fill_(True)
-
-    def _by_env(self) -> Tensor:
-        return self.frames.view(self._streams, self._room, *self.frames.shape[1:])
 
 
 def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int) -> ReplayBuffer:

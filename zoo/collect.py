@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint, waypoints
-from zoo.api import build_agent, reopen
+from zoo.api import build_agent, reopen, spec_of
+from zoo.buffers import ReplayBuffer
 from zoo.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
 from zoo.compose import compose
 from zoo.config import RunConfig
@@ -27,6 +28,7 @@ from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
 from zoo.execute import execute
 from zoo.registry import Algorithm
+from zoo.replay_log import ReplayLog
 from zoo.rollout import Rollout
 
 NUM_ENVS = 10  # environments that episodes are collected in
@@ -230,13 +232,15 @@ class Collector:
         """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
-        buffer = state["tracked"][1]
-        if state["step"] > buffer["size"]:
+        counts = state["tracked"][1]
+        if state["step"] > counts["size"]:
             raise UsageError(
-                f"{self.run_dir}: its replay buffer kept {buffer['size']:,} of {state['step']:,} transitions. "
+                f"{self.run_dir}: its replay buffer kept {counts['size']:,} of {state['step']:,} transitions. "
                 f"For medium-replay train with algo.buffer_size={state['step']}."
             )
-        arrays = Arrays(*(buffer[field][:step].numpy() for field in Arrays._fields))
+        buffer = ReplayBuffer(counts["size"], spec_of(self.record), torch.device("cpu"))
+        ReplayLog(self.run_dir / "replay" / "1", buffer).read(counts)
+        arrays = Arrays(*(getattr(buffer, field)[:step].numpy() for field in Arrays._fields))
         arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
         return Part(thin(arrays, self.size), step, self.evaluations[step])
 

@@ -22,6 +22,7 @@ from zoo.errors import Interrupted, RunError, UsageError
 from zoo.evaluation import Episodes, evaluate, seeds
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
+from zoo.replay_log import ReplayLog
 from zoo.rollout import Rollout
 
 
@@ -65,6 +66,7 @@ class Run:
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
         self._tracked: list[Any] = []
+        self._replay: dict[int, ReplayLog] = {}  # of the replay buffers among them
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
         self._dataset: Dataset | None = None
@@ -141,16 +143,22 @@ class Run:
         if isinstance(tracked, Agent):
             self._agent = tracked.to(self.device)
             tracked.update = self.compiled(tracked.update)  # type: ignore[method-assign]
+        place = len(self._tracked)
+        if isinstance(tracked, ReplayBuffer):
+            self._replay[place] = ReplayLog(self.dir / "replay" / str(place), tracked)
         if self._state:
             try:
-                tracked.load_state_dict(self._state["tracked"][len(self._tracked)])
+                state = self._state["tracked"][place]
+                if place in self._replay:
+                    new_episodes = self._rollout is not None and not self._rollout.resumed
+                    self._replay[place].read(state, new_episodes)
+                else:
+                    tracked.load_state_dict(state)
             except (IndexError, KeyError, RuntimeError, ValueError) as error:
                 raise RunError(
-                    f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, which has changed since. "
-                    "Start a new run."
+                    f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or was written by an older "
+                    "version of the zoo. Start a new run."
                 ) from error
-            if isinstance(tracked, ReplayBuffer) and self._rollout and not self._rollout.resumed:
-                tracked.cut()
         self._tracked.append(tracked)
         return tracked
 
@@ -193,7 +201,7 @@ class Run:
                 spent = self.record.setdefault("stages", {}).setdefault(name, {"seconds": 0.0})
                 spent["seconds"], spent["passes"] = round(spent["seconds"] + seconds, 2), done
                 self.save_record()
-                self._checkpoint(self.dir / "checkpoint.pt")
+                self._checkpoint()
                 if self._interrupted:
                     raise Interrupted(
                         f"interrupted after pass {done:,} of {name}; its checkpoint is written. Continue: "
@@ -237,7 +245,7 @@ class Run:
                     if evaluating:
                         self._evaluate()
                     if saving:
-                        self._checkpoint(self.dir / "checkpoint.pt")
+                        self._checkpoint()
                     mark, mark_step = time.perf_counter(), self.done
                 bar.update(self.done)
                 if interrupted and not last:
@@ -261,7 +269,7 @@ class Run:
         values = {name: float(value) for name, value in self._metrics.items()}
         broken = sorted(name for name, value in values.items() if not math.isfinite(value))
         if broken:
-            self._checkpoint(self.dir / "diverged.pt")
+            self._save_state(self.dir / "diverged.pt")
             raise RunError(
                 f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}"
                 f"{'; the last good one is checkpoint.pt' if (self.dir / 'checkpoint.pt').exists() else ''}. "
@@ -299,14 +307,22 @@ class Run:
             score.strip() or f"return {row['return_mean']:.1f}",
         )
 
-    def _checkpoint(self, path: Path) -> None:
+    def _checkpoint(self) -> None:
+        self._save_state(self.dir / "checkpoint.pt")
+        for log in self._replay.values():
+            log.prune()
+
+    def _save_state(self, path: Path) -> None:
         checkpoint.save(
             path,
             {
                 "step": self.done,
                 "seconds": self._seconds,
                 "stages": self._stages,
-                "tracked": [tracked.state_dict() for tracked in self._tracked],
+                "tracked": [
+                    self._replay[place].write() if place in self._replay else tracked.state_dict()
+                    for place, tracked in enumerate(self._tracked)
+                ],
                 "rng": rng_state(self.device),
                 "rollout": self._rollout.state_dict() if self._rollout else None,
                 "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,

@@ -43,6 +43,11 @@ def same(one: Path, other: Path) -> None:
         if key != "/seconds":
             first, second = (x.numpy().tobytes() if isinstance(x, torch.Tensor) else x for x in (leaf, others[key]))
             assert first == second, key  # NaN too, which an imagined episode that is broken returns
+    names, others = (sorted(path.relative_to(root) for path in root.glob("replay/*/*")) for root in (one, other))
+    assert names == others
+    for name in names:
+        first, second = (torch.load(root / name, weights_only=True) for root in (one, other))
+        assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert (one / "evaluations.csv").read_bytes() == (other / "evaluations.csv").read_bytes()
     assert metrics(one) == metrics(other)
 
@@ -142,6 +147,7 @@ def test_a_run_killed_in_any_of_its_stages_ends_as_one_that_was_not(start, pendu
     for stage in ("dynamics", "behavior", "rollouts", "metrics"):
         process = start(*command)
         process.wait_for(run_dir / f"{stage}.csv")
+        process.wait_for(run_dir / "checkpoint.pt")  # which follows the first row of the first stage
         time.sleep(0.05)
         process.kill()
         assert process.wait().code == -signal.SIGKILL, f"the run was over before it could be killed in {stage}"
@@ -174,10 +180,12 @@ def test_a_run_interrupted_in_a_stage_says_how_to_continue(start, pendulum_file,
 
 
 @pytest.mark.parametrize("saved", [100, 300])
-def test_a_run_that_goes_on_online_resumes_in_either_part(start, command, tmp_path, zoo, saved):
+def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(start, command, tmp_path, zoo, saved):
     run_dir = tmp_path / "run"
     settings = [setting for setting in command if not setting.startswith(("steps=", "checkpoint_every="))]
-    process = start(*settings, "steps=200", "online_steps=400", f"checkpoint_every={saved}", f"run_dir={run_dir}")
+    settings += ["steps=200", "online_steps=400", f"checkpoint_every={saved}", "env.backend=gymnasium"]
+    assert zoo(*settings, f"run_dir={tmp_path / 'whole'}").code == 0
+    process = start(*settings, f"run_dir={run_dir}")
     process.wait_for(run_dir / "checkpoint.pt")
     if not process.running():
         print(process.wait())
@@ -190,6 +198,7 @@ def test_a_run_that_goes_on_online_resumes_in_either_part(start, command, tmp_pa
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     assert state["step"] == 600
     assert state["tracked"][1]["size"] == 400
+    same(run_dir, tmp_path / "whole")
 
 
 def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zoo):
@@ -212,7 +221,7 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
 
 
 ONLINE = {
-    "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2"),
+    "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2", "algo.buffer_size=150"),
     "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3"),
     "ppo": ("env=hopper", "algo.hidden=[8]", "num_envs=2", "algo.num_steps=50", "algo.minibatches=4"),
     "stream_ac": ("env=hopper", "algo.hidden=[16]"),
@@ -362,6 +371,17 @@ def test_a_folder_with_other_files_is_not_taken(zoo, command, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     refused(zoo(*command, f"run_dir={tmp_path}"), 2, "not an empty folder")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_agent_is_loaded_without_the_replay_buffer(zoo, tmp_path):
+    run_dir = tmp_path / "run"
+    settings = ("algo=sac", "env=pendulum", "steps=200", "algo.learning_starts=50", "algo.hidden=[8]", "logger=none")
+    assert zoo("run", *settings, "eval_episodes=1", f"run_dir={run_dir}").code == 0
+    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][1].keys() == {
+        "added", "size", "num_envs", "files"
+    }  # fmt: skip
+    shutil.rmtree(run_dir / "replay")
+    assert zoo("eval", run_dir).code == 0
 
 
 # --- What goes wrong on the way ---
