@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.buffers import NStepBatch, replay_buffer
 from zoo.envs import Spec
-from zoo.heads import reward_bounds, value_head
+from zoo.heads import value_head
 from zoo.nn import MLP, encoder, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -52,7 +52,7 @@ class Config:
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null computes it from the first rewards; Atari: -10
+    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size; Atari: -10
     v_max: float | None = None  # largest value of the bins; null likewise; Atari: 10
     num_bins: int = 51  # bins of a categorical head
 
@@ -87,8 +87,9 @@ class DQN(Agent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        self.head = value_head(config)
+        self.head = value_head(config, online=True)
         self.network = QNetwork(spec, config, self.head.outputs)
+        self.head.init_(self.network)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizer = Adam(self.network.parameters(), config.lr, max_norm=config.max_grad_norm)
 
@@ -143,8 +144,6 @@ def train(run: Run, config: Config) -> DQN:
         transition = envs.step(action)
         buffer.add(transition._replace(reward=transition.reward.sign()) if config.clip_reward else transition)
         if step >= config.learning_starts:
-            if not agent.head.has_support:
-                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.filled], config.discount)))
             for _ in range(times(config.train_every)):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))
             if times(config.target_every):

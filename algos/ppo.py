@@ -23,7 +23,7 @@ from zoo.agent import Agent, Metrics
 from zoo.buffers import Transition
 from zoo.envs import Spec
 from zoo.errors import UsageError
-from zoo.heads import reward_bounds, value_head
+from zoo.heads import value_head
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
 from zoo.optim import Adam, linear
 from zoo.returns import gae, return_so_far
@@ -53,7 +53,7 @@ class Config:
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins, which is not clipped: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null computes it from the first rollout's rewards
+    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
 
@@ -132,8 +132,9 @@ class PPO(Agent):
         orthogonal_(self.encoder)
         hidden = [] if frames else config.hidden  # frames: one network with two heads
         self.policy = (Categorical if spec.num_actions else Gaussian)(spec, features, hidden)
-        self.head = value_head(config)
+        self.head = value_head(config, online=True)
         self.value = orthogonal_(MLP(features, self.head.outputs, hidden, nn.Tanh), last_gain=1.0)
+        self.head.init_(self.value)
         self.optimizer = Adam(self.parameters(), config.lr, updates, linear, eps=1e-5, max_norm=config.max_grad_norm)
 
     def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
@@ -260,8 +261,6 @@ def train(run: Run, config: Config) -> PPO:
         rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
         if len(rollout) == config.num_steps:
             data = agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True))))
-            if not agent.head.has_support:
-                run.report(agent.head.hold(*reward_bounds(data.reward, config.discount)))
             run.log(agent.learn(data))
             rollout.clear()
     return agent

@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer, mixed
 from zoo.envs import Spec
-from zoo.heads import reward_bounds, value_head
+from zoo.heads import value_head
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -44,7 +44,7 @@ class Config:
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`; RLPD (arXiv 2302.02948) takes 0.5
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null computes it from the first rewards
+    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
 
@@ -57,9 +57,10 @@ class SAC(Agent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        self.head = value_head(config)
+        self.head = value_head(config, online=True)
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
+        self.head.init_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
@@ -123,8 +124,6 @@ def train(run: Run, config: Config) -> SAC:
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
-            if not agent.head.has_support:
-                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.size], config.discount)))
             for _ in range(envs.num_envs):  # one update an environment step
                 batch = buffer.sample(config.batch_size - offline)
                 metrics = agent.update(mixed(batch, data.sample(offline)) if data else batch)

@@ -20,7 +20,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer
 from zoo.envs import Spec
-from zoo.heads import reward_bounds, value_head
+from zoo.heads import value_head
 from zoo.nn import DeterministicPolicy, EnsembleCritic, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -45,7 +45,7 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 25_000  # environment steps of uniform actions before the first update
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null computes it from the first rewards
+    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
 
@@ -59,12 +59,13 @@ class TD3(Agent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        self.head = value_head(config)
+        self.head = value_head(config, online=True)
         self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
         self.critic = EnsembleCritic(
             config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs
         )
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.head.init_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -115,8 +116,6 @@ def train(run: Run, config: Config) -> TD3:
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
-            if not agent.head.has_support:
-                run.report(agent.head.hold(*reward_bounds(buffer.reward[: buffer.size], config.discount)))
             for update in range(step, step + envs.num_envs):  # one update an environment step
                 metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)
             run.log(metrics)

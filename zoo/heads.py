@@ -9,17 +9,23 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
+from zoo.nn import MLP, EnsembleLinear, EnsembleMLP
+
+LARGEST = 1e4  # size of the values that asinh-spaced bins represent: a reward of 100 at every step, discounted by 0.99
 
 
 class ValueHead(nn.Module):
     """`mse`: one output, the value itself, and its squared error."""
 
     outputs = 1
-    has_support = True
+
+    def init_(self, critic: nn.Module) -> None:
+        """Initializes a critic's last layers in place, where the head needs it."""
 
     def value(self, out: Tensor) -> Tensor:
         """Values `[...]` of outputs `[..., outputs]`."""
@@ -51,10 +57,15 @@ class ValueHead(nn.Module):
 
 
 class TwoHot(ValueHead):
-    """`two_hot`: a probability for each of `num_bins` values evenly spread over `[v_min, v_max]`, and cross-entropy.
+    """`two_hot`: a probability for each of `num_bins` values in `[v_min, v_max]`, and cross-entropy.
 
     A target's mass lies on the two values next to it, in the shares that have it as their mean. Targets outside the
     support are clipped and counted.
+
+    The values are evenly spaced or, with `asinh`, evenly spaced in `x = asinh(value)` over a fixed symmetric range:
+    about linearly below 1 and logarithmically above, for values of any size. That is close to the symexp two-hot of
+    DreamerV3 (Hafner et al. 2023, arXiv 2301.04104), but shares are linear in the value, not in x: the mean of noisy
+    targets' projections is then the targets' mean.
 
     Attributes:
         v_min, v_max: the support, `[]`; NaN until it is known, see `set_support`.
@@ -64,13 +75,13 @@ class TwoHot(ValueHead):
         UsageError: bounds that are not in order, or fewer than two bins.
     """
 
-    def __init__(self, v_min: float | None, v_max: float | None, num_bins: int) -> None:
+    def __init__(self, v_min: float | None, v_max: float | None, num_bins: int, asinh: bool = False) -> None:
         super().__init__()
         if num_bins < 2:
             raise UsageError(f"algo.num_bins={num_bins} must be at least 2; the paper takes 51 or 101.")
         if (v_min is None) != (v_max is None):
             raise UsageError("algo.v_min and algo.v_max go together: give both, or none and they are computed.")
-        self.outputs, self._known = num_bins, False
+        self.outputs, self.asinh = num_bins, asinh
         self.v_min: Tensor
         self.v_max: Tensor
         self.clipped: Tensor
@@ -79,6 +90,9 @@ class TwoHot(ValueHead):
         self.register_buffer("clipped", torch.zeros((), dtype=torch.int64))
         if v_min is not None and v_max is not None:
             self.set_support(v_min, v_max)
+        elif asinh:
+            low, high = self.around(-math.asinh(LARGEST), math.asinh(LARGEST))
+            self.set_support(math.sinh(low), math.sinh(high))
 
     def set_support(self, v_min: float, v_max: float) -> None:
         """Raises UsageError unless `v_min < v_max`, both finite."""
@@ -87,16 +101,10 @@ class TwoHot(ValueHead):
         self.v_min.fill_(v_min)
         self.v_max.fill_(v_max)
 
-    @property
-    def has_support(self) -> bool:  # type: ignore[override]
-        """Whether the support is known."""
-        self._known = self._known or math.isfinite(self.v_min.item())  # asked often: the device is waited for once
-        return self._known
-
     def hold(self, low: float, high: float) -> str:
         """Sets a support that is open; raises UsageError where the one that was given is too small, or none can be."""
         bounded = math.isfinite(low) and math.isfinite(high)
-        if not self.has_support:
+        if self.v_min.isnan():
             if not bounded:
                 raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
             v_min, v_max = self.around(low, high)
@@ -124,14 +132,35 @@ class TwoHot(ValueHead):
     def metrics(self) -> Metrics:
         return {"clipped_targets": self.clipped}
 
+    @torch.no_grad()
+    def init_(self, critic: nn.Module) -> None:
+        """With `asinh`, values begin at 0: zero weights, and as bias log probabilities that fall as 1 / (1 + value^2).
+
+        Random weights would give the outermost bins, of values up to 1e4, random probabilities. With zero weights, as
+        in DreamerV3, opposite bins that no target falls on keep equal weights, and their values cancel. The bias is for
+        `c51`, whose backups hand the distribution on: a uniform one would have most of its mass above 100.
+        """
+        for network in critic.modules() if self.asinh else ():
+            if isinstance(network, MLP | EnsembleMLP):
+                last = network[-1]
+                assert isinstance(last, nn.Linear | EnsembleLinear)
+                last.weight.zero_()
+                last.bias.view(-1, self.outputs).copy_(-self.centers().square().log1p())
+
+    def transform(self, value: Tensor) -> Tensor:
+        """Values -> where the bins are evenly spaced."""
+        return value.asinh() if self.asinh else value
+
     def centers(self) -> Tensor:
         """The value of each bin, `[num_bins]`."""
-        return self.spread(self.outputs)
+        x = self.spread(self.outputs)
+        return x.sinh() if self.asinh else x
 
     def spread(self, count: int) -> Tensor:
-        """So many values evenly spread over the support, its ends included, `[count]`."""
-        share = torch.linspace(0, 1, count, device=self.v_min.device, dtype=self.v_min.dtype)
-        return self.v_min + share * (self.v_max - self.v_min)
+        """So many evenly spaced numbers over the transformed support, its ends included, `[count]`."""
+        low, high = self.transform(self.v_min), self.transform(self.v_max)
+        share = torch.linspace(0, 1, count, device=low.device, dtype=low.dtype)
+        return low + share * (high - low)
 
     def value(self, out: Tensor) -> Tensor:
         return out.softmax(-1) @ self.centers()
@@ -148,9 +177,13 @@ class TwoHot(ValueHead):
 
     def share_out(self, value: Tensor) -> Tensor:
         """Of numbers within the support `[...]`, the share `[..., num_bins]` that each bin gets."""
-        place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, from 0
-        bins = torch.arange(self.outputs, device=place.device, dtype=place.dtype)
-        return (1 - (place[..., None] - bins).abs()).clamp(min=0)
+        centers = self.centers()
+        left = F.pad(F.pad(centers[:-1], (1, 0), value=-math.inf), (0, 1), value=math.inf)
+        gap = F.pad(centers.diff(), (1, 1), value=1.0)
+        way = ((value[..., None] - left) / gap).clamp(
+            0, 1
+        )  # across each gap, [..., num_bins + 1]: 1, ..., 1, share, 0, ...
+        return way[..., :-1] - way[..., 1:]
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy."""
@@ -193,46 +226,44 @@ class HLGauss(TwoHot):
 
     def centers(self) -> Tensor:
         edges = self.edges()
-        return (edges[1:] + edges[:-1]) / 2
+        middle = (edges[1:] + edges[:-1]) / 2
+        if not self.asinh:
+            return middle
+        # The normal's spread and the bins' own raise the mean of sinh: E[sinh(x + s z + w u)] = sinh(x) exp(s^2 / 2)
+        # sinh(w / 2) / (w / 2) for z ~ N(0, 1), u ~ U(-1/2, 1/2). Uncorrected, backups would multiply values by that.
+        width = self.width()
+        growth = torch.exp((self.sigma * width).square() / 2) * torch.sinh(width / 2) / (width / 2)
+        return middle.sinh() / growth
 
     def edges(self) -> Tensor:
-        """Where the bins meet, `[num_bins + 1]`."""
+        """Where the bins meet, transformed, `[num_bins + 1]`."""
         return self.spread(self.outputs + 1)
+
+    def width(self) -> Tensor:
+        """Of a bin, transformed, `[]`."""
+        return (self.transform(self.v_max) - self.transform(self.v_min)) / self.outputs
 
     def project(self, value: Tensor) -> Tensor:
         """Probabilities `[..., num_bins]`."""
-        width = (self.v_max - self.v_min) / self.outputs
-        below: Tensor = torch.special.ndtr((self.edges() - self.clip(value)[..., None]) / (self.sigma * width))
+        x = self.transform(self.clip(value))
+        below: Tensor = torch.special.ndtr((self.edges() - x[..., None]) / (self.sigma * self.width()))
         return torch.diff(below) / (below[..., -1:] - below[..., :1])
-
-
-def reward_bounds(reward: Tensor, discount: float) -> tuple[float, float]:
-    """The least and the largest value there can be where no reward lies beyond these: each of the two for ever, or 0.
-
-    Infinite with a discount of 1.
-
-    Raises:
-        UsageError: all rewards are 0.
-    """
-    if discount == 1:
-        return -math.inf, math.inf
-    low, high = (float(x) / (1 - discount) for x in reward.aminmax())
-    if low == high == 0:
-        raise UsageError("all rewards so far are 0 and bound no value: give the support, algo.v_min=... algo.v_max=...")
-    return min(low, 0.0), max(high, 0.0)
 
 
 CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
 
 
-def value_head(config: Any) -> ValueHead:
+def value_head(config: Any, online: bool = False) -> ValueHead:
     """The head that an algorithm's config asks for by `value_head`, `v_min`, `v_max` and `num_bins`.
+
+    Without bounds an online algorithm's bins are asinh-spaced; others get theirs of the data, by `hold`.
 
     Raises:
         UsageError: no such head, or bounds and bins that it cannot have.
     """
     if config.value_head in CATEGORICAL:
-        return CATEGORICAL[config.value_head](config.v_min, config.v_max, config.num_bins)
+        asinh = online and config.v_min is None and config.v_max is None
+        return CATEGORICAL[config.value_head](config.v_min, config.v_max, config.num_bins, asinh)
     if config.value_head != "mse":
         raise UsageError(
             f"algo.value_head={config.value_head} does not exist. There are: mse, {', '.join(CATEGORICAL)}."

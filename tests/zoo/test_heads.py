@@ -4,15 +4,25 @@ import math
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.stats
 import torch
 
+import zoo
+from zoo.algos import dqn, ppo, sac, td3
 from zoo.algos.dqn import Config
+from zoo.buffers import Batch, NStepBatch
+from zoo.envs import Spec
 from zoo.errors import UsageError
-from zoo.heads import C51, HLGauss, TwoHot, ValueHead, reward_bounds, value_head
+from zoo.heads import C51, LARGEST, HLGauss, TwoHot, ValueHead, value_head
+from zoo.nn import MLP
+from zoo.optim import Adam, linear
 
 CATEGORICAL = [TwoHot, C51, HLGauss]
 TARGETS = [-2.0, -1.999, -0.31, 0.0, 0.5, 1.7, 2.99, 3.0]
+SIZES = torch.cat([torch.logspace(-6, 4, 1001, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)])
+CONTINUOUS, DISCRETE = Spec((3,), (-1.0, -1.0), (1.0, 1.0)), Spec((3,), num_actions=4)
+FRAMES = Spec((4, 10, 10), num_actions=4, obs_dtype="uint8")
 
 
 def targets() -> torch.Tensor:
@@ -129,16 +139,9 @@ def test_a_computed_support_tells_the_bounds_themselves_without_bias(kind, bins)
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_the_support_is_saved_with_the_head(kind):
     saved, restored = kind(None, None, 7), kind(None, None, 7)
-    assert not saved.has_support
     assert "for values from -4 to 9" in saved.hold(-4.0, 9.0)
     restored.load_state_dict(saved.state_dict())
-    assert restored.has_support
     assert torch.equal(saved.centers(), restored.centers())
-
-
-def test_reward_bounds_are_the_extreme_rewards_for_ever():
-    assert reward_bounds(torch.tensor([0.5, 1.0]), 0.99) == (0.0, pytest.approx(100))
-    assert reward_bounds(torch.tensor([-16.0, -1.0]), 0.9) == (pytest.approx(-160), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,166 @@ def test_a_support_that_cannot_hold_the_returns_is_refused():
     assert "as given" in head.hold(-math.inf, math.inf)  # undiscounted: nothing to hold it against
 
 
-@pytest.mark.parametrize(("reward", "discount", "message"), [(1.0, 1.0, "bounds no value"), (0.0, 0.9, "are 0")])
-def test_rewards_that_bound_nothing_ask_for_a_support(reward, discount, message):
-    with pytest.raises(UsageError, match=rf"{message}.*algo.v_min=... algo.v_max=..."):
-        HLGauss(None, None, 51).hold(*reward_bounds(torch.full((3,), reward), discount))
+def test_an_undiscounted_value_asks_for_a_support():
+    with pytest.raises(UsageError, match=r"bounds no value.*algo.v_min=... algo.v_max=..."):
+        HLGauss(None, None, 51).hold(-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+@pytest.mark.parametrize("bins", [51, 101])
+def test_the_mean_of_a_projection_onto_asinh_spaced_bins_is_the_target_at_every_size(kind, bins):
+    head, values = kind(None, None, bins, asinh=True).double(), torch.cat([SIZES, -SIZES])
+    mean = head.project(values) @ head.centers()
+    if kind is HLGauss:  # a mean over bins is not quite the integral; at the ends a little of the normal is cut off
+        within = values.abs() < LARGEST / 3
+        torch.testing.assert_close(mean[within], values[within], rtol=5e-5, atol=1e-12)
+        torch.testing.assert_close(mean, values, rtol=5e-3, atol=1e-12)
+    else:
+        torch.testing.assert_close(mean, values, rtol=1e-9, atol=1e-12)
+    assert int(head.metrics()["clipped_targets"]) == 0
+
+
+def test_two_hot_shares_between_asinh_spaced_neighbours_in_value_not_in_x():
+    head = TwoHot(None, None, 101, asinh=True).double()
+    centers = np.sinh(np.linspace(-math.asinh(LARGEST), math.asinh(LARGEST), 101))
+    for target, probabilities in zip(SIZES.numpy(), head.project(SIZES).numpy(), strict=True):
+        above = min(np.searchsorted(centers, target), 100)
+        expected = np.zeros(101)
+        expected[above] = (target - centers[above - 1]) / (centers[above] - centers[above - 1])
+        expected[above - 1] = 1 - expected[above]
+        np.testing.assert_allclose(probabilities, expected, atol=1e-7)  # v_max is a float32
+
+
+def test_c51_projects_onto_asinh_spaced_atoms_as_a_double_loop_does():
+    head, generator = C51(None, None, 31, asinh=True).double(), np.random.default_rng(0)
+    reward, discount = 50 * generator.normal(size=20), generator.choice([0.0, 0.9, 0.99], 20)
+    probabilities = generator.dirichlet(np.ones(31), 20)
+    atoms, expected = head.centers().numpy(), np.zeros((20, 31))
+    for i in range(20):
+        for j in range(31):
+            moved = np.clip(reward[i] + discount[i] * atoms[j], atoms[0], atoms[-1])
+            above = max(np.searchsorted(atoms, moved), 1)
+            share = (moved - atoms[above - 1]) / (atoms[above] - atoms[above - 1])
+            expected[i, above] += probabilities[i, j] * share
+            expected[i, above - 1] += probabilities[i, j] * (1 - share)
+    projected = head.backup(*map(torch.from_numpy, (reward, discount, np.log(probabilities))))
+    np.testing.assert_allclose(projected, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("bins", [51, 101])
+def test_hl_gauss_on_asinh_spaced_bins_is_a_normals_mass_in_x_and_its_centers_undo_the_means_growth(bins):
+    head = HLGauss(None, None, bins, asinh=True).double()
+    edges = np.linspace(*np.arcsinh([float(head.v_min), float(head.v_max)]), bins + 1)
+    width, sigma = edges[1] - edges[0], 0.75 * (edges[1] - edges[0])
+    for target, probabilities in zip(SIZES[::50].numpy(), head.project(SIZES[::50]), strict=True):
+        normal = scipy.stats.norm(np.arcsinh(target), sigma)
+        mass = np.diff(normal.cdf(edges)) / (normal.cdf(edges[-1]) - normal.cdf(edges[0]))
+        np.testing.assert_allclose(probabilities, mass, atol=1e-12)
+    density = scipy.stats.norm(0, sigma).pdf  # sinh(x + e) has the mean sinh(x) E[cosh(e)], e being symmetric
+    of_normal, _ = scipy.integrate.quad(lambda e: density(e) * np.cosh(e), -12 * sigma, 12 * sigma)
+    of_bin, _ = scipy.integrate.quad(lambda e: np.cosh(e) / width, -width / 2, width / 2)
+    middle = (edges[1:] + edges[:-1]) / 2
+    np.testing.assert_allclose(head.centers(), np.sinh(middle) / (of_normal * of_bin), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_values_beyond_the_asinh_spaced_bins_are_clipped_and_counted(kind):
+    head = kind(None, None, 51, asinh=True)
+    assert torch.isfinite(head.project(torch.tensor([1e6, -1e9, 5.0]))).all()
+    assert int(head.metrics()["clipped_targets"]) == 2
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+@pytest.mark.parametrize("bins", [51, 101])
+@pytest.mark.parametrize("reward", [-0.001, 0.03, 1.0, -16.0])
+def test_backups_of_a_state_onto_itself_converge_to_the_discounted_sum(kind, bins, reward):
+    """V = r + 0.99 V: a projection that multiplied values by 1.01 would not."""
+    head, discount = kind(None, None, bins, asinh=True).double(), torch.tensor([0.99], dtype=torch.float64)
+    reward = torch.tensor([reward], dtype=torch.float64)
+    out = head.project(torch.zeros(1, dtype=torch.float64)).log()
+    for _ in range(2000):
+        out = head.backup(reward, discount, out).log()
+    torch.testing.assert_close(head.value(out), reward / (1 - 0.99), rtol=3e-3, atol=0)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_gradient_steps_on_noisy_bootstrapped_targets_converge_to_the_discounted_sum(kind):
+    """A chain of three states with rewards 2 + noise, 0 and -40, the last leading to the first."""
+    torch.manual_seed(0)
+    head, critic = kind(None, None, 51, asinh=True), MLP(3, 51, [32])
+    head.init_(critic)
+    states, reward = torch.eye(3), torch.tensor([2.0, 0.0, -40.0])
+    state, discount = torch.arange(3).repeat(32), torch.full((96,), 0.9)
+    optimizer = Adam(critic.parameters(), 0.01, 1500, linear)
+    for _ in range(1500):
+        with torch.no_grad():
+            noisy = reward[state] + 10 * torch.randn(96) * (state == 0)
+            target = head.backup(noisy, discount, critic(states[(state + 1) % 3]))
+        optimizer.minimize(head.loss(critic(states[state]), target).mean())
+    chain = np.linalg.solve(np.eye(3) - 0.9 * np.roll(np.eye(3), 1, 1), reward.numpy())
+    np.testing.assert_allclose(head.value(critic(states)).detach(), chain, rtol=0.01)
+
+
+def online_critics(head: str, num_bins: int):
+    """Values `[...]` of random observations by freshly built critics of every online algorithm."""
+    settings = {"value_head": head, "num_bins": num_bins}
+    obs, action = 10 * torch.randn(100, 3), 2 * torch.rand(100, 2) - 1
+    for spec in (DISCRETE, FRAMES):
+        x = obs if spec is DISCRETE else torch.randint(2, (100, 4, 10, 10), dtype=torch.uint8)
+        for dueling in (False, True):
+            agent = dqn.DQN(spec, dqn.Config(**settings, dueling=dueling))
+            yield agent.head.value(agent.network(x))
+            yield agent.head.value(agent.target_network(x))
+        agent = ppo.PPO(spec, ppo.Config(**settings))
+        yield agent.head.value(agent.value(agent.encoder(x)))
+    for agent in (sac.SAC(CONTINUOUS, sac.Config(**settings)), td3.TD3(CONTINUOUS, td3.Config(**settings))):
+        yield agent.head.value(agent.critic(obs, action))
+        yield agent.head.value(agent.target_critic(obs, action))
+
+
+@pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
+@pytest.mark.parametrize("num_bins", [51, 100, 101])
+def test_values_of_an_online_critic_without_bounds_begin_at_zero(head, num_bins):
+    torch.manual_seed(0)
+    for values in online_critics(head, num_bins):
+        assert values.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
+def test_given_bounds_space_the_bins_evenly_online_as_offline_and_leave_the_critic_as_it_is(head):
+    settings = {"value_head": head, "v_min": -3.0, "v_max": 5.0, "num_bins": 17}
+    values = np.linspace(-3, 5, 17) if head != "hl_gauss" else -3 + (np.arange(17) + 0.5) * 8 / 17
+    for online in (False, True):
+        critic_head = value_head(Config(**settings), online)
+        np.testing.assert_allclose(critic_head.centers(), values, atol=1e-6)
+        critic = MLP(3, 17)
+        before = [parameter.clone() for parameter in critic.parameters()]
+        critic_head.init_(critic)
+        assert all(map(torch.equal, before, critic.parameters()))
+
+
+@pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "ppo"])
+def test_an_update_with_asinh_spaced_bins_compiles_to_one_graph(algorithm, head):
+    module, spec = {"dqn": dqn, "sac": sac, "td3": td3, "ppo": ppo}[algorithm], CONTINUOUS
+    obs, action, one = torch.randn(8, 3), torch.rand(8, 2), torch.ones(8)
+    batch = Batch(obs, action, one, obs, one > 2, torch.arange(8))
+    if algorithm == "dqn":
+        spec, batch = DISCRETE, NStepBatch(obs, torch.arange(8) % 4, one, obs, 0.9 * one, torch.arange(8))
+    if algorithm == "ppo":
+        batch = ppo.Minibatch(obs, action, *(one for _ in range(4)))
+    agent = getattr(module, algorithm.upper())(spec, module.Config(value_head=head, hidden=[8]))
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        metrics = torch.compile(agent.update, fullgraph=True, backend="eager")(batch)
+    assert all(torch.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize(("algo", "head"), [("dqn", "hl_gauss"), ("dqn", "c51"), ("ppo", "two_hot")])
+def test_a_run_goes_on_where_all_rewards_so_far_are_zero(tmp_path, algo, head):
+    """MinAtar Freeway pays nothing before the chicken has crossed all lanes."""
+    small = {"learning_starts": 100} if algo == "dqn" else {"num_steps": 64, "minibatches": 2, "epochs": 1}
+    run = zoo.train(
+        algo, env="minatar/freeway", steps=256, eval_every=256, eval_episodes=1, logger="none",
+        run_dir=tmp_path / "run", algo_config={"value_head": head, **small},
+    )  # fmt: skip
+    assert run.done == 256
