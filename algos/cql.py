@@ -47,6 +47,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics and the learned weight
     batch_size: int = 256  # transitions an update
     target_entropy: float | None = None  # of actions in [-1, 1], held by alpha_H; null is -dim(A)
+    orthogonal_init: bool = True  # critics begin with orthogonal weights and zero biases (CORL)
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
@@ -73,7 +74,8 @@ class CQL(Agent):
         nn.init.zeros_(bias)
         nn.init.constant_(bias[spec.action_dim :], -1.0)  # the log standard deviations'
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
-        orthogonal_(self.critic, last_gain=0.01)
+        if config.orthogonal_init:
+            orthogonal_(self.critic, last_gain=0.01)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))  # of alpha_H
         self.log_weight = nn.Parameter(torch.ones(()))  # of lagrange

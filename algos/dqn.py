@@ -11,14 +11,16 @@ ones, but for a share epsilon of random ones, which shrinks.
 - `value_head=c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887); `two_hot`, `hl_gauss`:
   classification in the place of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
 
-Deviations: squared error and clipped gradients, not Huber's loss; Adam. On frames the dueling streams part after the
-last shared layer. The defaults are for small vector environments; Atari's (CleanRL's) stand behind them.
+Deviations: Adam; the squared error with clipped gradients is the default, `huber` the paper's loss. On frames the
+dueling streams part after the last shared layer. The defaults are for small vector environments; Atari's (CleanRL's)
+stand behind them.
 """
 
 import copy
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
@@ -42,12 +44,15 @@ class Config:
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
     discount: float = 0.99  # gamma
     lr: float = 1e-3  # Adam's learning rate; Atari: 1e-4
-    max_grad_norm: float = 10.0  # gradients are scaled down to this norm
+    adam_eps: float = 1e-8  # Adam's epsilon
+    huber: bool = False  # Huber's loss, whose gradient is at most 1 in size, in the place of the squared error
+    max_grad_norm: float | None = 10.0  # gradients are scaled down to this norm; null: they are not; Atari: null
     batch_size: int = 64  # transitions an update; Atari: 32
     buffer_size: int = 100_000  # transitions kept; Atari: 1_000_000
     learning_starts: int = 1_000  # environment steps before the first update; Atari: 80_000
     train_every: int = 2  # environment steps an update; Atari: 4
-    target_every: int = 250  # environment steps between copies to the target network; Atari: 1_000
+    target_every: int = 250  # environment steps between moves of the target network; Atari: 1_000
+    tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
     epsilon: float = 0.05  # share of random actions in the end; Atari: 0.01
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
@@ -60,6 +65,8 @@ class Config:
         for name in ("n_step", "train_every", "target_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        if self.huber and self.value_head != "mse":
+            raise ValueError(f"algo.huber=true is a loss of values; algo.value_head={self.value_head} has its own")
 
 
 class QNetwork(nn.Module):
@@ -91,7 +98,7 @@ class DQN(Agent):
         self.network = QNetwork(spec, config, self.head.outputs)
         self.head.init_(self.network)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = Adam(self.network.parameters(), config.lr, max_norm=config.max_grad_norm)
+        self.optimizer = Adam(self.network.parameters(), config.lr, eps=config.adam_eps, max_norm=config.max_grad_norm)
 
     def loss(self, batch: NStepBatch) -> tuple[Tensor, Tensor]:
         """L, and the mean value of the actions taken."""
@@ -101,7 +108,10 @@ class DQN(Agent):
             next_action = self.head.value(chooser).argmax(-1)
             target = self.head.backup(batch.reward, batch.discount, of_action(next_out, next_action))
         out = of_action(self.network(batch.obs), batch.action)
-        return self.head.loss(out, target).mean(), self.head.value(out.detach()).mean()
+        q = self.head.value(out)
+        if self.config.huber:
+            return F.huber_loss(q, target), q.detach().mean()
+        return self.head.loss(out, target).mean(), q.detach().mean()
 
     def update(self, batch: NStepBatch) -> Metrics:
         """One gradient step."""
@@ -109,8 +119,9 @@ class DQN(Agent):
         self.optimizer.minimize(loss)
         return {"loss": loss.detach(), "q": q, **self.head.metrics()}
 
-    def copy_to_target(self) -> None:
-        polyak_update(self.target_network, self.network, tau=1.0)
+    def update_target(self) -> None:
+        """Moves the target network."""
+        polyak_update(self.target_network, self.network, self.config.tau)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
@@ -147,7 +158,7 @@ def train(run: Run, config: Config) -> DQN:
             for _ in range(times(config.train_every)):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))
             if times(config.target_every):
-                agent.copy_to_target()
+                agent.update_target()
     return agent
 
 

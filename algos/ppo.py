@@ -9,7 +9,8 @@ ratio to the one that acted is clipped, so that no step gains from moving furthe
 
 What the paper leaves open is as in Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations:
 an episode that is truncated bootstraps from its true last observation; the running statistics of observations and
-returns take in a rollout at a time, not a step; an action's standard deviation is in units of half its range.
+returns take in a rollout at a time, not a step; an action's standard deviation is in units of half its range; the
+learning rate falls at every gradient step, not once a rollout.
 """
 
 import math
@@ -41,10 +42,13 @@ class Config:
     epochs: int = 10  # passes over a rollout; Atari: 4
     minibatches: int = 32  # gradient steps a pass; Atari: 4
     hidden: list[int] = field(default_factory=lambda: [64, 64])  # widths of the tanh layers of actor and critic each
-    lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 linearly over all steps; Atari: 2.5e-4
+    lr: float = 3e-4  # Adam's learning rate at the start; Atari: 2.5e-4
+    lr_decay: bool = True  # it falls to 0 linearly over all steps
     discount: float = 0.99  # gamma
     gae_lambda: float = 0.95  # lambda of GAE
     clip: float = 0.2  # epsilon, of the ratio and the value; Atari: 0.1
+    clip_value: bool = True  # the value's change is clipped, as the ratio is; false: L^VF = E[(V - R)^2] / 2
+    target_kl: float | None = None  # no more passes over a rollout once the policy has moved so far; null: all of them
     value_coef: float = 0.5  # c1, weight of the value's loss
     entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
@@ -135,7 +139,10 @@ class PPO(Agent):
         self.head = value_head(config, online=True)
         self.value = orthogonal_(MLP(features, self.head.outputs, hidden, nn.Tanh), last_gain=1.0)
         self.head.init_(self.value)
-        self.optimizer = Adam(self.parameters(), config.lr, updates, linear, eps=1e-5, max_norm=config.max_grad_norm)
+        self.optimizer = Adam(
+            self.parameters(), config.lr, updates if config.lr_decay else None, linear, eps=1e-5,
+            max_norm=config.max_grad_norm,
+        )  # fmt: skip
 
     def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
         """Eq. 7."""
@@ -151,6 +158,8 @@ class PPO(Agent):
         if self.config.value_head != "mse":
             return self.head.loss(out, self.head.project(batch.returns)).mean()
         value = self.head.value(out)
+        if not self.config.clip_value:
+            return 0.5 * (value - batch.returns).square().mean()
         clipped = batch.value + (value - batch.value).clamp(-self.config.clip, self.config.clip)
         errors = torch.maximum((value - batch.returns).square(), (clipped - batch.returns).square())
         return 0.5 * errors.mean()
@@ -203,13 +212,20 @@ class PPO(Agent):
         return rollout._replace(reward=(reward / self.returns.std).clamp(-10, 10))
 
     def learn(self, rollout: Transition) -> Metrics:
-        """`epochs` passes over a rollout, its rewards scaled, in minibatches, each pass in an order of its own."""
+        """`epochs` passes over a rollout, its rewards scaled, in minibatches, each pass in an order of its own.
+
+        Returns the means of what `update` gave.
+        """
         whole = self.prepare(rollout)
+        steps: list[Metrics] = []
         for _ in range(self.config.epochs):
             order = torch.randperm(len(whole.returns), device=whole.returns.device)
             shuffled = (x[order].chunk(self.config.minibatches) for x in whole)
-            for minibatch in zip(*shuffled, strict=True):
-                metrics = self.update(Minibatch(*minibatch))
+            steps += [self.update(Minibatch(*minibatch)) for minibatch in zip(*shuffled, strict=True)]
+            if self.config.target_kl is not None and steps[-1]["approx_kl"] > self.config.target_kl:
+                break
+        metrics = {name: torch.stack([step[name].float() for step in steps]).mean() for name in steps[0]}
+        metrics |= self.head.metrics()  # a count, not a mean
         if isinstance(self.normalizer, RunningNormalizer):
             self.normalizer.update(rollout.obs.flatten(0, 1))
         if len(whole.returns) > 1:

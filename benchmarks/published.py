@@ -1,7 +1,9 @@
 """Published figures, to be set beside runs: `references/*.csv`, each with its source, and files of the same columns.
 
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
-RW, top-10%) and report (last or best evaluation). A task is `d4rl/<dataset>` or the id of an environment.
+RW, top-10%), report (last or best evaluation) and measure: `evaluation`, or `training` for the mean return of the last
+episodes that the agent learned from, exploring, as CleanRL's tables have it. A task is `d4rl/<dataset>` or the id of an
+environment. Like is compared with like.
 """
 
 import csv
@@ -27,6 +29,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
     "SAC-N": ("edac", {"algo.eta": 0.0}),
 }
 FIGURE = {"last": "final", "best": "best"}
+MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of `d4rl/` tasks the score
 SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
 
@@ -36,6 +39,7 @@ class Reference:
 
     Attributes:
         task, algorithm: by their names there.
+        measure: the column of a run that it is about.
         figure: `final` or `best`.
         sampler: by its name here.
         steps: None where it is not said.
@@ -44,6 +48,7 @@ class Reference:
 
     task: str
     algorithm: str
+    measure: str
     figure: str
     sampler: str
     steps: int | None
@@ -76,9 +81,9 @@ class Reference:
                 reasons.append("other mixture")
         ours = set(VARIANTS.get(self.algorithm, ("", {}))[1]) | {"sampler.name"}
         others = {key for key in result.changed if key.startswith(("algo.", "sampler."))} - ours
-        if others or result.file or result.config.get("preset") not in (None, "paper"):
+        if others or result.file or result.config.get("preset") not in (None, "paper", "cleanrl", "c51"):
             reasons.append("other settings")
-        if self.measure not in result.columns or np.isnan(result.columns[self.measure]).any():
+        if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
             reasons.append(f"no {MEASURES[self.measure]} is known")
         if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:
             reasons.append(f"{100 * (share + 1):{',.0f' if share > -0.9 else '.2g'}} % of the steps")
@@ -87,12 +92,8 @@ class Reference:
     def aside(self, result: Result) -> str:
         """What is to be said where they can be compared; empty where nothing is."""
         env = str(result.config["env"]["id"])
-        return f", but in {env}" if self.measure == "return_mean" and self.task != env else ""
-
-    @property
-    def measure(self) -> str:
-        """The column of a run that it is about."""
-        return "score" if self.task.startswith("d4rl/") else "return_mean"
+        same = {env, *names_elsewhere(env)}
+        return f", but in {env}" if self.measure != "score" and self.task not in same else ""
 
 
 def tasks(result: Result) -> set[str]:
@@ -101,6 +102,8 @@ def tasks(result: Result) -> set[str]:
         return set()
     if not result.dataset:
         env = str(result.config["env"]["id"])
+        if elsewhere := names_elsewhere(env):
+            return {env, *elsewhere}
         base, _, version = env.rpartition("-v")
         return {f"{base}-v{number}" for number in range(int(version) + 1)} if version.isdigit() else {env}
     (_, first), *others = parse_mixture(result.dataset)
@@ -108,6 +111,13 @@ def tasks(result: Result) -> set[str]:
         return set()
     name = "-".join([short(first), *(f"{short(second)}-{100 * share:g}%" for share, second in others)])
     return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
+
+
+def names_elsewhere(env: str) -> set[str]:
+    """Other libraries' names for the very same environment: Atari's without sticky actions, dm_control's by Shimmy."""
+    if game := re.fullmatch(r"ALE/(\w+)-v5", env):
+        return {f"{game[1]}NoFrameskip-v4", f"{game[1]}-v5"}  # Gymnasium's, EnvPool's
+    return {f"dm_control/{env.removeprefix('dmc/')}-v0"} if env.startswith("dmc/") else set()
 
 
 def official(dataset: str) -> str | None:
@@ -134,12 +144,15 @@ def read(path: Path) -> list[Reference]:
             published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
             count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
             report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
-            sampler = PUBLISHED_AS.get(sampler, sampler)
-            references.append(Reference(row["task"], row["algorithm"], FIGURE[report], sampler, count, published))
+            sampler, measure = PUBLISHED_AS.get(sampler, sampler), MEASURE[row.get("measure") or "evaluation"]
+            measure = "score" if row["task"].startswith("d4rl/") else measure
+            references.append(
+                Reference(row["task"], row["algorithm"], measure, FIGURE[report], sampler, count, published)
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(
                 f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
-                "std, seeds, source and may have steps, sampler, report (last or best)."
+                "std, seeds, source and may have steps, sampler, report (last, best), measure (evaluation, training)."
             ) from error
     return references
 

@@ -26,7 +26,13 @@ from zoo.presets import short
 from zoo.registry import environments
 
 FIGURES = ("final", "best", "area")
-MEASURES = {"score": "normalized score", "return_mean": "return", "value_error": "value error"}
+MEASURES = {
+    "score": "normalized score", "return_mean": "return", "value_error": "value error",
+    "training_return": "return of training episodes",
+}  # fmt: skip
+LAST_EPISODES = (
+    100  # of training, over which a return is averaged: CleanRL's tables, rlops --metric-last-n-average-window
+)
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
@@ -202,6 +208,7 @@ def read_run(run_dir: Path) -> Result | str:
             for name in rows[-1]
             if name not in ("step", "returns")
         }
+        columns |= _training_return(run_dir, steps)
         result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
         _ = result.peer or result.record["versions"]["zoo"]
@@ -225,6 +232,29 @@ def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
     known = np.array([(0, 0.0), *told])
     seconds: np.ndarray = np.interp(steps, known[:, 0], known[:, 1])
     return seconds
+
+
+def _training_return(run_dir: Path, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none."""
+    path = run_dir / "metrics.csv"
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("episode_return") and row.get("episode_length")]
+    means, counts, before = [], [], 0
+    for row in rows:  # the mean of the episodes that ended since the row before
+        length, step = float(row["episode_length"]), int(row["step"])
+        if length == length:
+            means.append(float(row["episode_return"]))
+            counts.append((step - before) / length)
+            before = step
+    if not means:
+        return {}
+    later = np.cumsum(counts[::-1])[::-1] - counts  # episodes after those of each row
+    weights = np.clip(LAST_EPISODES - later, 0, counts)
+    values = np.full(len(steps), np.nan)
+    values[-1] = np.average(means, weights=weights)
+    return {"training_return": values}
 
 
 def named(results: Sequence[Result]) -> list[Result]:

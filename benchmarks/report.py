@@ -66,7 +66,9 @@ class Comparison:
     difference: Estimate
 
     def __str__(self) -> str:
-        return self.verdict + ("" if np.isnan(self.difference.value) else f" (difference {self.difference})")
+        measure = f", {MEASURES[self.reference.measure]}" if self.reference.measure != self.row.measure else ""
+        difference = "" if np.isnan(self.difference.value) else f" (difference {self.difference})"
+        return self.verdict + measure + difference
 
 
 class Group(NamedTuple):
@@ -290,6 +292,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
         ],
         "published": [
             {"task": c.row.task, "method": c.row.method, "figure": c.reference.figure}
+            | {"measure": MEASURES[c.reference.measure]}
             | {"ours": c.ours, "seeds": len(c.row.runs)}
             | {"published_task": c.reference.task, "published": c.reference.published.mean}
             | {"published_std": c.reference.published.std, "published_seeds": c.reference.published.seeds}

@@ -180,9 +180,8 @@ class TwoHot(ValueHead):
         centers = self.centers()
         left = F.pad(F.pad(centers[:-1], (1, 0), value=-math.inf), (0, 1), value=math.inf)
         gap = F.pad(centers.diff(), (1, 1), value=1.0)
-        way = ((value[..., None] - left) / gap).clamp(
-            0, 1
-        )  # across each gap, [..., num_bins + 1]: 1, ..., 1, share, 0, ...
+        # how far across each gap between centers, [..., num_bins + 1]: 1, ..., 1, share, 0, ..., 0
+        way = ((value[..., None] - left) / gap).clamp(0, 1)
         return way[..., :-1] - way[..., 1:]
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:

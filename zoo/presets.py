@@ -42,7 +42,18 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
 
 
 def short(dataset: str) -> str:
-    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium."""
+    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium.
+
+    Of a mixture each part's, with its share: `random+10%medium`.
+    """
+    first, *others = dataset.split("+")
+    if others:
+        return "+".join(short(part) for part in (first, *others))
+    share, percent, dataset = dataset.rpartition("%")
+    return share + percent + _short(dataset)
+
+
+def _short(dataset: str) -> str:
     name = re.sub(r"(-v\d+)?(\.hdf5|\.h5)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
     return re.sub(r"^(halfcheetah|hopper|walker2d|ant)-", "", name)
 

@@ -59,6 +59,31 @@ def test_five_updates_equal_a_plain_implementation(double, dueling):
     assert_close(agent.target_network.parameters(), target)
 
 
+def test_hubers_loss_and_adams_epsilon_without_clipping_equal_pytorchs():
+    agent = make(huber=True, max_grad_norm=None, adam_eps=1e-2)
+    online, target = leaves(agent.network.parameters()), leaves(agent.target_network.parameters())
+    adam = torch.optim.Adam(online, 1e-3, eps=1e-2)
+    for seed in range(3):
+        data = batch(seed)
+        data = data._replace(reward=10 * data.reward)  # errors on both sides of Huber's bend
+        agent.update(data)
+        with torch.no_grad():
+            y = data.reward + data.discount * plain_q(target, data.next_obs, False).amax(1)
+        q = plain_q(online, data.obs, False).gather(1, data.action[:, None])[:, 0]
+        adam.zero_grad()
+        torch.nn.functional.smooth_l1_loss(q, y).backward()
+        adam.step()
+    assert_close(agent.network.parameters(), online)
+
+
+def test_the_target_network_moves_the_fraction_tau():
+    agent = make(tau=0.25)
+    before = leaves(agent.target_network.parameters())
+    agent.update_target()
+    expected = [0.75 * old + 0.25 * new for old, new in zip(before, agent.network.parameters(), strict=True)]
+    assert_close(agent.target_network.parameters(), expected)
+
+
 @pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
 def test_a_categorical_head_minimizes_the_cross_entropy_of_its_action(head):
     agent, data = make(value_head=head, v_min=-3.0, v_max=3.0, num_bins=7), batch(0)
@@ -78,7 +103,7 @@ def test_the_target_network_moves_only_when_it_is_copied_to():
     before = leaves(agent.target_network.parameters())
     agent.update(batch(0))
     assert_close(agent.target_network.parameters(), before, atol=0)
-    agent.copy_to_target()
+    agent.update_target()
     assert_close(agent.target_network.parameters(), agent.network.parameters(), atol=0)
 
 

@@ -104,16 +104,19 @@ class Reference:
             loss = torch.max(-a * ratio, -a * torch.clamp(ratio, 1 - config.clip, 1 + config.clip)).mean()
             value = self.v(obs[part])
             clipped = old_value[part] + torch.clamp(value - old_value[part], -config.clip, config.clip)
-            worse = torch.max((value - returns[part]) ** 2, (clipped - returns[part]) ** 2)
+            worse = (value - returns[part]) ** 2
+            if config.clip_value:
+                worse = torch.max(worse, (clipped - returns[part]) ** 2)
             loss = loss + 0.5 * 0.5 * worse.mean() - config.entropy_coef * self.entropy(obs[part]).mean()
             for group in self.adam.param_groups:
-                group["lr"] = 3e-4 * (1 - update / updates)
+                group["lr"] = 3e-4 * (1 - update / updates if config.lr_decay else 1)
             step(self.adam, loss, max_norm=0.5)
 
 
+@pytest.mark.parametrize("options", [{}, {"clip_value": False, "lr_decay": False}], ids=["defaults", "options"])
 @pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
-def test_an_iteration_equals_a_plain_implementation(spec):
-    agent = make(spec, normalize_obs=False, normalize_reward=False, entropy_coef=0.01)
+def test_an_iteration_equals_a_plain_implementation(spec, options):
+    agent = make(spec, normalize_obs=False, normalize_reward=False, entropy_coef=0.01, **options)
     reference, data = Reference(agent, spec), rollout(spec)
     assert data.truncated.any()
     assert data.terminated.any()
@@ -127,6 +130,27 @@ def test_an_iteration_equals_a_plain_implementation(spec):
     assert_close(agent.value.parameters(), reference.value)
     if not spec.num_actions:
         assert_close([agent.policy.log_std], reference.log_std)
+
+
+def test_passes_over_a_rollout_end_once_the_policy_has_moved_by_target_kl(monkeypatch):
+    agent, data, kls = make(DISCRETE, target_kl=0.05), rollout(DISCRETE), iter([0.01] * 4 + [0.01, 0.01, 0.01, 0.06])
+    agent.config.epochs, taken = 5, []
+    update = agent.update
+    monkeypatch.setattr(
+        agent, "update", lambda batch: update(batch) | {"approx_kl": torch.tensor(taken.append(1) or next(kls))}
+    )
+    agent.learn(data)
+    assert len(taken) == 2 * agent.config.minibatches
+
+
+def test_what_is_logged_is_the_mean_over_the_minibatches(monkeypatch):
+    agent, seen = make(CONTINUOUS), []
+    update = agent.update
+    monkeypatch.setattr(agent, "update", lambda batch: (seen.append(update(batch)), seen[-1])[1])
+    metrics = agent.learn(rollout(CONTINUOUS))
+    assert len(seen) == agent.config.epochs * agent.config.minibatches
+    for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"):
+        assert float(metrics[name]) == pytest.approx(np.mean([float(one[name]) for one in seen]), rel=1e-5, abs=1e-7)
 
 
 def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return():

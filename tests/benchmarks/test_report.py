@@ -25,9 +25,9 @@ VERSIONS = {"zoo": "0.1.0"}
 
 @pytest.fixture
 def run(tmp_path):
-    """`run(name, overrides, values)`: makes the folder of a run that has finished."""
+    """`run(name, overrides, values)`: makes the folder of a run that has finished; `training`: its episodes' return."""
 
-    def make(name: str, overrides: str, values: list[float], **record: object) -> Path:
+    def make(name: str, overrides: str, values: list[float], training: float | None = None, **record: object) -> Path:
         config, algorithm, settings = compose(overrides.split())
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -42,7 +42,9 @@ def run(tmp_path):
                 score = config.env.normalize(value)
                 rows.writerow([step, value, "" if score is None else score, f"{value} {value}"])
         with (folder / "metrics.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([["step", "seconds"], [steps[-1], 100.0]])
+            rows = csv.writer(file)
+            rows.writerow(["step", "seconds", *([] if training is None else ["episode_return", "episode_length"])])
+            rows.writerow([steps[-1], 100.0, *([] if training is None else [training, 1000.0])])
         return folder
 
     return make
@@ -239,7 +241,8 @@ def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_ver
         given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 seed={seed}"
         run(f"iql-{seed}", given, [score("halfcheetah", value)])
         run(f"bc-{seed}", given.replace("iql", "bc") + " algo.top_fraction=0.1", [score("halfcheetah", value + 9)])
-        run(f"td3-{seed}", f"algo=td3 env=hopper steps=1000000 seed={seed}", [3134 + 200.0 * (seed - 1.5)])
+        value = 3134 + 200.0 * (seed - 1.5)
+        run(f"td3-{seed}", f"algo=td3 env=hopper steps=1000000 seed={seed}", [9999.0], training=value)
     assert main(["report", str(tmp_path)]) == 0
     rows = [row for row in table(tmp_path, "published") if row["figure"] == "final" and int(row["published_seeds"]) > 2]
     found = {(row["method"], row["published_task"], row["published"]): row["verdict"] for row in rows}
@@ -247,6 +250,45 @@ def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_ver
     assert found["bc, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
     assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say, but in Hopper-v5"
     assert {method for method, *_ in found} == {"iql", "bc, top_fraction=0.1", "td3"}
+
+
+def test_published_training_returns_are_compared_with_training_returns_alone(run, tmp_path):
+    for seed in range(3):
+        run(f"a{seed}", f"algo=ppo env=hopper steps=1000000 seed={seed}", [3360.0 + seed], training=2400.0 + 9 * seed)
+        run(f"b{seed}", f"algo=td3 env=hopper steps=1000000 seed={seed}", [3134.0 + seed])
+    rows = {c.row.method: c for c in build(tmp_path).comparisons if c.reference.task == "Hopper-v4"}
+    assert rows["ppo"].ours == pytest.approx(2409)
+    assert "return of training episodes" in str(rows["ppo"])
+    assert rows["ppo"].compared
+    assert rows["td3"].verdict == "not comparable: no return of training episodes is known"
+
+
+def test_a_training_return_is_the_mean_of_the_last_hundred_episodes(run, tmp_path):
+    folder = run("a", "algo=ppo env=hopper steps=1000", [1.0])
+    lengths, returns, rows, step = [5] * 60 + [10] * 70, list(range(130)), [], 0
+    for start in range(0, 130, 10):  # a row after every ten episodes
+        step += sum(lengths[start : start + 10])
+        rows.append([step, 1.0, np.mean(returns[start : start + 10]), np.mean(lengths[start : start + 10])])
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["step", "seconds", "episode_return", "episode_length"], *rows])
+    (result,), _ = read(tmp_path)
+    assert result.figure("final", "training_return") == pytest.approx(np.mean(returns[-100:]))
+
+
+@pytest.mark.parametrize(
+    ("env", "names"),
+    [
+        ("ALE/Pong-v5", {"ALE/Pong-v5", "PongNoFrameskip-v4", "Pong-v5"}),
+        ("dmc/acrobot-swingup_sparse", {"dmc/acrobot-swingup_sparse", "dm_control/acrobot-swingup_sparse-v0"}),
+    ],
+)
+def test_environments_are_known_by_the_names_that_their_figures_were_published_under(run, tmp_path, env, names):
+    run("a", f"algo=ppo env={env} steps=10000000 num_envs=8", [1.0])
+    (result,), _ = read(tmp_path)
+    assert published.tasks(result) == names
+    fitting = [one for one in published.builtin() if one.fits(result)]
+    assert fitting
+    assert {one.aside(result) for one in fitting} == {""}
 
 
 def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run, tmp_path):
@@ -278,7 +320,8 @@ def test_other_settings_than_the_papers_are_not_compared(run, tmp_path, given, w
 
 def test_what_fails_on_a_stream_is_not_compared_with_the_method_as_it_is(run, tmp_path):
     for seed in range(3):
-        run(f"sac-{seed}", f"algo=sac env=hopper preset=stream-barrier steps=1000000 seed={seed}", [30.0 + seed])
+        given = f"algo=sac env=hopper preset=stream-barrier steps=1000000 seed={seed}"
+        run(f"sac-{seed}", given, [30.0 + seed], training=20.0)
     (comparison,) = [c for c in build(tmp_path).comparisons if c.reference.task == "Hopper-v4"]
     assert (comparison.verdict, comparison.compared) == ("not comparable: other settings", False)
 
@@ -298,7 +341,7 @@ def test_mixtures_are_compared_where_they_are_as_large_as_the_published_ones(run
         run(name, f"algo=iql env=hopper dataset={data} steps=1000000", [100.0])
     results = {result.dir.name: result for result in read(tmp_path)[0]}
     row = Reference(
-        "d4rl/hopper-random-expert-5%-v2", "IQL", "final", "uniform", 10**6, Published(1, 1, 3, "somewhere")
+        "d4rl/hopper-random-expert-5%-v2", "IQL", "score", "final", "uniform", 10**6, Published(1, 1, 3, "somewhere")
     )
     assert row.fits(results["a"])
     assert row.fits(results["b"])
@@ -395,7 +438,9 @@ def test_a_published_row_fits_its_algorithm_alone(run, tmp_path):
     (result,), _ = read(tmp_path)
     row = Published(1.0, 1.0, 3, "somewhere")
     names = ("TD3+BC", "TD3", "BC", "10% BC")
-    fits = [Reference("d4rl/hopper-medium-v2", name, "final", "uniform", 10, row).fits(result) for name in names]
+    fits = [
+        Reference("d4rl/hopper-medium-v2", name, "score", "final", "uniform", 10, row).fits(result) for name in names
+    ]
     assert fits == [True, False, False, False]
 
 

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from zoo.api import reopen
-from zoo.compose import compose
+from zoo.compose import as_overrides, compose
 from zoo.errors import UsageError
 from zoo.presets import preset, short
 from zoo.registry import algorithms, folder
@@ -41,6 +41,46 @@ def test_the_files_of_d4rl_are_known_by_their_names():
     assert short("hopper_medium_replay-v2.hdf5") == "medium-replay"
     assert short("D4RL/walker2d/medium-expert-v2") == "medium-expert"
     assert short("halfcheetah_full_replay-v2.h5") == "full-replay"
+
+
+def test_a_mixture_is_known_by_the_names_of_its_parts():
+    assert short("90%D4RL/hopper/random-v2+10%hopper_medium-v2.hdf5") == "90%random+10%medium"
+    assert short("random+10%zoo/hopper/expert-v0") == "random+10%expert"
+
+
+@pytest.mark.parametrize("env", ["hopper", "halfcheetah", "walker2d", "ant"])
+@pytest.mark.parametrize("share", [1, 5, 10, 50])
+@pytest.mark.parametrize("better", ["expert", "medium"])
+def test_all_mixtures_of_hong_et_al_take_their_settings(env, share, better):
+    """Their table lists random-expert and random-medium at four shares for each of four environments."""
+    for dataset in (
+        f"{100 - share}%random+{share}%{better}",
+        f"random+{share}%{better}",
+        f"{100 - share}%D4RL/{env}/random-v2+{share}%D4RL/{env}/{better}-v2",
+    ):
+        cql = settings("algo=cql", f"env={env}", f"dataset={dataset}")
+        assert (cql.sampler.alpha, cql.algo.actor_lr, cql.algo.hidden) == (0.2, 3e-4, [256, 256])
+        assert (cql.algo.normalize_obs, cql.algo.orthogonal_init) == (False, False)
+        iql = settings("algo=iql", f"env={env}", f"dataset={dataset}")
+        assert (iql.algo.normalize_obs, iql.algo.normalize_reward) == (False, env != "ant")
+        assert (iql.algo.policy, iql.algo.tau) == ("gaussian", 0.005)
+
+
+def test_dt_is_asked_for_the_authors_return_where_they_asked_for_it():
+    assert settings("algo=dt", "env=hopper", "dataset=medium-replay").algo.target_return == 3600
+    assert settings("algo=dt", "env=hopper", "dataset=random").algo.target_return is None
+
+
+def test_sac_has_the_papers_learning_rates_and_those_of_cleanrl_apart():
+    assert settings("algo=sac", "env=hopper").algo.critic_lr == 3e-4
+    assert compose(["preset=cleanrl", "algo=sac", "env=hopper"])[0].algo.critic_lr == 1e-3
+
+
+def test_c51_is_cleanrls():
+    config = compose(["preset=c51", "algo=dqn", "env=ALE/Pong-v5"])[0].algo
+    assert (config.value_head, config.v_min, config.v_max, config.num_bins) == ("c51", -10, 10, 51)
+    assert (config.lr, config.adam_eps, config.target_every) == (2.5e-4, 0.01 / 32, 10_000)
+    assert config.max_grad_norm is None
 
 
 def test_a_run_with_a_preset_is_evaluated_and_resumed_with_what_it_set(zoo, tmp_path):
@@ -80,7 +120,5 @@ def test_every_entry_names_its_source_and_sets_what_there_is(path: Path):
     for entry in OmegaConf.to_container(OmegaConf.load(path)):
         assert entry["source"]
         assert set(entry) <= {"env", "dataset", "corruption", "source", "set"}
-        given = [
-            f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in entry["set"].items()
-        ]
-        compose([f"algo={path.stem}", "env=pendulum" if path.stem != "dqn" else "env=cartpole", *given])
+        env = "pendulum" if path.stem != "dqn" else "cartpole"
+        compose([f"algo={path.stem}", f"env={env}", *as_overrides(entry["set"])])
