@@ -243,7 +243,7 @@ class FrameBuffer(ReplayBuffer):
         """The transitions, and every frame of their stacks: `frames` `[F, H, W]` and their places `[F]`."""
         rows = super().rows(first, last)
         needed = rows["newest"][:, None] + torch.arange(1 - self.stack, 2, device=self.device)  # [rows, S + 1]
-        places = (rows["env"][:, None] * self._room + needed % self._room).unique()
+        places = torch.unique(rows["env"][:, None] * self._room + needed % self._room)
         return rows | {"places": places, "frames": self.frames.index_select(0, places)}
 
     def put(self, first: int, rows: dict[str, Tensor]) -> None:

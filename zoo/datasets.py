@@ -590,8 +590,7 @@ def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
 def out_of_bounds(action: np.ndarray, spec: Spec) -> np.ndarray:
     """Which of the actions, `[N, A]` or `[N]`, the environment does not have: `[N]`; rounding does not count."""
     if spec.num_actions is not None:
-        outside: np.ndarray = (action < 0) | (action >= spec.num_actions)
-        return outside
+        return np.asarray((action < 0) | (action >= spec.num_actions))
     low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
     tolerance = ROUNDING * (high - low)
-    return ((action < low - tolerance) | (action > high + tolerance)).any(-1)
+    return np.asarray(((action < low - tolerance) | (action > high + tolerance)).any(-1))

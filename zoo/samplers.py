@@ -38,9 +38,13 @@ class Episodes(Protocol):
     """What a sampler is made of: a `Dataset`."""
 
     obs: Tensor  # [N, ...]
-    episode_starts: Tensor  # [E]
-    episode_lengths: Tensor  # [E]
-    episode_returns: Tensor  # [E]
+
+    @property
+    def episode_starts(self) -> Tensor: ...  # [E]
+    @property
+    def episode_lengths(self) -> Tensor: ...  # [E]
+    @property
+    def episode_returns(self) -> Tensor: ...  # [E]
 
 
 class Sampler(Protocol):
