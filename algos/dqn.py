@@ -57,8 +57,8 @@ class Config:
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size; Atari: -10
-    v_max: float | None = None  # largest value of the bins; null likewise; Atari: 10
+    v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
+    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
     num_bins: int = 51  # bins of a categorical head
 
     def __post_init__(self) -> None:
@@ -153,7 +153,11 @@ def train(run: Run, config: Config) -> DQN:
         progress = min(1.0, step / max(1.0, config.exploration_fraction * run.config.steps))
         action = agent.explore(agent.act(envs.obs), 1 + progress * (config.epsilon - 1))
         transition = envs.step(action)
-        buffer.add(transition._replace(reward=transition.reward.sign()) if config.clip_reward else transition)
+        if config.clip_reward:
+            transition = transition._replace(reward=transition.reward.sign())
+        buffer.add(transition)
+        ended = transition.terminated | transition.truncated
+        agent.head.observe(transition.reward[None], ended[None], agent.network, agent.target_network)
         if step >= config.learning_starts:
             for _ in range(times(config.train_every)):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))

@@ -57,8 +57,8 @@ class Config:
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins, which is not clipped: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
@@ -277,6 +277,7 @@ def train(run: Run, config: Config) -> PPO:
         rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
         if len(rollout) == config.num_steps:
             data = agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True))))
+            agent.head.observe(data.reward, data.terminated | data.truncated, agent.value)
             run.log(agent.learn(data))
             rollout.clear()
     return agent

@@ -44,8 +44,8 @@ class Config:
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
@@ -118,11 +118,16 @@ def train(run: Run, config: Config) -> SAC:
     data = run.dataset() if config.offline_fraction > 0 else None
     offline = round(config.offline_fraction * config.batch_size)
     agent = run.track(SAC(envs.spec, config))
+    if data and config.value_head != "mse":
+        run.report(agent.head.hold(*data.value_bounds(config.discount)))
     buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
-        buffer.add(envs.step(action))
+        transition = envs.step(action)
+        buffer.add(transition)
+        ended = transition.terminated | transition.truncated
+        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for _ in range(envs.num_envs):  # one update an environment step
                 batch = buffer.sample(config.batch_size - offline)

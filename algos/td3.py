@@ -45,8 +45,8 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 25_000  # environment steps of uniform actions before the first update
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null: bins for values up to 1e4 in size
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
@@ -114,7 +114,10 @@ def train(run: Run, config: Config) -> TD3:
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
-        buffer.add(envs.step(action))
+        transition = envs.step(action)
+        buffer.add(transition)
+        ended = transition.terminated | transition.truncated
+        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for update in range(step, step + envs.num_envs):  # one update an environment step
                 metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)

@@ -6,17 +6,16 @@ targets, which are made of numbers (`project`) or of the critic's outputs at the
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
-from zoo.nn import MLP, EnsembleLinear, EnsembleMLP
-
-LARGEST = 1e4  # size of the values that asinh-spaced bins represent: a reward of 100 at every step, discounted by 0.99
+from zoo.nn import MLP, EnsembleMLP
+from zoo.returns import return_so_far
 
 
 class ValueHead(nn.Module):
@@ -26,6 +25,9 @@ class ValueHead(nn.Module):
 
     def init_(self, critic: nn.Module) -> None:
         """Initializes a critic's last layers in place, where the head needs it."""
+
+    def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
+        """Counts N environments' latest rewards and episode ends in, each `[T, N]`; critics may change in place."""
 
     def value(self, out: Tensor) -> Tensor:
         """Values `[...]` of outputs `[..., outputs]`."""
@@ -56,43 +58,66 @@ class ValueHead(nn.Module):
         return {}
 
 
+class ReturnsSoFar(nn.Module):
+    """The discounted returns so far of the episodes that N environments go through, saved with the agent."""
+
+    def __init__(self, discount: float) -> None:
+        super().__init__()
+        self.discount = discount
+        self.carried: Tensor | float = 0.0  # [N] what the running episodes bring into the next step
+
+    def update(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """Those of the latest steps `[T, N]`, of their rewards and whether episodes ended, each `[T, N]`."""
+        returns = return_so_far(reward, ended, self.discount, self.carried)
+        self.carried = self.discount * returns[-1] * ~ended[-1]
+        return returns
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"carried": self.carried}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.carried = state["carried"]
+
+
 class TwoHot(ValueHead):
-    """`two_hot`: a probability for each of `num_bins` values in `[v_min, v_max]`, and cross-entropy.
+    """`two_hot`: a probability for each of `num_bins` values evenly spread over `[v_min, v_max]`, and cross-entropy.
 
     A target's mass lies on the two values next to it, in the shares that have it as their mean. Targets outside the
     support are clipped and counted.
 
-    The values are evenly spaced or, with `asinh`, evenly spaced in `x = asinh(value)` over a fixed symmetric range:
-    about linearly below 1 and logarithmically above, for values of any size. That is close to the symexp two-hot of
-    DreamerV3 (Hafner et al. 2023, arXiv 2301.04104), but shares are linear in the value, not in x: the mean of noisy
-    targets' projections is then the targets' mean.
+    Without bounds the support is that of a dataset's returns (`hold`). With a `discount`, it is symmetric and follows
+    the discounted returns that are observed: where one exceeds two thirds of it, in size, it becomes twice as large as
+    that one, and the critics are changed such that values stay about what they are, in the manner of PopArt (van
+    Hasselt et al. 2016, arXiv 1602.07714).
 
     Attributes:
-        v_min, v_max: the support, `[]`; NaN until it is known, see `set_support`.
+        v_min, v_max: the support, `[]`; NaN until it is known.
         clipped: targets outside the support so far, `[]`.
+        returns: of the running episodes; None where the support does not follow the returns.
 
     Raises:
         UsageError: bounds that are not in order, or fewer than two bins.
     """
 
-    def __init__(self, v_min: float | None, v_max: float | None, num_bins: int, asinh: bool = False) -> None:
+    def __init__(self, v_min: float | None, v_max: float | None, num_bins: int, discount: float | None = None) -> None:
         super().__init__()
         if num_bins < 2:
             raise UsageError(f"algo.num_bins={num_bins} must be at least 2; the paper takes 51 or 101.")
         if (v_min is None) != (v_max is None):
             raise UsageError("algo.v_min and algo.v_max go together: give both, or none and they are computed.")
-        self.outputs, self.asinh = num_bins, asinh
+        self.outputs = num_bins
         self.v_min: Tensor
         self.v_max: Tensor
         self.clipped: Tensor
         self.register_buffer("v_min", torch.tensor(math.nan))
         self.register_buffer("v_max", torch.tensor(math.nan))
         self.register_buffer("clipped", torch.zeros((), dtype=torch.int64))
+        self.returns = None
         if v_min is not None and v_max is not None:
             self.set_support(v_min, v_max)
-        elif asinh:
-            low, high = self.around(-math.asinh(LARGEST), math.asinh(LARGEST))
-            self.set_support(math.sinh(low), math.sinh(high))
+        elif discount is not None:
+            self.returns = ReturnsSoFar(discount)
+            self.set_support(-1e-6, 1e-6)  # until there is a return other than 0
 
     def set_support(self, v_min: float, v_max: float) -> None:
         """Raises UsageError unless `v_min < v_max`, both finite."""
@@ -101,9 +126,51 @@ class TwoHot(ValueHead):
         self.v_min.fill_(v_min)
         self.v_max.fill_(v_max)
 
+    @torch.no_grad()
+    def init_(self, critic: nn.Module) -> None:
+        """Where the support follows the returns, values begin at 0: last layers get weights and biases of 0."""
+        if self.returns is not None:
+            for weights in self.last_weights(critic):
+                weights.zero_()
+
+    def last_weights(self, critic: nn.Module) -> Iterator[Tensor]:
+        """Weights and biases of the last layer of every MLP in a critic, as views `[..., num_bins]`."""
+        for network in critic.modules():
+            if isinstance(network, MLP | EnsembleMLP):
+                for parameter in network[-1].parameters():
+                    if isinstance(network, MLP):  # nn.Linear has its outputs first, EnsembleLinear last
+                        yield parameter.view(-1, self.outputs, *parameter.shape[1:]).movedim(1, -1)
+                    else:
+                        yield parameter
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
+        if self.returns is not None:
+            self.reach(float(self.returns.update(reward, ended).abs().max()), *critics)
+
+    def reach(self, size: float, *critics: nn.Module) -> None:
+        """Widens a support that follows the returns, if it must for one of this size."""
+        v_max = self.v_max.item()
+        if 1.5 * size > v_max:
+            self.set_support(-2 * size, 2 * size)
+            for critic in critics:
+                self.stretch_(critic, 2 * size / v_max)
+
+    def stretch_(self, critic: nn.Module, ratio: float) -> None:
+        """Changes a critic in place for bins `ratio` times as wide: each gets the weights of what was in its place."""
+        middle = (self.outputs - 1) / 2
+        bins = torch.arange(self.outputs, device=self.v_max.device)
+        place = (middle + ratio * (bins - middle)).clamp(0, self.outputs - 1)  # among the bins as they were
+        below = place.long().clamp(max=self.outputs - 2)
+        for weights in self.last_weights(critic):
+            weights.copy_(torch.lerp(weights[..., below], weights[..., below + 1], (place - below).to(weights)))
+
     def hold(self, low: float, high: float) -> str:
         """Sets a support that is open; raises UsageError where the one that was given is too small, or none can be."""
         bounded = math.isfinite(low) and math.isfinite(high)
+        if self.returns is not None:
+            self.reach(max(-low, high) if bounded else 0.0)
+            return f"value support: [{self.v_min:.4g}, {self.v_max:.4g}] at first; it follows the returns"
         if self.v_min.isnan():
             if not bounded:
                 raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
@@ -130,37 +197,17 @@ class TwoHot(ValueHead):
         return low, high
 
     def metrics(self) -> Metrics:
-        return {"clipped_targets": self.clipped}
-
-    @torch.no_grad()
-    def init_(self, critic: nn.Module) -> None:
-        """With `asinh`, values begin at 0: zero weights, and as bias log probabilities that fall as 1 / (1 + value^2).
-
-        Random weights would give the outermost bins, of values up to 1e4, random probabilities. With zero weights, as
-        in DreamerV3, opposite bins that no target falls on keep equal weights, and their values cancel. The bias is for
-        `c51`, whose backups hand the distribution on: a uniform one would have most of its mass above 100.
-        """
-        for network in critic.modules() if self.asinh else ():
-            if isinstance(network, MLP | EnsembleMLP):
-                last = network[-1]
-                assert isinstance(last, nn.Linear | EnsembleLinear)
-                last.weight.zero_()
-                last.bias.view(-1, self.outputs).copy_(-self.centers().square().log1p())
-
-    def transform(self, value: Tensor) -> Tensor:
-        """Values -> where the bins are evenly spaced."""
-        return value.asinh() if self.asinh else value
+        metrics = {"clipped_targets": self.clipped}
+        return metrics if self.returns is None else {**metrics, "v_max": self.v_max}
 
     def centers(self) -> Tensor:
         """The value of each bin, `[num_bins]`."""
-        x = self.spread(self.outputs)
-        return x.sinh() if self.asinh else x
+        return self.spread(self.outputs)
 
     def spread(self, count: int) -> Tensor:
-        """So many evenly spaced numbers over the transformed support, its ends included, `[count]`."""
-        low, high = self.transform(self.v_min), self.transform(self.v_max)
-        share = torch.linspace(0, 1, count, device=low.device, dtype=low.dtype)
-        return low + share * (high - low)
+        """So many values evenly spread over the support, its ends included, `[count]`."""
+        share = torch.linspace(0, 1, count, device=self.v_min.device, dtype=self.v_min.dtype)
+        return self.v_min + share * (self.v_max - self.v_min)
 
     def value(self, out: Tensor) -> Tensor:
         return out.softmax(-1) @ self.centers()
@@ -177,12 +224,9 @@ class TwoHot(ValueHead):
 
     def share_out(self, value: Tensor) -> Tensor:
         """Of numbers within the support `[...]`, the share `[..., num_bins]` that each bin gets."""
-        centers = self.centers()
-        left = F.pad(F.pad(centers[:-1], (1, 0), value=-math.inf), (0, 1), value=math.inf)
-        gap = F.pad(centers.diff(), (1, 1), value=1.0)
-        # how far across each gap between centers, [..., num_bins + 1]: 1, ..., 1, share, 0, ..., 0
-        way = ((value[..., None] - left) / gap).clamp(0, 1)
-        return way[..., :-1] - way[..., 1:]
+        place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, from 0
+        bins = torch.arange(self.outputs, device=place.device, dtype=place.dtype)
+        return (1 - (place[..., None] - bins).abs()).clamp(min=0)
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy."""
@@ -213,7 +257,7 @@ class HLGauss(TwoHot):
 
     Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
     renormalization (Farebrother et al., section 3.1 and appendix A). That moves the mean of a target near an end of the
-    support inwards; so where the support is computed, it goes on for three standard deviations on either side.
+    support inwards; so one that is set by `hold` goes on for three standard deviations on either side.
     """
 
     sigma = 0.75  # in widths of a bin
@@ -225,27 +269,16 @@ class HLGauss(TwoHot):
 
     def centers(self) -> Tensor:
         edges = self.edges()
-        middle = (edges[1:] + edges[:-1]) / 2
-        if not self.asinh:
-            return middle
-        # The normal's spread and the bins' own raise the mean of sinh: E[sinh(x + s z + w u)] = sinh(x) exp(s^2 / 2)
-        # sinh(w / 2) / (w / 2) for z ~ N(0, 1), u ~ U(-1/2, 1/2). Uncorrected, backups would multiply values by that.
-        width = self.width()
-        growth = torch.exp((self.sigma * width).square() / 2) * torch.sinh(width / 2) / (width / 2)
-        return middle.sinh() / growth
+        return (edges[1:] + edges[:-1]) / 2
 
     def edges(self) -> Tensor:
-        """Where the bins meet, transformed, `[num_bins + 1]`."""
+        """Where the bins meet, `[num_bins + 1]`."""
         return self.spread(self.outputs + 1)
-
-    def width(self) -> Tensor:
-        """Of a bin, transformed, `[]`."""
-        return (self.transform(self.v_max) - self.transform(self.v_min)) / self.outputs
 
     def project(self, value: Tensor) -> Tensor:
         """Probabilities `[..., num_bins]`."""
-        x = self.transform(self.clip(value))
-        below: Tensor = torch.special.ndtr((self.edges() - x[..., None]) / (self.sigma * self.width()))
+        width = (self.v_max - self.v_min) / self.outputs
+        below: Tensor = torch.special.ndtr((self.edges() - self.clip(value)[..., None]) / (self.sigma * width))
         return torch.diff(below) / (below[..., -1:] - below[..., :1])
 
 
@@ -255,14 +288,15 @@ CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
 def value_head(config: Any, online: bool = False) -> ValueHead:
     """The head that an algorithm's config asks for by `value_head`, `v_min`, `v_max` and `num_bins`.
 
-    Without bounds an online algorithm's bins are asinh-spaced; others get theirs of the data, by `hold`.
+    Without bounds, the support follows the returns of an online algorithm's episodes.
 
     Raises:
         UsageError: no such head, or bounds and bins that it cannot have.
     """
     if config.value_head in CATEGORICAL:
-        asinh = online and config.v_min is None and config.v_max is None
-        return CATEGORICAL[config.value_head](config.v_min, config.v_max, config.num_bins, asinh)
+        return CATEGORICAL[config.value_head](
+            config.v_min, config.v_max, config.num_bins, config.discount if online else None
+        )
     if config.value_head != "mse":
         raise UsageError(
             f"algo.value_head={config.value_head} does not exist. There are: mse, {', '.join(CATEGORICAL)}."

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.integrate
 import scipy.stats
 import torch
 
@@ -14,13 +13,12 @@ from zoo.algos.dqn import Config
 from zoo.buffers import Batch, NStepBatch
 from zoo.envs import Spec
 from zoo.errors import UsageError
-from zoo.heads import C51, LARGEST, HLGauss, TwoHot, ValueHead, value_head
-from zoo.nn import MLP
+from zoo.heads import C51, HLGauss, TwoHot, ValueHead, value_head
+from zoo.nn import MLP, EnsembleMLP
 from zoo.optim import Adam, linear
 
 CATEGORICAL = [TwoHot, C51, HLGauss]
 TARGETS = [-2.0, -1.999, -0.31, 0.0, 0.5, 1.7, 2.99, 3.0]
-SIZES = torch.cat([torch.logspace(-6, 4, 1001, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)])
 CONTINUOUS, DISCRETE = Spec((3,), (-1.0, -1.0), (1.0, 1.0)), Spec((3,), num_actions=4)
 FRAMES = Spec((4, 10, 10), num_actions=4, obs_dtype="uint8")
 
@@ -174,99 +172,143 @@ def test_an_undiscounted_value_asks_for_a_support():
         HLGauss(None, None, 51).hold(-math.inf, math.inf)
 
 
+def following(kind, bins: int = 51, discount: float = 0.99):
+    """A head without bounds, as online algorithms have it."""
+    return kind(None, None, bins, discount)
+
+
+def seen(head, *rewards: float) -> None:
+    """Episodes of one step each."""
+    for reward in rewards:
+        head.observe(torch.tensor([[reward]]), torch.tensor([[True]]))
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_an_online_support_is_1_5_to_2_times_the_largest_discounted_return_so_far(kind):
+    head, rng = following(kind, discount=0.9).double(), np.random.default_rng(0)
+    reward = rng.normal(size=(500, 3)) * np.linspace(0, 20, 500)[:, None] - 3 * (np.arange(500) > 400)[:, None]
+    reward[:20] = 0
+    ended, so_far, largest = rng.random((500, 3)) < 0.1, np.zeros(3), 0.0
+    for t in range(500):
+        head.observe(*(torch.from_numpy(x[t : t + 1]) for x in (reward, ended)))
+        so_far = reward[t] + 0.9 * so_far
+        largest = max(largest, abs(so_far).max())
+        so_far[ended[t]] = 0
+        if largest:
+            assert 1.5 * largest * (1 - 1e-9) <= float(head.v_max) <= 2 * largest * (1 + 1e-9)
+        else:
+            assert 0 < float(head.v_max) <= 1e-6
+        assert float(head.v_min) == -float(head.v_max)
+
+
+def test_a_support_follows_whole_rollouts_as_it_does_single_steps():
+    reward, ended = torch.randn(40, 3, dtype=torch.float64), torch.rand(40, 3) < 0.1
+    one, whole = following(TwoHot).double(), following(TwoHot).double()
+    for t in range(40):
+        one.observe(reward[t : t + 1], ended[t : t + 1])
+    whole.observe(reward[:25], ended[:25])
+    whole.observe(reward[25:], ended[25:])
+    torch.testing.assert_close(one.returns.carried, whole.returns.carried)
+    assert 0.74 < float(one.v_max / whole.v_max) < 1.34  # each 1.5 to 2 times the largest return
+
+
 @pytest.mark.parametrize("kind", CATEGORICAL)
 @pytest.mark.parametrize("bins", [51, 101])
-def test_the_mean_of_a_projection_onto_asinh_spaced_bins_is_the_target_at_every_size(kind, bins):
-    head, values = kind(None, None, bins, asinh=True).double(), torch.cat([SIZES, -SIZES])
-    mean = head.project(values) @ head.centers()
-    if kind is HLGauss:  # a mean over bins is not quite the integral; at the ends a little of the normal is cut off
-        within = values.abs() < LARGEST / 3
-        torch.testing.assert_close(mean[within], values[within], rtol=5e-5, atol=1e-12)
-        torch.testing.assert_close(mean, values, rtol=5e-3, atol=1e-12)
-    else:
-        torch.testing.assert_close(mean, values, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("size", [1e-4, 1.0, 300.0, 1e5])
+def test_projections_keep_the_mean_of_targets_as_large_as_the_largest_return(kind, bins, size):
+    head = following(kind, bins).double()
+    seen(head, 0.0, -size)
+    values = size * torch.linspace(-1, 1, 999, dtype=torch.float64)
+    torch.testing.assert_close(head.project(values) @ head.centers(), values, rtol=0, atol=1e-5 * size)
+    seen(head, 1.3 * size)  # within 1.5 times
+    values = 1.3 * values
+    torch.testing.assert_close(head.project(values) @ head.centers(), values, rtol=0, atol=1e-5 * size)
     assert int(head.metrics()["clipped_targets"]) == 0
 
 
-def test_two_hot_shares_between_asinh_spaced_neighbours_in_value_not_in_x():
-    head = TwoHot(None, None, 101, asinh=True).double()
-    centers = np.sinh(np.linspace(-math.asinh(LARGEST), math.asinh(LARGEST), 101))
-    for target, probabilities in zip(SIZES.numpy(), head.project(SIZES).numpy(), strict=True):
-        above = min(np.searchsorted(centers, target), 100)
-        expected = np.zeros(101)
-        expected[above] = (target - centers[above - 1]) / (centers[above] - centers[above - 1])
-        expected[above - 1] = 1 - expected[above]
-        np.testing.assert_allclose(probabilities, expected, atol=1e-7)  # v_max is a float32
+def fitted(head, values: torch.Tensor, ensemble: bool):
+    """A critic fitted to `values` `[50, 4]` (or 4 members to the same 50 values), and what it says: `[50, 4]`."""
+    obs = torch.randn(50, 3)
+    critic = EnsembleMLP(4, 3, head.outputs, [64]) if ensemble else MLP(3, 4 * head.outputs, [64])
+    optimizer = Adam(critic.parameters(), 3e-3)
+
+    def outputs() -> torch.Tensor:
+        return critic(obs).movedim(0, 1) if ensemble else critic(obs).unflatten(-1, (4, head.outputs))
+
+    for _ in range(300):
+        optimizer.minimize(head.loss(outputs(), head.project(values)).mean())
+    return critic, lambda: head.value(outputs()).detach()
 
 
-def test_c51_projects_onto_asinh_spaced_atoms_as_a_double_loop_does():
-    head, generator = C51(None, None, 31, asinh=True).double(), np.random.default_rng(0)
-    reward, discount = 50 * generator.normal(size=20), generator.choice([0.0, 0.9, 0.99], 20)
-    probabilities = generator.dirichlet(np.ones(31), 20)
-    atoms, expected = head.centers().numpy(), np.zeros((20, 31))
-    for i in range(20):
-        for j in range(31):
-            moved = np.clip(reward[i] + discount[i] * atoms[j], atoms[0], atoms[-1])
-            above = max(np.searchsorted(atoms, moved), 1)
-            share = (moved - atoms[above - 1]) / (atoms[above] - atoms[above - 1])
-            expected[i, above] += probabilities[i, j] * share
-            expected[i, above - 1] += probabilities[i, j] * (1 - share)
-    projected = head.backup(*map(torch.from_numpy, (reward, discount, np.log(probabilities))))
-    np.testing.assert_allclose(projected, expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("bins", [51, 101])
-def test_hl_gauss_on_asinh_spaced_bins_is_a_normals_mass_in_x_and_its_centers_undo_the_means_growth(bins):
-    head = HLGauss(None, None, bins, asinh=True).double()
-    edges = np.linspace(*np.arcsinh([float(head.v_min), float(head.v_max)]), bins + 1)
-    width, sigma = edges[1] - edges[0], 0.75 * (edges[1] - edges[0])
-    for target, probabilities in zip(SIZES[::50].numpy(), head.project(SIZES[::50]), strict=True):
-        normal = scipy.stats.norm(np.arcsinh(target), sigma)
-        mass = np.diff(normal.cdf(edges)) / (normal.cdf(edges[-1]) - normal.cdf(edges[0]))
-        np.testing.assert_allclose(probabilities, mass, atol=1e-12)
-    density = scipy.stats.norm(0, sigma).pdf  # sinh(x + e) has the mean sinh(x) E[cosh(e)], e being symmetric
-    of_normal, _ = scipy.integrate.quad(lambda e: density(e) * np.cosh(e), -12 * sigma, 12 * sigma)
-    of_bin, _ = scipy.integrate.quad(lambda e: np.cosh(e) / width, -width / 2, width / 2)
-    middle = (edges[1:] + edges[:-1]) / 2
-    np.testing.assert_allclose(head.centers(), np.sinh(middle) / (of_normal * of_bin), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", CATEGORICAL)
-def test_values_beyond_the_asinh_spaced_bins_are_clipped_and_counted(kind):
-    head = kind(None, None, 51, asinh=True)
-    assert torch.isfinite(head.project(torch.tensor([1e6, -1e9, 5.0]))).all()
-    assert int(head.metrics()["clipped_targets"]) == 2
-
-
-@pytest.mark.parametrize("kind", CATEGORICAL)
-@pytest.mark.parametrize("bins", [51, 101])
-@pytest.mark.parametrize("reward", [-0.001, 0.03, 1.0, -16.0])
-def test_backups_of_a_state_onto_itself_converge_to_the_discounted_sum(kind, bins, reward):
-    """V = r + 0.99 V: a projection that multiplied values by 1.01 would not."""
-    head, discount = kind(None, None, bins, asinh=True).double(), torch.tensor([0.99], dtype=torch.float64)
-    reward = torch.tensor([reward], dtype=torch.float64)
-    out = head.project(torch.zeros(1, dtype=torch.float64)).log()
-    for _ in range(2000):
-        out = head.backup(reward, discount, out).log()
-    torch.testing.assert_close(head.value(out), reward / (1 - 0.99), rtol=3e-3, atol=0)
-
-
-@pytest.mark.parametrize("kind", CATEGORICAL)
-def test_gradient_steps_on_noisy_bootstrapped_targets_converge_to_the_discounted_sum(kind):
-    """A chain of three states with rewards 2 + noise, 0 and -40, the last leading to the first."""
+@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize(("kind", "bins_off"), [(TwoHot, 2.0), (C51, 2.0), (HLGauss, 0.5)])
+@pytest.mark.parametrize("bins", [50, 51])
+def test_values_stay_where_they_are_when_the_support_grows(kind, bins_off, bins, ensemble):
     torch.manual_seed(0)
-    head, critic = kind(None, None, 51, asinh=True), MLP(3, 51, [32])
+    head = following(kind, bins)
+    seen(head, 10.0)
+    critic, values = fitted(head, 10 * torch.rand(50, 1).expand(50, 4), ensemble)
+    before, width = values(), 40 / bins
+    assert before.mean() > 4
+    head.observe(torch.tensor([[-20.0]]), torch.tensor([[True]]), critic)
+    assert float(head.v_max) == pytest.approx(40)
+    assert (values() - before).abs().mean() < bins_off * width / 2
+    assert values().mean() == pytest.approx(float(before.mean()), abs=width / 2)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_a_support_grows_from_nothing_to_large_returns_while_values_stay_zero(kind):
+    head, critic = following(kind), MLP(3, 2 * 51)
     head.init_(critic)
-    states, reward = torch.eye(3), torch.tensor([2.0, 0.0, -40.0])
-    state, discount = torch.arange(3).repeat(32), torch.full((96,), 0.9)
-    optimizer = Adam(critic.parameters(), 0.01, 1500, linear)
-    for _ in range(1500):
-        with torch.no_grad():
-            noisy = reward[state] + 10 * torch.randn(96) * (state == 0)
-            target = head.backup(noisy, discount, critic(states[(state + 1) % 3]))
-        optimizer.minimize(head.loss(critic(states[state]), target).mean())
+    for reward in (0.0, 1e-3, -0.5, 7.0, 300.0):
+        head.observe(torch.tensor([[reward]]), torch.tensor([[True]]), critic)
+        assert head.value(critic(torch.randn(9, 3)).unflatten(-1, (2, 51))).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("kind", "rtol"), [(TwoHot, 0.1), (C51, 0.02), (HLGauss, 0.02)])  # two_hot creeps bin by bin
+def test_values_follow_rewards_that_become_a_hundred_times_as_large(kind, rtol):
+    """Gradient steps on bootstrapped targets, noisy, for a chain of three states of which the last leads to the first.
+
+    The returns that are observed are those of episodes of twenty steps.
+    """
+    torch.manual_seed(0)
+    head, critic = following(kind, discount=0.9), MLP(3, 51, [32])
+    head.init_(critic)
+    states, state, discount = torch.eye(3), torch.arange(3).repeat(32), torch.full((96,), 0.9)
+    for scale in (0.01, 1.0):
+        optimizer = Adam(critic.parameters(), 0.02, 3000, linear)
+        reward = scale * torch.tensor([2.0, 0.0, -40.0])
+        head.observe(reward.repeat(7)[:20, None], (torch.arange(20) == 19)[:, None], critic)
+        for _ in range(3000):
+            with torch.no_grad():
+                noisy = reward[state] + scale * 10 * torch.randn(96) * (state == 0)
+                target = head.backup(noisy, discount, critic(states[(state + 1) % 3]))
+            optimizer.minimize(head.loss(critic(states[state]), target).mean())
     chain = np.linalg.solve(np.eye(3) - 0.9 * np.roll(np.eye(3), 1, 1), reward.numpy())
-    np.testing.assert_allclose(head.value(critic(states)).detach(), chain, rtol=0.01)
+    np.testing.assert_allclose(head.value(critic(states)).detach(), chain, rtol=rtol)
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_a_restored_support_follows_the_running_episodes_on(kind):
+    saved, restored = following(kind), following(kind)
+    saved.observe(torch.tensor([[1.0, 2.0]]), torch.tensor([[False, False]]))
+    restored.load_state_dict(saved.state_dict())
+    for head in (saved, restored):
+        head.observe(torch.tensor([[1.0, 3.0]]), torch.tensor([[False, False]]))
+        assert float(head.v_max) == pytest.approx(2 * (3 + 0.99 * 2))
+
+
+@pytest.mark.parametrize("kind", CATEGORICAL)
+def test_a_dataset_that_is_learned_from_as_well_widens_an_online_support(kind):
+    head = following(kind)
+    assert "follows the returns" in head.hold(-5.0, 30.0)
+    seen(head, -8.0)
+    assert float(head.v_max) == 60
+    assert "follows the returns" in following(kind).hold(-math.inf, math.inf)  # undiscounted
+
+
+def test_only_a_head_that_follows_the_returns_has_more_state_than_its_support():
+    assert set(TwoHot(None, None, 51).state_dict()) == {"v_min", "v_max", "clipped"}
 
 
 def online_critics(head: str, num_bins: int):
@@ -295,21 +337,21 @@ def test_values_of_an_online_critic_without_bounds_begin_at_zero(head, num_bins)
 
 
 @pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
-def test_given_bounds_space_the_bins_evenly_online_as_offline_and_leave_the_critic_as_it_is(head):
+def test_given_bounds_stay_online_as_offline_and_leave_the_critic_as_it_is(head):
     settings = {"value_head": head, "v_min": -3.0, "v_max": 5.0, "num_bins": 17}
     values = np.linspace(-3, 5, 17) if head != "hl_gauss" else -3 + (np.arange(17) + 0.5) * 8 / 17
     for online in (False, True):
-        critic_head = value_head(Config(**settings), online)
-        np.testing.assert_allclose(critic_head.centers(), values, atol=1e-6)
-        critic = MLP(3, 17)
+        given, critic = value_head(Config(**settings), online), MLP(3, 17)
         before = [parameter.clone() for parameter in critic.parameters()]
-        critic_head.init_(critic)
+        given.init_(critic)
+        given.observe(torch.tensor([[100.0]]), torch.tensor([[True]]), critic)
+        np.testing.assert_allclose(given.centers(), values, atol=1e-6)
         assert all(map(torch.equal, before, critic.parameters()))
 
 
 @pytest.mark.parametrize("head", ["two_hot", "c51", "hl_gauss"])
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "ppo"])
-def test_an_update_with_asinh_spaced_bins_compiles_to_one_graph(algorithm, head):
+def test_an_update_with_a_support_that_follows_the_returns_compiles_to_one_graph(algorithm, head):
     module, spec = {"dqn": dqn, "sac": sac, "td3": td3, "ppo": ppo}[algorithm], CONTINUOUS
     obs, action, one = torch.randn(8, 3), torch.rand(8, 2), torch.ones(8)
     batch = Batch(obs, action, one, obs, one > 2, torch.arange(8))
@@ -318,6 +360,7 @@ def test_an_update_with_asinh_spaced_bins_compiles_to_one_graph(algorithm, head)
     if algorithm == "ppo":
         batch = ppo.Minibatch(obs, action, *(one for _ in range(4)))
     agent = getattr(module, algorithm.upper())(spec, module.Config(value_head=head, hidden=[8]))
+    seen(agent.head, 3.0)
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         metrics = torch.compile(agent.update, fullgraph=True, backend="eager")(batch)
     assert all(torch.isfinite(value) for value in metrics.values())

@@ -222,7 +222,7 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
 
 ONLINE = {
     "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2", "algo.buffer_size=150"),
-    "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3"),
+    "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3", "algo.value_head=hl_gauss"),
     "ppo": ("env=hopper", "algo.hidden=[8]", "num_envs=2", "algo.num_steps=50", "algo.minibatches=4"),
     "stream_ac": ("env=hopper", "algo.hidden=[16]"),
     "stream_sarsa": ("env=cartpole", "algo.hidden=[16]"),
