@@ -96,9 +96,9 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "std": None if np.isnan(c.reference.published.std) else c.reference.published.std,
                 "seeds": c.reference.published.seeds,
                 "steps": c.reference.steps,
-                "source": c.reference.published.source,
+                "source": c.source,
                 "verdict": str(c),
-                "compared": c.compared,
+                "drawn": c.compared and c.reference.measure == row.measure,
             }
             for c in report.comparisons
             if c.row is row

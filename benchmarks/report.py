@@ -65,10 +65,14 @@ class Comparison:
     verdict: str
     difference: Estimate
 
+    @property
+    def source(self) -> str:
+        """Where it was published, and of what, if that is not what the row is judged by."""
+        other = self.reference.measure != self.row.measure
+        return self.reference.published.source + (f" ({MEASURES[self.reference.measure]})" if other else "")
+
     def __str__(self) -> str:
-        measure = f", {MEASURES[self.reference.measure]}" if self.reference.measure != self.row.measure else ""
-        difference = "" if np.isnan(self.difference.value) else f" (difference {self.difference})"
-        return self.verdict + measure + difference
+        return self.verdict + ("" if np.isnan(self.difference.value) else f" (difference {self.difference})")
 
 
 class Group(NamedTuple):
@@ -418,7 +422,7 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
             cells = [""] * len(FIGURES)
             cells[place] = f"{told.mean:.1f}" + ("" if np.isnan(told.std) else f" ± {told.std:.1f}")
             steps_told = f"{one.reference.steps:,}" if one.reference.steps else ""
-            source = f"*{one.reference.task}: {told.source}*"
+            source = f"*{one.reference.task}: {one.source}*"
             lines.append([source, told.seeds or "", steps_told, *cells, *[""] * len(extra), "", str(one)])
     shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
     return as_markdown(

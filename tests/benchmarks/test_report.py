@@ -15,7 +15,7 @@ import pytest
 from zoo.benchmarks import plots, published
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.records import read
-from zoo.benchmarks.report import build
+from zoo.benchmarks.report import build, task_table
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
 from zoo.compose import compose, takes_data
@@ -256,9 +256,10 @@ def test_published_training_returns_are_compared_with_training_returns_alone(run
     for seed in range(3):
         run(f"a{seed}", f"algo=ppo env=hopper steps=1000000 seed={seed}", [3360.0 + seed], training=2400.0 + 9 * seed)
         run(f"b{seed}", f"algo=td3 env=hopper steps=1000000 seed={seed}", [3134.0 + seed])
-    rows = {c.row.method: c for c in build(tmp_path).comparisons if c.reference.task == "Hopper-v4"}
+    report = build(tmp_path)
+    rows = {c.row.method: c for c in report.comparisons if c.reference.task == "Hopper-v4"}
     assert rows["ppo"].ours == pytest.approx(2409)
-    assert "return of training episodes" in str(rows["ppo"])
+    assert "ppo_continuous_action.md (return of training episodes)*" in task_table(report.rows, report.comparisons)
     assert rows["ppo"].compared
     assert rows["td3"].verdict == "not comparable: no return of training episodes is known"
 
