@@ -50,6 +50,7 @@ class Config:
     target_every: int = 250  # environment steps between copies to the target network; Atari: 1_000
     epsilon: float = 0.05  # share of random actions in the end; Atari: 0.01
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
+    eval_epsilon: float = 0.05  # share of random actions in evaluations that are not deterministic: Atari's, MiniGrid's
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the first rewards; Atari: -10
@@ -114,7 +115,7 @@ class DQN(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         greedy: Tensor = self.head.value(self.network(obs)).argmax(-1)
-        return self.explore(greedy, self.config.epsilon) if explore else greedy
+        return self.explore(greedy, self.config.eval_epsilon) if explore else greedy
 
     def explore(self, action: Tensor, epsilon: float) -> Tensor:
         """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
