@@ -41,20 +41,22 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
     Raises:
         ValueError: no such environment, no such backend, the backend does not have it, or its package is missing.
     """
-    is_atari = config.id.startswith("ALE/")
     envs: VectorEnv
     if resolve_backend(config) == "envpool":
         from zoo.envs.envpool import EnvPoolVectorEnv
 
-        envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps)
+        envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps, config.sticky)
     else:
         with _explained(config.id):
-            if is_atari:
-                envs = atari.from_ale(config.id, num_envs, threads)
+            if config.is_atari:
+                envs = atari.from_ale(config.id, num_envs, threads, config.sticky)
             else:
                 one = partial(make_one, config.id, config.max_episode_steps)
                 envs = SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return atari.EpisodicLife(envs) if is_atari and training else envs
+    if not config.is_atari:
+        return envs
+    envs = atari.Lives(envs, atari.has_fire(config.id))
+    return atari.EpisodicLife(envs) if training else envs
 
 
 @contextmanager
