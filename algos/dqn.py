@@ -132,7 +132,7 @@ def of_action(out: Tensor, action: Tensor) -> Tensor:
 def train(run: Run, config: Config) -> DQN:
     envs = run.envs()
     agent = run.track(DQN(envs.spec, config))
-    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs))
+    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari))
 
     def times(every: int) -> int:
         """How many multiples of `every` this pass of the loop brings."""

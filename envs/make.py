@@ -13,7 +13,7 @@ from functools import partial
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from zoo.envs import atari, minigrid
+from zoo.envs import atari, images, minigrid
 from zoo.envs.config import EnvConfig
 from zoo.envs.names import load_package, same_in_envpool
 
@@ -39,7 +39,8 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
         training: in Atari games a lost life terminates.
 
     Raises:
-        ValueError: no such environment, no such backend, the backend does not have it, or its package is missing.
+        ValueError: no such environment, no such backend, the backend does not have it, its package is missing, or its
+            images cannot be understood.
     """
     envs: VectorEnv
     if resolve_backend(config) == "envpool":
@@ -83,12 +84,13 @@ def _newest(env_id: str) -> str:
 
 
 def make_one(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
-    """One of Gymnasium's environments, as `make` has it."""
+    """One of Gymnasium's environments, as `make` has it. Raises ValueError where its images cannot be understood."""
     if env_id.startswith("MiniGrid-"):
         return minigrid.make_one(env_id)
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
-    return gymnasium.make(env_id, max_episode_steps=max_episode_steps)
+    env = gymnasium.make(env_id, max_episode_steps=max_episode_steps)
+    return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
 
 
 def _hush_mujoco() -> None:
