@@ -55,6 +55,7 @@ class Config:
     tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
     epsilon: float = 0.05  # share of random actions in the end; Atari: 0.01
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
+    eval_epsilon: float = 0.05  # share of random actions in evaluations that are not deterministic: Atari's, MiniGrid's
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
@@ -126,7 +127,7 @@ class DQN(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         greedy: Tensor = self.head.value(self.network(obs)).argmax(-1)
-        return self.explore(greedy, self.config.epsilon) if explore else greedy
+        return self.explore(greedy, self.config.eval_epsilon) if explore else greedy
 
     def explore(self, action: Tensor, epsilon: float) -> Tensor:
         """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
@@ -143,7 +144,7 @@ def of_action(out: Tensor, action: Tensor) -> Tensor:
 def train(run: Run, config: Config) -> DQN:
     envs = run.envs()
     agent = run.track(DQN(envs.spec, config))
-    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs))
+    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari))
 
     def times(every: int) -> int:
         """How many multiples of `every` this pass of the loop brings."""

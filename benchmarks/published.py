@@ -97,8 +97,8 @@ class Reference:
 
 
 def tasks(result: Result) -> set[str]:
-    """The names under which a run's task may have been published; none for tampered data or other episodes."""
-    if result.corruption or result.episode_steps:
+    """The names under which a run's task may have been published; none for tampered data or an altered environment."""
+    if result.corruption or result.altered:
         return set()
     if not result.dataset:
         env = str(result.config["env"]["id"])

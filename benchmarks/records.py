@@ -37,7 +37,8 @@ FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of 
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
 ANY = "ppo"  # an algorithm, for the settings that are every one's
-METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs")  # settings that make one method another
+# settings that make one method another
+METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs", "eval_deterministic")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Result:
         steps: of its evaluations.
         columns: of `evaluations.csv` that hold numbers, as long; NaN where one is left out.
         seconds: of training up to each evaluation; NaN where they are not known.
-        setting: the environment it was set in, with the length of episodes if that was asked for: `hopper`.
+        setting: the environment it was set in, with what was asked of it besides: `hopper`, `pong, sticky=0.25`.
         data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
         method: by what: `iql`, with the settings that tell it from others of the same algorithm.
     """
@@ -94,10 +95,10 @@ class Result:
         return given if given["name"] != CorruptionConfig.name else None
 
     @property
-    def episode_steps(self) -> int | None:
-        """How long its episodes were asked to be, if they were."""
-        steps: int | None = self.config["env"].get("max_episode_steps")
-        return steps
+    def altered(self) -> dict[str, Any]:
+        """What makes its environment another than the one of that name: other episodes, sticky actions."""
+        env = self.config["env"]
+        return {key: env[key] for key in ("max_episode_steps", "sticky") if env.get(key)}
 
     @property
     def seed(self) -> int:
@@ -275,7 +276,7 @@ def named(results: Sequence[Result]) -> list[Result]:
 
 def _setting(result: Result, whole: bool = False) -> str:
     name = str(result.config["env"]["id"]) if whole else result.env
-    return name + (f", max_episode_steps={result.episode_steps}" if result.episode_steps else "")
+    return ", ".join([name, *as_overrides(result.altered)])
 
 
 def _data(result: Result, whole: bool = False) -> str:

@@ -28,12 +28,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from torch import Tensor
 
 from zoo.agent import Agent
+from zoo.algos.dqn import Config as DQNConfig
 from zoo.compose import compose
+from zoo.config import RunConfig
 from zoo.envs import EnvConfig, Spec, make
 from zoo.envs.names import load_package
 from zoo.evaluation import evaluate
 
 EVAL_EPISODES = 10
+EVAL_EPSILON = DQNConfig.eval_epsilon  # of DQN, where an evaluation is not deterministic
 OFF_POLICY: dict[str, Any] = {
     "learning_rate": 3e-4, "buffer_size": 1_000_000, "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1,
     "gradient_steps": 1, "policy_kwargs": {"net_arch": [256, 256]},
@@ -94,15 +97,21 @@ class Policy(Agent):
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         seen = self.statistics.normalize_obs(obs.numpy()) if self.statistics else obs.numpy()
-        return torch.as_tensor(self.model.predict(seen, deterministic=not explore)[0])
+        greedy = isinstance(self.model, DQN)  # whose own share of random actions is that of training
+        action = torch.as_tensor(self.model.predict(seen, deterministic=greedy or not explore)[0])
+        if greedy and explore:
+            random = torch.randint(self.spec.num_actions or 0, action.shape)
+            return torch.where(torch.rand(action.shape) < EVAL_EPSILON, random, action)
+        return action
 
 
 class Curve(BaseCallback):
     """Evaluates on schedule and appends a row at a time, so that a stopped run keeps its curve."""
 
-    def __init__(self, env: EnvConfig, seed: int, every: int, out: Path) -> None:
+    def __init__(self, config: RunConfig, seed: int, every: int, out: Path) -> None:
         super().__init__()
-        self.envs, self.seed, self.every, self.out = make(env, EVAL_EPISODES), seed, every, out
+        self.envs, self.seed, self.every, self.out = make(config.env, EVAL_EPISODES), seed, every, out
+        self.explore = not config.eval_deterministic
         self.spec = Spec.of(self.envs.single_observation_space, self.envs.single_action_space)
         self.training_seconds, self.mark, self.evaluated = 0.0, 0.0, 0
 
@@ -114,7 +123,7 @@ class Curve(BaseCallback):
         if self.num_timesteps // self.every > self.evaluated:
             self.evaluated = self.num_timesteps // self.every
             self.training_seconds += time.perf_counter() - self.mark
-            returns = evaluate(Policy(self.model, self.spec), self.envs, self.seed).returns
+            returns = evaluate(Policy(self.model, self.spec), self.envs, self.seed, self.explore).returns
             row = [self.evaluated * self.every, returns.mean(), returns.std(), f"{self.training_seconds:.1f}"]
             with self.out.open("a") as file:
                 csv.writer(file).writerow(row)
@@ -134,8 +143,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    env = compose([f"algo={args.algo}", f"env={args.env}"])[0].env
-    algorithms[args.algo](env, args.seed).learn(args.steps, Curve(env, args.seed, args.eval_every, args.out))
+    config = compose([f"algo={args.algo}", f"env={args.env}"])[0]
+    curve = Curve(config, args.seed, args.eval_every, args.out)
+    algorithms[args.algo](config.env, args.seed).learn(args.steps, curve)
 
 
 if __name__ == "__main__":

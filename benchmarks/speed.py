@@ -219,7 +219,7 @@ def zoo_ppo(envs: Rollout, config: ppo.Config, compiled: bool) -> Subject:
 def zoo_dqn(envs: Rollout, config: dqn.Config, compiled: bool) -> Subject:
     """`algos/dqn.py`'s loop: as many environment steps as an update is due after, and the update."""
     agent = dqn.DQN(envs.spec, config)
-    buffer = replay_buffer(config.buffer_size, envs.spec, CPU, envs.num_envs)
+    buffer = replay_buffer(config.buffer_size, envs.spec, CPU, envs.num_envs, stacked=True)
     for _ in range(config.learning_starts):
         buffer.add(envs.step(envs.random_action()))
     update = compile_update(agent.update) if compiled else agent.update

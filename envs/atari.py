@@ -1,11 +1,20 @@
-"""Atari 2600 games, with the preprocessing of Mnih et al. 2015 (Nature 518).
+"""Atari 2600 games, as in Mnih et al. 2015; sticky actions, which Gymnasium's v5 has, only with env.sticky=0.25.
 
-An action is repeated for 4 frames. An observation is the 4 last of these steps, uint8 `[4, 84, 84]`, each the pixelwise
-maximum of its two last frames in grey. A game begins with up to 30 frames of doing nothing and with FIRE, where it has
-it, and is truncated after 27,000 steps (108,000 frames). The actions are those that the game uses; none is repeated by
-chance. Rewards are the raw score's. EnvPool does all of it, and so does ale-py's own vector environment. They differ in
-the order of FIRE and doing nothing, and in what the first observations hold of the time before: EnvPool has the first
-frame again, ale-py zeros.
+The preprocessing of Nature 518: an action is repeated for 4 frames. An observation is the 4 last of these steps, uint8
+`[4, 84, 84]`, each the pixelwise maximum of its two last frames in grey. A game begins with up to 30 frames of doing
+nothing and with FIRE, where it has it, and is truncated after 27,000 steps (108,000 frames). The actions are those that
+the game uses. Rewards are the raw score's. EnvPool does all of it, and so does ale-py's own vector environment. They
+differ in the order of FIRE and doing nothing, and in what the first observations hold of the time before: EnvPool has
+the first frame again, ale-py zeros.
+
+Sticky actions (Machado et al. 2018, arXiv 1709.06009): with probability `env.sticky`, in each frame, the last action is
+repeated in the place of the one that was chosen. None stick by default, as in the NoFrameskip-v4 games of CleanRL and
+Stable-Baselines3.
+
+After a lost life FIRE is pressed as well, in training and in evaluation, as by Stable-Baselines3's wrappers
+EpisodicLifeEnv and FireResetEnv, which CleanRL uses: in Breakout no ball comes without it. They press NOOP, FIRE and
+action 2 before the agent sees the new life. Here FIRE takes the place of the agent's first action in it, so that every
+step of every game is still one transition.
 """
 
 from typing import Any
@@ -15,18 +24,33 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 IDS = "ALE/<Game>-v5"
+FIRE = 1  # the action, in all games but these
+WITHOUT_FIRE = (
+    "Asterix", "Backgammon", "CrazyClimber", "Freeway", "Frogger", "JourneyEscape", "Koolaid", "KungFuMaster",
+    "LostLuggage", "MsPacman", "Pacman", "Skiing", "Surround", "Tutankham", "VideoCheckers",
+)  # fmt: skip
 
 Frames = VectorWrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def from_ale(env_id: str, num_envs: int, threads: int) -> VectorEnv:
+def has_fire(env_id: str) -> bool:
+    """Whether action 1 of the game is FIRE."""
+    return env_id.removeprefix("ALE/").rpartition("-v")[0] not in WITHOUT_FIRE
+
+
+def from_ale(env_id: str, num_envs: int, threads: int, sticky: float) -> VectorEnv:
     """`num_envs` games that ale-py steps in C++. Raises ImportError, or Gymnasium's error for an id that is not."""
     from ale_py.vector_env import AtariVectorEnv
 
     game = gymnasium.spec(env_id).kwargs["game"]
     return _AnySeed(
         AtariVectorEnv(
-            game, num_envs, num_threads=threads, autoreset_mode=AutoresetMode.SAME_STEP, reward_clipping=False
+            game,
+            num_envs,
+            num_threads=threads,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            reward_clipping=False,
+            repeat_action_probability=sticky,
         )
     )
 
@@ -44,26 +68,42 @@ class _AnySeed(Frames):
         return super().reset(seed=seeds, options=options)
 
 
-class EpisodicLife(Frames):
-    """A lost life terminates, though the game goes on: to the agent that learns, it is worth nothing from there.
+class Lives(Frames):
+    """Presses FIRE in the first step of a new life, whatever the action, in games that have it.
 
-    The next observation is then both the final one and the first of the next life, and no step is taken between the
-    two: an agent learns to begin a life as it will have to where whole games are played. A step's `info` holds, bool
-    `[N]`, `game_over`: the game itself has ended.
+    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game goes on.
     """
+
+    def __init__(self, envs: VectorEnv, fire: bool) -> None:
+        super().__init__(envs)
+        self._fire = fire
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)
-        self._lives = info["lives"]
+        self._lives, self._lost = info["lives"], np.zeros(self.num_envs, dtype=bool)
         return obs, info
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = super().step(actions)
-        game_over = terminated | truncated
-        lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~game_over  # the last one ends the game itself
+        pressed = np.where(self._lost, FIRE, actions) if self._fire else actions
+        obs, reward, terminated, truncated, info = super().step(pressed)
+        # the last life ends the game itself, if not always in the same step
+        self._lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~(terminated | truncated)
         self._lives = info["lives"]  # those of the next game, where one has ended
+        return obs, reward, terminated, truncated, info | {"life_lost": self._lost}
+
+
+class EpisodicLife(Frames):
+    """A lost life terminates, though the game goes on: to the agent that learns, it is worth nothing from there.
+
+    The next observation is then both the final one and the first of the next life, and no step is taken between the
+    two. A step's `info` holds, bool `[N]`, `game_over`: the game itself has ended.
+    """
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        game_over, lost = terminated | truncated, info["life_lost"]
         ended = game_over | lost
         if ended.any():
             final_obs = np.full(self.num_envs, None, dtype=object)

@@ -17,6 +17,7 @@ class EnvConfig:
     name: str = ""  # short name, of its datasets and run folders; from the id where empty
     backend: str = "auto"  # envpool or gymnasium; auto takes EnvPool where it is installed and has the environment
     max_episode_steps: int | None = None  # steps after which an episode is truncated, without scores; null: as it is
+    sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from
@@ -24,6 +25,12 @@ class EnvConfig:
     def __post_init__(self) -> None:
         if self.id != "???":
             self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
+        if not 0 <= self.sticky <= 1:
+            raise ValueError(f"env.sticky={self.sticky} must lie between 0 and 1")
+        if self.sticky and not self.is_atari:
+            raise ValueError(
+                f"env.sticky={self.sticky}: {self.id} has no sticky actions, only Atari games have. Leave it out"
+            )
         if self.random_score is not None and self.random_score == self.expert_score:
             raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
         if self.max_episode_steps is not None:
@@ -34,6 +41,11 @@ class EnvConfig:
                     f"env.max_episode_steps={self.max_episode_steps}: {self.id} keeps a time of its own. Leave it out"
                 )
             self.random_score = self.expert_score = None  # which are of the environment's own episodes
+
+    @property
+    def is_atari(self) -> bool:
+        """Whether it is one of `zoo.envs.atari`."""
+        return self.id.startswith("ALE/")
 
     def normalize(self, returns: Any) -> Any:
         """Normalized score `100 (R - random) / (expert - random)`, or None without references.

@@ -31,13 +31,21 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """`num_envs` copies of EnvPool's `env_id`, stepped together in C++ by as many threads.
 
     Observations keep EnvPool's dtype, rewards are float32. Of what Gymnasium puts into a step's `info` there
-    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`), and `lives` (`[N]`) of Atari games.
+    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`), and `lives` (`[N]`) of Atari games. In these an
+    action is ignored with probability `sticky` a frame, and the one before goes on.
 
     Raises:
         ValueError: EnvPool is not installed, or does not have the environment.
     """
 
-    def __init__(self, env_id: str, num_envs: int, threads: int = 1, max_episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        threads: int = 1,
+        max_episode_steps: int | None = None,
+        sticky: float = 0.0,
+    ) -> None:
         try:
             import envpool
         except ImportError as error:
@@ -48,6 +56,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._pool: Any = None  # made by the first reset
         spec = envpool.make_spec(self._name)
         self._time_limit: int = max_episode_steps or spec.config.max_episode_steps
+        self._options = {"repeat_action_probability": sticky} if env_id.startswith("ALE/") else {}
         self._is_minigrid = env_id.startswith("MiniGrid-")
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -80,6 +89,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
                 num_threads=self._threads,
                 seed=[s % (_INT32_MAX + 1) for s in seeds],  # all that EnvPool takes
                 max_episode_steps=_INT32_MAX,  # its clock is off, see above
+                **self._options,
             )
         with _bounds_rounded_in_silence():
             obs, at = self._pool.reset()

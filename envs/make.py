@@ -13,7 +13,7 @@ from functools import partial
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from zoo.envs import atari, minigrid
+from zoo.envs import atari, images, minigrid
 from zoo.envs.config import EnvConfig
 from zoo.envs.names import load_package, same_in_envpool
 
@@ -39,22 +39,25 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
         training: in Atari games a lost life terminates.
 
     Raises:
-        ValueError: no such environment, no such backend, the backend does not have it, or its package is missing.
+        ValueError: no such environment, no such backend, the backend does not have it, its package is missing, or its
+            images cannot be understood.
     """
-    is_atari = config.id.startswith("ALE/")
     envs: VectorEnv
     if resolve_backend(config) == "envpool":
         from zoo.envs.envpool import EnvPoolVectorEnv
 
-        envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps)
+        envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps, config.sticky)
     else:
         with _explained(config.id):
-            if is_atari:
-                envs = atari.from_ale(config.id, num_envs, threads)
+            if config.is_atari:
+                envs = atari.from_ale(config.id, num_envs, threads, config.sticky)
             else:
                 one = partial(make_one, config.id, config.max_episode_steps)
                 envs = SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return atari.EpisodicLife(envs) if is_atari and training else envs
+    if not config.is_atari:
+        return envs
+    envs = atari.Lives(envs, atari.has_fire(config.id))
+    return atari.EpisodicLife(envs) if training else envs
 
 
 @contextmanager
@@ -81,12 +84,13 @@ def _newest(env_id: str) -> str:
 
 
 def make_one(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
-    """One of Gymnasium's environments, as `make` has it."""
+    """One of Gymnasium's environments, as `make` has it. Raises ValueError where its images cannot be understood."""
     if env_id.startswith("MiniGrid-"):
         return minigrid.make_one(env_id)
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
-    return gymnasium.make(env_id, max_episode_steps=max_episode_steps)
+    env = gymnasium.make(env_id, max_episode_steps=max_episode_steps)
+    return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
 
 
 def _hush_mujoco() -> None:

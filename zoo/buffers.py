@@ -259,8 +259,8 @@ class FrameBuffer(ReplayBuffer):
         self._starting.fill_(True)
 
 
-def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int) -> ReplayBuffer:
-    """The buffer for what an environment shows: a `FrameBuffer` for Atari's stacks of 84x84 frames."""
-    if spec.obs_dtype == "uint8" and spec.obs_shape[1:] == (84, 84):
+def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int, stacked: bool) -> ReplayBuffer:
+    """The buffer for what an environment shows: a `FrameBuffer` where it is stacks of frames, as Atari's."""
+    if stacked:
         return FrameBuffer(capacity, spec, device, num_envs)
     return ReplayBuffer(capacity, spec, device)

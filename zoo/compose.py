@@ -172,7 +172,7 @@ def _check_switches(given: dict[str, Override], config_class: type, prefix: str)
     """OmegaConf would read any number as true or false."""
     for name, kind in typing.get_type_hints(config_class).items():
         override = given.get(prefix + name)
-        if kind is bool and override is not None and type(override.value()) in (int, float):
+        if kind in (bool, bool | None) and override is not None and type(override.value()) in (int, float):
             raise UsageError(
                 f"{override.input_line} is of the wrong type: {override.get_key_element()} takes true or false."
             )
@@ -189,6 +189,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "hidden": (lambda value: all(width >= 1 for width in value), "hold widths of at least 1, such as [256,256]"),
     "warmup": (lambda value: value >= 0, "be 0 or more"),
     "epsilon": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
+    "eval_epsilon": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
     "exploration_fraction": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
     "entropy_coef": (lambda value: value >= 0, "be 0 or more"),
 }

@@ -7,6 +7,9 @@ from zoo.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
 from zoo.samplers import SamplerConfig
 
+# a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo evaluates them so, too
+EVALUATED_BY_CHANCE = ("ALE/", "MiniGrid-")
+
 
 @dataclass
 class RunConfig:
@@ -28,6 +31,7 @@ class RunConfig:
     num_envs: int = 1  # online only: environments stepped together
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes an evaluation, one in each of as many environments
+    eval_deterministic: bool | None = None  # or as in training, by chance; null: false in Atari and MiniGrid
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
@@ -50,5 +54,7 @@ class RunConfig:
             raise ValueError(
                 f"matmul_precision={self.matmul_precision} does not exist; there are highest, high, medium"
             )
+        if self.eval_deterministic is None:
+            self.eval_deterministic = not self.env.id.startswith(EVALUATED_BY_CHANCE)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must lie between 0 and {2**32 - 1}")

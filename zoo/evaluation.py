@@ -1,13 +1,15 @@
-"""Evaluation: exactly one episode in each environment, from fixed seeds, with the deterministic policy."""
+"""Evaluation: exactly one episode in each environment, from fixed seeds."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
 from zoo.errors import RunError
 
+IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
 
 
@@ -15,13 +17,14 @@ class Episodes(NamedTuple):
     """One episode an environment: undiscounted returns `[E]` and lengths in steps `[E]`.
 
     And whether it was a success `[E]`, at any of its steps, where the environment says so: `info["success"]`. And how
-    far off a `Predictor` was, see `value_error`.
+    far off a `Predictor` was, see `value_error`. And of games with lives whether it was cut off as idle `[E]`.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     successes: np.ndarray | None = None
     value_error: float | None = None
+    idle: np.ndarray | None = None
 
 
 def seeds(what: str, *numbers: int, count: int) -> Any:
@@ -33,13 +36,30 @@ def seeds(what: str, *numbers: int, count: int) -> Any:
 def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) -> Episodes:
     """Plays the first episode of every environment of `envs`, from starts that follow from the seed of the run.
 
-    One episode each, not the first N to finish: those would be the short ones.
+    One episode each, not the first N to finish: those would be the short ones. A game that says how many lives are left
+    is cut off after `IDLE_STEPS` in which nothing was scored and no life lost.
+
+    Args:
+        agent: who plays.
+        envs: where.
+        seed: of the run. The agent's random numbers follow from it as well; those of whoever trains stay as they were.
+        explore: act as in training, by chance; else deterministically.
     """
+    device = next(agent.parameters()).device
+    starts = seeds("evaluation", seed, count=envs.num_envs)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(starts[0])
+        return _play(agent, envs, starts, explore)
+
+
+def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes:
     policy = Policy(agent)
     policy.begin(envs.num_envs)
-    obs, info = envs.reset(seed=seeds("evaluation", seed, count=envs.num_envs))
+    obs, info = envs.reset(seed=starts)
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
     successes = np.zeros(envs.num_envs, dtype=bool) if "success" in info else None
+    lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
+    idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
     steps: list[
         tuple[np.ndarray, ...]
@@ -59,10 +79,15 @@ def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) ->
             ended = info["final_info"]["success"] if "final_info" in info else False
             successes |= running & np.where(terminated | truncated, ended, info["success"])
         running &= ~(terminated | truncated)
+        if idle is not None:
+            still = np.where((reward != 0) | (info["lives"] != lives), 0, still + 1)
+            lives = info["lives"]
+            idle |= running & (still >= IDLE_STEPS)
+            running &= ~idle
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
-    return Episodes(returns, lengths, successes, error)
+    return Episodes(returns, lengths, successes, error, idle)
 
 
 def value_error(

@@ -47,10 +47,11 @@ def check_frames(shape: Sequence[int]) -> None:
 
 
 class FrameEncoder(nn.Sequential):
-    """Frames `[B, C, H, W]`, uint8, -> features `[B, features]`.
+    """Frames `[B, C, H, W]`, uint8 or floats, -> features `[B, features]`.
 
-    84x84: the network of Mnih et al. 2015 (Nature 518), on pixels scaled to [0, 1]. Grids of up to 16 cells a side, as
-    MinAtar's and MiniGrid's: that of Young and Tian 2019 (arXiv 1903.03176), on the numbers as they are.
+    84x84: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1]; floats are scaled already. Grids of
+    up to 16 cells a side, as MinAtar's and MiniGrid's: that of Young and Tian 2019 (arXiv 1903.03176), on the numbers
+    as they are.
 
     Raises:
         UsageError: any other size.
@@ -76,7 +77,9 @@ class FrameEncoder(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        scaled = x.to(torch.float32, memory_format=self.layout, copy=True).mul_(self.scale)
+        scaled = x.to(torch.float32, memory_format=self.layout, copy=True)
+        if x.dtype == torch.uint8:
+            scaled.mul_(self.scale)
         features: Tensor = super().forward(scaled)  # type: ignore[no-untyped-call]
         return features
 

@@ -293,7 +293,7 @@ class Run:
 
     def _evaluate(self) -> None:
         assert self._agent is not None
-        episodes = evaluate(self._agent, self._eval_envs, self.config.seed)
+        episodes = evaluate(self._agent, self._eval_envs, self.config.seed, not self.config.eval_deterministic)
         self.evaluations.append((self.done, episodes))
         row = summary(episodes, self.config)
         self._logger.evaluation(self.done, row | {"returns": " ".join(f"{value:.6f}" for value in episodes.returns)})
@@ -394,6 +394,7 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "length_mean": float(episodes.lengths.mean()),
         **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
+        **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
     }
 
 
@@ -401,7 +402,8 @@ def judged(row: dict[str, Any]) -> str:
     """What a `summary` says beside the return, as the terminal shows it: each where there is one."""
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
     success = f"  success {row['success']:.0%}" if "success" in row else ""
-    return score + success + (f"  value error {row['value_error']:.2f}" if "value_error" in row else "")
+    error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""
+    return score + success + error + (f"  idle {row['idle']:.0%}" if row.get("idle") else "")
 
 
 def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:

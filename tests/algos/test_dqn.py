@@ -114,6 +114,12 @@ def test_a_share_epsilon_of_the_actions_is_random(epsilon):
     assert float(other) == pytest.approx(0.75 * epsilon, abs=0.01)
 
 
+def test_an_evaluation_that_explores_takes_a_share_eval_epsilon_of_random_actions():
+    agent, obs = make(eval_epsilon=0.3, epsilon=0.9), torch.randn(40_000, 3).double()
+    other = (agent.act(obs, explore=True) != agent.act(obs)).double().mean()
+    assert float(other) == pytest.approx(0.75 * 0.3, abs=0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["mse", "hl_gauss"])
 def test_solves_cartpole_within_50000_steps(tmp_path, head):

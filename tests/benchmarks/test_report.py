@@ -387,6 +387,17 @@ def test_no_figure_is_set_beside_episodes_of_another_length(run, tmp_path):
     assert "env.max_episode_steps=500" in report.rows[1].runs[0].command
 
 
+def test_games_with_sticky_actions_are_another_task_and_evaluated_otherwise_another_method(run, tmp_path):
+    run("a", "algo=dqn env=pong", [10.0])
+    run("b", "algo=dqn env=pong env.sticky=0.25", [5.0])
+    run("c", "algo=dqn env=pong eval_deterministic=true", [0.0])
+    report = build(tmp_path)
+    assert [(row.task, row.method) for row in report.rows] == [
+        ("pong", "dqn"), ("pong", "dqn, eval_deterministic=true"), ("pong, sticky=0.25", "dqn")
+    ]  # fmt: skip
+    assert published.tasks(report.rows[2].runs[0]) == set() != published.tasks(report.rows[0].runs[0])
+
+
 def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
     run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 corruption=random-obs", [1.0])
     assert not build(tmp_path).comparisons

@@ -1,5 +1,6 @@
 """Atari games: the same task from both backends, and what a lost life is to the agent that learns."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -7,8 +8,10 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from zoo.envs import EnvConfig, make
-from zoo.envs.atari import EpisodicLife
+from zoo.algos.dqn import DQN, Config
+from zoo.envs import EnvConfig, Spec, make
+from zoo.envs.atari import EpisodicLife, Lives, has_fire
+from zoo.evaluation import IDLE_STEPS, evaluate
 from zoo.rollout import Rollout
 
 TIME_LIMIT = 27_000
@@ -21,8 +24,8 @@ def backend(request):
     return request.param
 
 
-def game(name, backend, num_envs=1, training=False):
-    return make(EnvConfig(f"ALE/{name}-v5", backend=backend), num_envs, training=training)
+def game(name, backend, num_envs=1, training=False, sticky=0.0):
+    return make(EnvConfig(f"ALE/{name}-v5", backend=backend, sticky=sticky), num_envs, training=training)
 
 
 def play(envs, steps, seed=0, space_seed=0):
@@ -117,15 +120,73 @@ def test_seeds_decide_how_a_game_begins(backend):
 
 @pytest.mark.slow
 def test_a_game_that_does_not_end_is_truncated_after_its_time_limit(backend):
-    envs = game("Breakout", backend, training=True)
+    envs = game("MontezumaRevenge", backend, training=True)
     envs.reset(seed=0)
-    lost = 0
     for step in range(1, TIME_LIMIT + 1):
-        _, _, terminated, truncated, info = envs.step(np.zeros(1, int))  # never presses FIRE again
-        lost += int(terminated[0])
+        _, _, terminated, truncated, info = envs.step(np.zeros(1, int))  # nothing happens to who does nothing
+        assert not terminated[0]
         assert truncated[0] == info["game_over"][0] == (step == TIME_LIMIT)
-    assert not terminated[0]
-    assert lost <= 1
+
+
+def test_who_does_nothing_in_breakout_loses_every_life_since_fire_begins_each(backend):
+    envs = game("Breakout", backend, 2)
+    envs.reset(seed=0)
+    over = np.zeros(2, bool)
+    for _ in range(200):  # a ball that nobody returns is lost within 30 steps
+        _, _, terminated, _, _ = envs.step(np.zeros(2, int))
+        over |= terminated
+    assert over.all()
+
+
+@pytest.mark.slow
+def test_the_games_without_fire_are_those_whose_action_1_is_another():
+    ale_py = pytest.importorskip("ale_py")
+    gymnasium.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    games = {}
+    for env_id, spec in gymnasium.registry.items():
+        if env_id.startswith("ALE/") and env_id.endswith("-v5"):
+            ale = ale_py.ALEInterface()
+            ale.loadROM(ale_py.roms.get_rom_path(spec.kwargs["game"]))
+            games[env_id] = ale.getMinimalActionSet()[1] == ale_py.Action.FIRE
+    assert {env_id: has_fire(env_id) for env_id in games} == games
+    assert set(games.values()) == {False, True}
+
+
+def test_actions_that_always_stick_are_never_taken(backend):
+    def observed(sticky, actions):
+        envs = game("Pong", backend, sticky=sticky)
+        envs.reset(seed=0)
+        return np.array([envs.step(np.array([action]))[0] for action in actions])
+
+    up, down, both = [2] * 30, [3] * 30, [2, 3] * 30
+    np.testing.assert_array_equal(observed(1.0, up), observed(1.0, down))
+    assert not np.array_equal(observed(0.0, up), observed(0.0, down))
+    sometimes = observed(0.25, both)
+    np.testing.assert_array_equal(sometimes, observed(0.25, both))  # the seed decides which stick
+    assert not np.array_equal(sometimes, observed(0.0, both))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "sticky", "says"),
+    [
+        ("ALE/Pong-v5", 1.5, "env.sticky=1.5 must lie between 0 and 1"),
+        ("ALE/Pong-v5", -0.1, "env.sticky=-0.1 must lie between 0 and 1"),
+        ("CartPole-v1", 0.25, "env.sticky=0.25: CartPole-v1 has no sticky actions, only Atari games have"),
+    ],
+)
+def test_stickiness_that_cannot_be_had_is_refused(env_id, sticky, says):
+    with pytest.raises(ValueError, match=says):
+        EnvConfig(env_id, sticky=sticky)
+
+
+def test_an_untrained_dqn_ends_its_games_of_breakout_in_evaluation(backend):
+    torch.manual_seed(0)
+    envs = game("Breakout", backend, 2)
+    agent = DQN(Spec.of(envs.single_observation_space, envs.single_action_space), Config())
+    episodes = evaluate(agent, envs, 0, explore=True)
+    assert (episodes.lengths < IDLE_STEPS).all()
+    assert not episodes.idle.any()
 
 
 class Scripted(VectorEnv):
@@ -147,12 +208,13 @@ class Scripted(VectorEnv):
         self.action_space = batch_space(self.single_action_space, 2)
 
     def reset(self, *, seed=None, options=None):
-        self.count = 0
+        self.count, self.actions = 0, []
         return np.zeros((2, 1), np.uint8), {"lives": np.array([3, 3])}
 
     def step(self, actions):
         lives, terminated, truncated = (np.array(column) for column in self.SCRIPT[self.count])
         self.count += 1
+        self.actions.append(actions.tolist())
         info = {"lives": lives}
         if (terminated | truncated).any():
             info["final_obs"] = np.full((2, 1), 100 + self.count, np.uint8)
@@ -160,7 +222,7 @@ class Scripted(VectorEnv):
 
 
 def test_a_life_ends_a_truncation_ends_a_game_and_the_last_life_ends_both():
-    envs = EpisodicLife(Scripted())
+    envs = EpisodicLife(Lives(Scripted(), fire=True))
     envs.reset()
     told = [envs.step(np.zeros(2, int)) for _ in Scripted.SCRIPT]
     assert [step[2].tolist() for step in told] == [[0, 1], [1, 0], [0, 0], [0, 0], [1, 0]]
@@ -172,7 +234,30 @@ def test_a_life_ends_a_truncation_ends_a_game_and_the_last_life_ends_both():
 
 def test_games_are_counted_across_their_lives():
     episodes = []
-    rollout = Rollout(EpisodicLife(Scripted()), 0, torch.device("cpu"), lambda *episode: episodes.append(episode))
+    rollout = Rollout(
+        EpisodicLife(Lives(Scripted(), fire=True)), 0, torch.device("cpu"), lambda *episode: episodes.append(episode)
+    )
     for _ in Scripted.SCRIPT:
         rollout.step(rollout.random_action())
     assert episodes == [(2, 2), (5, 5)]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_fire_begins_a_life_whatever_the_agent_does(training):
+    script = Scripted()
+    envs = Lives(script, fire=True)
+    envs = EpisodicLife(envs) if training else envs
+    envs.reset()
+    for _ in Scripted.SCRIPT:
+        envs.step(np.array([0, 0]))
+    # not where a game begins, which presses FIRE by itself: the second one's in the third step, the first one's at last
+    assert script.actions == [[0, 0], [0, 1], [1, 0], [0, 0], [0, 0]]
+
+
+def test_games_without_fire_are_left_to_the_agent():
+    script = Scripted()
+    envs = Lives(script, fire=False)
+    envs.reset()
+    for _ in Scripted.SCRIPT:
+        envs.step(np.array([0, 0]))
+    assert script.actions == [[0, 0]] * len(Scripted.SCRIPT)

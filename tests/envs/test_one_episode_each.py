@@ -4,10 +4,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from zoo.agent import Agent
 from zoo.envs import EnvConfig, Spec, make
-from zoo.evaluation import evaluate, seeds
+from zoo.evaluation import IDLE_STEPS, evaluate, seeds
 
 
 class Sine(Agent):
@@ -93,3 +96,76 @@ def test_an_agent_is_told_what_came_of_every_action_from_the_beginning(counting)
         assert (obs[running, 0] == i).all()
         torch.testing.assert_close(action, torch.sin(0.7 * obs.sum(1, keepdim=True)))
         torch.testing.assert_close(reward[running], action[running, 0] * (i + 1))
+
+
+class Noisy(Sine):
+    """The same, with noise where it explores."""
+
+    def act(self, obs, explore=False):
+        action = super().act(obs)
+        return action + 0.1 * torch.randn_like(action) if explore else action
+
+
+def test_an_evaluation_has_random_numbers_of_its_own_that_follow_from_the_seed(counting):
+    envs = make(EnvConfig(counting), 4)
+    agent = Noisy(Spec.of(envs.single_observation_space, envs.single_action_space))
+    torch.manual_seed(0)
+    expected = torch.rand(5)
+    torch.manual_seed(0)
+    first = evaluate(agent, envs, 3, explore=True)
+    assert torch.equal(torch.rand(5), expected)  # whoever trains goes on as if nothing had been
+    again = evaluate(agent, envs, 3, explore=True)
+    np.testing.assert_array_equal(again.returns, first.returns)
+    assert not np.array_equal(evaluate(agent, envs, 3).returns, first.returns)
+
+
+class Lives(VectorEnv):
+    """Three games of `length` steps with three lives. In a step each pays or loses a life where `events` say so."""
+
+    def __init__(self, length, events):
+        self.num_envs, self.metadata = 3, {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space, self.single_action_space = Box(0, 1, (1,)), Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, 3)
+        self.action_space = batch_space(self.single_action_space, 3)
+        self.length, self.events = length, events
+
+    def reset(self, *, seed=None, options=None):
+        self.count, self.lives = 0, np.full(3, 3)
+        return np.zeros((3, 1), np.float32), {"lives": self.lives.copy()}
+
+    def step(self, actions):
+        self.count += 1
+        what = [events.get(self.count, "") for events in self.events]
+        self.lives = self.lives - np.array([event == "loses" for event in what])
+        reward = np.array([float(event == "pays") for event in what])
+        over = np.full(3, self.count == self.length)
+        return np.zeros((3, 1), np.float32), reward, over, np.zeros(3, bool), {"lives": self.lives.copy()}
+
+
+class Idle(Agent):
+    spec = Spec((1,), num_actions=2)
+
+    def __init__(self):
+        super().__init__()
+        self.parameter = torch.nn.Parameter(torch.zeros(()))
+
+    def act(self, obs, explore=False):
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+
+def test_a_game_is_over_in_which_nothing_is_scored_or_lost_for_too_long():
+    events = [{}, {1_000: "pays"}, {1_000: "loses", 2_000: "pays"}]
+    episodes = evaluate(Idle(), Lives(10_000, events), seed=0)
+    assert episodes.lengths.tolist() == [IDLE_STEPS, 1_000 + IDLE_STEPS, 2_000 + IDLE_STEPS]
+    assert episodes.returns.tolist() == [0, 1, 1]
+    assert episodes.idle.tolist() == [True, True, True]
+
+
+def test_a_game_that_ends_in_time_was_not_idle():
+    episodes = evaluate(Idle(), Lives(IDLE_STEPS, [{}, {5: "pays"}, {}]), seed=0)
+    assert episodes.lengths.tolist() == [IDLE_STEPS] * 3
+    assert episodes.idle.tolist() == [False] * 3
+
+
+def test_idleness_is_of_games_with_lives_alone(counting):
+    assert _evaluate(EnvConfig(counting), 2, seed=0).idle is None

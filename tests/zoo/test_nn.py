@@ -199,6 +199,7 @@ def test_frames_are_encoded_as_pixels_or_as_the_numbers_they_are(shape, features
         expected = layer(expected)
     assert network(frames).shape == (5, features)
     torch.testing.assert_close(network(frames), expected)
+    torch.testing.assert_close(network(scaled), expected)  # floats are scaled already
 
 
 def test_a_vector_is_encoded_as_itself():

@@ -1,0 +1,69 @@
+"""Images as the networks take them: `[channels, height, width]`, bytes up to 255 or numbers scaled to about 1."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+GRID = 16  # cells a side, at most, of what is a grid and no picture: its numbers are not pixels
+
+
+def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
+    """The environment, its images transposed where their channels come last; others as they are.
+
+    Of three dimensions the two that are equal are height and width. If none are, the smallest is the channels, when it
+    is the first or the last. A picture of bytes in two dimensions is grey and gets its one channel.
+
+    Raises:
+        ValueError: which dimension holds the channels is not clear, or the values are neither bytes nor scaled.
+    """
+    space = env.observation_space
+    if not isinstance(space, Box):
+        return env
+    shape = space.shape
+    if space.dtype == np.uint8 and len(shape) > 3:
+        raise ValueError(
+            f"env={env_id} observes {space.dtype} {list(shape)}: an image has 3 dimensions, [channels, height, width]. "
+            "Stacked images have their channels one after another"
+        )
+    if space.dtype == np.uint8 and len(shape) == 2 and min(shape) > GRID:
+        return _observing(env, Box(space.low[None], space.high[None], dtype=np.uint8), lambda obs: obs[None])
+    if len(shape) != 3:
+        return env
+    first, last = _channels(shape)
+    if first == last:
+        raise ValueError(
+            f"env={env_id} observes {list(shape)}: which dimension holds the channels is not clear. Observe [channels, "
+            "height, width] with fewer channels than height and width"
+        )
+    if min(sorted(shape)[1:]) > GRID:
+        _check_values(space, env_id)
+    return env if first else _observing(env, Box(_moved(space.low), _moved(space.high), dtype=space.dtype.type), _moved)
+
+
+def _channels(shape: tuple[int, ...]) -> tuple[bool, bool]:
+    """Whether the first, and whether the last of three dimensions is the channels; both alike where it is not clear."""
+    a, b, c = shape
+    if a == b or b == c:
+        return b == c, a == b
+    return a < min(b, c), c < min(a, b)
+
+
+def _check_values(space: Box, env_id: str) -> None:
+    """Raises ValueError where the network, which divides bytes by 255 and nothing else, would see other than 0 to 1."""
+    bounds = np.abs([space.low, space.high])
+    most = float(bounds[np.isfinite(bounds)].max(initial=0.0))
+    if (most > 1) != (space.dtype == np.uint8):
+        raise ValueError(
+            f"env={env_id} observes {space.dtype} images with values up to {most:g}. Give uint8 up to 255, or floats "
+            "up to 1"
+        )
+
+
+def _moved(image: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(image, -1, 0))
+
+
+def _observing(env: gymnasium.Env[Any, Any], space: Box, transform: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TransformObservation(env, transform, space)

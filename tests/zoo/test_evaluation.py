@@ -1,0 +1,93 @@
+"""What an evaluation is: by which actions, recorded how, and that training is the same however often there is one."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from zoo.compose import compose
+from zoo.evaluation import Episodes
+from zoo.run import judged, summary
+
+CARTPOLE = ("env=cartpole", "env.backend=gymnasium", "logger=none", "eval_episodes=3", "seed=2")
+SHORT = {
+    "dqn": ("algo=dqn", "steps=400", "algo.learning_starts=50", "algo.hidden=[16]", "algo.batch_size=16"),
+    "ppo": ("algo=ppo", "steps=384", "algo.num_steps=64", "algo.minibatches=2", "algo.epochs=2", "algo.hidden=[16]"),
+}
+
+
+def weights(folder):
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["tracked"][0]
+
+
+def evaluations(folder):
+    with (folder / "evaluations.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("deterministic", ["true", "false"])
+@pytest.mark.parametrize("algo", SHORT)
+def test_a_run_learns_the_same_however_often_it_is_evaluated(zoo, tmp_path, algo, deterministic):
+    for every in (50, 1_000):
+        how = (f"eval_every={every}", f"eval_deterministic={deterministic}", f"run_dir={every}")
+        result = zoo("run", *CARTPOLE, *SHORT[algo], *how)
+        assert result.code == 0, result.err
+    often, once = weights(tmp_path / "50"), weights(tmp_path / "1000")
+    assert len(evaluations(tmp_path / "50")) > len(evaluations(tmp_path / "1000")) == 1
+    for name, value in often.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, once[name]), name
+    assert evaluations(tmp_path / "50")[-1] == evaluations(tmp_path / "1000")[-1]
+
+
+@pytest.mark.parametrize("algo", SHORT)
+def test_eval_plays_what_the_runs_last_evaluation_was(zoo, tmp_path, algo):
+    assert zoo("run", *CARTPOLE, *SHORT[algo], "eval_deterministic=false", "run_dir=run").code == 0
+    played = [zoo("eval", "run", *options) for options in ((), (), ("--explore",), ("--deterministic",))]
+    returns = [re.findall(r"episode .* return +(\S+)", result.out) for result in played]
+    assert [float(value) for value in returns[0]] == [
+        float(value) for value in evaluations(tmp_path / "run")[-1]["returns"].split()
+    ]
+    assert returns[0] == returns[1] == returns[2] != returns[3]
+
+
+def test_atari_and_minigrid_are_evaluated_by_chance_unless_they_are_told_otherwise():
+    pytest.importorskip("envpool")
+    evaluated = {
+        env: compose(["algo=dqn", f"env={env}"])[0].eval_deterministic
+        for env in ("pong", "ALE/Boxing-v5", "MiniGrid-Empty-5x5-v0", "cartpole", "lunarlander")
+    }
+    assert evaluated == {
+        "pong": False, "ALE/Boxing-v5": False, "MiniGrid-Empty-5x5-v0": False, "cartpole": True, "lunarlander": True
+    }  # fmt: skip
+    assert compose(["algo=dqn", "env=pong", "eval_deterministic=true"])[0].eval_deterministic is True
+    assert compose(["algo=dqn", "env=cartpole", "eval_deterministic=false"])[0].eval_deterministic is False
+
+
+def test_a_runs_record_says_how_it_was_evaluated(zoo, tmp_path):
+    for asked, recorded in (((), True), (("eval_deterministic=false",), False)):
+        assert zoo("run", *CARTPOLE, *SHORT["dqn"], *asked, f"run_dir={recorded}").code == 0
+        config = json.loads((tmp_path / str(recorded) / "run.json").read_text())["config"]
+        assert config == yaml.safe_load((tmp_path / str(recorded) / "config.yaml").read_text())
+        assert config["eval_deterministic"] is recorded
+        assert config["algo"]["eval_epsilon"] == 0.05
+
+
+def test_a_number_is_not_taken_for_a_switch(zoo):
+    result = zoo("run", "algo=dqn", "env=cartpole", "eval_deterministic=0")
+    assert result.code == 2
+    assert "eval_deterministic takes true or false" in result.err
+
+
+def test_an_evaluation_says_which_share_of_its_games_were_idle():
+    config = compose(["algo=dqn", "env=pong"])[0]
+    row = summary(Episodes(np.zeros(4), np.ones(4), idle=np.array([True, False, False, False])), config)
+    assert row["idle"] == 0.25
+    assert judged(row).endswith("  idle 25%")
+    row = summary(Episodes(np.zeros(4), np.ones(4), idle=np.zeros(4, bool)), config)
+    assert row["idle"] == 0
+    assert "idle" not in judged(row)  # as it should be
