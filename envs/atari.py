@@ -9,7 +9,7 @@ the first frame again, ale-py zeros.
 
 Sticky actions (Machado et al. 2018, arXiv 1709.06009): with probability `env.sticky`, in each frame, the last action is
 repeated in the place of the one that was chosen. None stick by default, as in the NoFrameskip-v4 games of CleanRL and
-Stable-Baselines3.
+Stable-Baselines3. Where actions stick, the FIRE that begins a game may fail too, and the agent has to press it.
 
 After a lost life FIRE is pressed as well, in training and in evaluation, as by Stable-Baselines3's wrappers
 EpisodicLifeEnv and FireResetEnv, which CleanRL uses: in Breakout no ball comes without it. They press NOOP, FIRE and
