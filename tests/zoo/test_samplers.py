@@ -100,10 +100,11 @@ def test_a_batch_does_not_depend_on_how_many_are_drawn_ahead_of_a_checkpoint():
 
 @pytest.mark.parametrize("name", ["return", "advantage"])
 def test_episodes_that_all_weigh_the_same_are_refused(name):
-    data = dataset(SamplerConfig())
-    data.episode_returns = torch.full_like(data.episode_returns, 7.0)
+    ends = np.arange(1, 61) % 5 == 0
+    obs, reward = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.where(ends, 7.0, 0.0)
+    arrays = Arrays(obs, np.zeros((60, 1), np.float32), reward.astype(np.float32), obs, ends, np.zeros(60, dtype=bool))
     with pytest.raises(UsageError, match="every episode of this dataset weighs the same"):
-        data.use(SamplerConfig(name))
+        Dataset(arrays, SPEC, CPU, SamplerConfig(name))
 
 
 @pytest.mark.parametrize("name", ["return", "advantage", "top"])
