@@ -11,16 +11,15 @@ ones, but for a share epsilon of random ones, which shrinks.
 - `value_head=c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887); `two_hot`, `hl_gauss`:
   classification in the place of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
 
-Deviations: Adam; the squared error with clipped gradients is the default, `huber` the paper's loss. On frames the
-dueling streams part after the last shared layer. The defaults are for small vector environments; Atari's (CleanRL's)
-stand behind them.
+Deviations: Adam; the squared error with clipped gradients is the default, `value_head=huber` the paper's loss. On
+frames the dueling streams part after the last shared layer. The defaults are for small vector environments; Atari's
+(CleanRL's) stand behind them.
 """
 
 import copy
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
@@ -45,7 +44,6 @@ class Config:
     discount: float = 0.99  # gamma
     lr: float = 1e-3  # Adam's learning rate; Atari: 1e-4
     adam_eps: float = 1e-8  # Adam's epsilon
-    huber: bool = False  # Huber's loss, whose gradient is at most 1 in size, in the place of the squared error
     max_grad_norm: float | None = 10.0  # gradients are scaled down to this norm; null: they are not; Atari: null
     batch_size: int = 64  # transitions an update; Atari: 32
     buffer_size: int = 100_000  # transitions kept; Atari: 1_000_000
@@ -57,7 +55,7 @@ class Config:
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
     eval_epsilon: float = 0.05  # share of random actions in evaluations that are not deterministic: Atari's, MiniGrid's
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
-    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
     num_bins: int = 51  # bins of a categorical head
@@ -66,8 +64,6 @@ class Config:
         for name in ("n_step", "train_every", "target_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
-        if self.huber and self.value_head != "mse":
-            raise ValueError(f"algo.huber=true is a loss of values; algo.value_head={self.value_head} has its own")
 
 
 class QNetwork(nn.Module):
@@ -109,10 +105,7 @@ class DQN(Agent):
             next_action = self.head.value(chooser).argmax(-1)
             target = self.head.backup(batch.reward, batch.discount, of_action(next_out, next_action))
         out = of_action(self.network(batch.obs), batch.action)
-        q = self.head.value(out)
-        if self.config.huber:
-            return F.huber_loss(q, target), q.detach().mean()
-        return self.head.loss(out, target).mean(), q.detach().mean()
+        return self.head.loss(out, target).mean(), self.head.value(out.detach()).mean()
 
     def update(self, batch: NStepBatch) -> Metrics:
         """One gradient step."""

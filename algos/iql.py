@@ -23,7 +23,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.heads import CATEGORICAL, value_head
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.online import learn_online
 from zoo.optim import Adam
@@ -48,7 +48,7 @@ class Config:
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
-    value_head: str = "mse"  # of the critics: mse, or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # of the critics: mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
@@ -135,7 +135,7 @@ def train(run: Run, config: Config) -> IQL:
         data.normalize_reward()
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
-    if config.value_head != "mse":
+    if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)
     for _ in run.steps():

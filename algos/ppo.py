@@ -15,7 +15,7 @@ learning rate falls at every gradient step, not once a rollout.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from zoo.errors import UsageError
 from zoo.heads import value_head
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
 from zoo.optim import Adam, linear
-from zoo.returns import gae, return_so_far
+from zoo.returns import ReturnsSoFar, gae
 from zoo.rollout import Steps
 from zoo.run import Run
 
@@ -56,7 +56,7 @@ class Config:
     normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
-    value_head: str = "mse"  # mse, or a distribution over bins, which is not clipped: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse, or one whose values are not clipped: huber, two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
@@ -130,8 +130,8 @@ class PPO(Agent):
         self.spec, self.config = spec, config
         frames = len(spec.obs_shape) == 3
         self.normalizer = RunningNormalizer(spec.obs_shape) if config.normalize_obs and not frames else nn.Identity()
-        self.returns = RunningNormalizer(())  # statistics of the discounted returns so far
-        self.carried: Tensor | float = 0.0  # [N] what the last rollout's returns bring into the next
+        self.returns_so_far = ReturnsSoFar(config.discount)
+        self.returns = RunningNormalizer(())  # their statistics
         self.encoder, features = encoder(spec.obs_shape)
         orthogonal_(self.encoder)
         hidden = [] if frames else config.hidden  # frames: one network with two heads
@@ -206,9 +206,7 @@ class PPO(Agent):
             return rollout._replace(reward=reward.sign())
         if not self.config.normalize_reward:
             return rollout
-        returns = return_so_far(reward, ended, self.config.discount, self.carried)
-        self.carried = self.config.discount * returns[-1] * ~ended[-1]
-        self.returns.update(returns.flatten())
+        self.returns.update(self.returns_so_far.update(reward, ended).flatten())
         return rollout._replace(reward=(reward / self.returns.std).clamp(-10, 10))
 
     def learn(self, rollout: Transition) -> Metrics:
@@ -232,12 +230,6 @@ class PPO(Agent):
             spread = whole.returns.var()
             metrics["explained_variance"] = torch.where(spread > 0, 1 - whole.advantage.var() / spread, 0.0)
         return metrics
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"carried": self.carried}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.carried = state["carried"]
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
@@ -271,7 +263,7 @@ def train(run: Run, config: Config) -> PPO:
     rollout = run.track(Steps())
     if not envs.resumed:  # new episodes begin
         rollout.clear()
-        agent.carried = 0.0
+        agent.returns_so_far.carried = 0.0
     for _ in run.steps():
         action = agent.sample(envs.obs)
         rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))

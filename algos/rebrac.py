@@ -22,7 +22,7 @@ from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.heads import CATEGORICAL, value_head
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
 from zoo.optim import Adam
 from zoo.run import Run
@@ -48,7 +48,7 @@ class Config:
     critic_lr: float = 1e-3  # Adam's learning rate, critics
     batch_size: int = 1024  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
-    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
@@ -136,7 +136,7 @@ def train(run: Run, config: Config) -> ReBRAC:
     agent = ReBRAC(data.spec, config)
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
-    if config.value_head != "mse":
+    if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)
     next_action, follows = data.next_action()

@@ -27,7 +27,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.heads import CATEGORICAL, SCALAR, value_head
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, edac_critic_, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -54,7 +54,7 @@ class Config:
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
-    value_head: str = "mse"  # of the critics: mse (Huber's loss), or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse and huber: Eq. 8's loss; or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
@@ -115,7 +115,7 @@ class RIQL(Agent):
         target = target.clamp(*self.config.target_bounds)
         out = self.critic(batch.obs, batch.action)  # [K, B, outputs]
         q = self.head.value(out)
-        if self.config.value_head == "mse":
+        if self.config.value_head in SCALAR:
             return huber(target - q, self.config.sigma).mean(), q.detach().mean()
         return self.head.loss(out, self.head.project(target)).mean(), q.detach().mean()
 
@@ -167,7 +167,7 @@ def train(run: Run, config: Config) -> RIQL:
         agent.normalizer.fit(torch.cat([data.obs, data.next_obs]), None if weights is None else weights.repeat(2))
         data.map_obs(agent.normalizer)
     low, high = data.value_bounds(config.discount)
-    if config.value_head != "mse":
+    if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(low, high))
     if -math.inf < low < config.target_bounds[0] or config.target_bounds[1] < high < math.inf:
         run.report(

@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch, ReplayBuffer, mixed
 from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.heads import CATEGORICAL, value_head
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -43,7 +43,7 @@ class Config:
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`
-    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
@@ -118,7 +118,7 @@ def train(run: Run, config: Config) -> SAC:
     data = run.dataset() if config.offline_fraction > 0 else None
     offline = round(config.offline_fraction * config.batch_size)
     agent = run.track(SAC(envs.spec, config))
-    if data and config.value_head != "mse":
+    if data and config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
     for step in run.steps():

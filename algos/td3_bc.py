@@ -22,7 +22,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.buffers import Batch
 from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.heads import CATEGORICAL, value_head
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update
 from zoo.optim import Adam
 from zoo.run import Run
@@ -45,7 +45,7 @@ class Config:
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset, Eq. 6
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
-    value_head: str = "mse"  # mse, or a distribution over bins: two_hot, c51, hl_gauss
+    value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
     v_max: float | None = None  # largest value of the bins; null likewise
     num_bins: int = 101  # bins of a categorical head
@@ -112,7 +112,7 @@ def train(run: Run, config: Config) -> TD3BC:
         data.normalize_reward()
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
-    if config.value_head != "mse":
+    if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
     run.track(agent)
     metrics: Metrics = {}

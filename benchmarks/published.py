@@ -1,9 +1,10 @@
 """Published figures, to be set beside runs: `references/*.csv`, each with its source, and files of the same columns.
 
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
-RW, top-10%), report (last or best evaluation) and measure: `evaluation`, or `training` for the mean return of the last
-episodes that the agent learned from, exploring, as CleanRL's tables have it. A task is `d4rl/<dataset>` or the id of an
-environment. Like is compared with like.
+RW, top-10%), report (last or best evaluation), measure: `evaluation`, or `training` for the mean return of the last
+episodes that the agent learned from, exploring, as CleanRL's tables have it, and preset: the one whose settings the
+figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>` or the id of an environment. Like is
+compared with like.
 """
 
 import csv
@@ -43,6 +44,7 @@ class Reference:
         figure: `final` or `best`.
         sampler: by its name here.
         steps: None where it is not said.
+        preset: with whose settings; one that the zoo does not have is of settings that no run has.
         published: mean, standard deviation, seeds and source.
     """
 
@@ -53,6 +55,7 @@ class Reference:
     sampler: str
     steps: int | None
     published: Published
+    preset: str = "paper"
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -79,9 +82,7 @@ class Reference:
                 reasons.append("other data" if None in versions else "other version of the data")
             if len(parts) > 1 and abs(sum(share for share, _ in parts) - 1) > 1e-9:  # theirs are as large as each part
                 reasons.append("other mixture")
-        ours = set(VARIANTS.get(self.algorithm, ("", {}))[1]) | {"sampler.name"}
-        others = {key for key in result.changed if key.startswith(("algo.", "sampler."))} - ours
-        if others or result.file or result.config.get("preset") not in (None, "paper", "cleanrl", "c51"):
+        if result.file or self.settings(result) != chosen(result.settings):
             reasons.append("other settings")
         if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
             reasons.append(f"no {MEASURES[self.measure]} is known")
@@ -89,11 +90,21 @@ class Reference:
             reasons.append(f"{100 * (share + 1):{',.0f' if share > -0.9 else '.2g'}} % of the steps")
         return ", ".join(reasons)
 
+    def settings(self, result: Result) -> dict[str, Any]:
+        """Those of algorithm and sampler that a run of its task and method has where it has the figure's."""
+        usual = result.usual(self.preset) or (result.usual() if self.preset == "paper" else {})
+        return chosen(usual) | VARIANTS.get(self.algorithm, ("", {}))[1] | {"sampler.name": self.sampler}
+
     def aside(self, result: Result) -> str:
         """What is to be said where they can be compared; empty where nothing is."""
         env = str(result.config["env"]["id"])
         same = {env, *names_elsewhere(env)}
         return f", but in {env}" if self.measure != "score" and self.task not in same else ""
+
+
+def chosen(settings: dict[str, Any]) -> dict[str, Any]:
+    """Of settings those of algorithm and sampler."""
+    return {k: v for k, v in settings.items() if k.startswith(("algo.", "sampler.")) and k != "algo.name"}
 
 
 def tasks(result: Result) -> set[str]:
@@ -147,12 +158,22 @@ def read(path: Path) -> list[Reference]:
             sampler, measure = PUBLISHED_AS.get(sampler, sampler), MEASURE[row.get("measure") or "evaluation"]
             measure = "score" if row["task"].startswith("d4rl/") else measure
             references.append(
-                Reference(row["task"], row["algorithm"], measure, FIGURE[report], sampler, count, published)
+                Reference(
+                    row["task"],
+                    row["algorithm"],
+                    measure,
+                    FIGURE[report],
+                    sampler,
+                    count,
+                    published,
+                    row.get("preset") or "paper",
+                )
             )
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(
                 f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
-                "std, seeds, source and may have steps, sampler, report (last, best), measure (evaluation, training)."
+                "std, seeds, source and may have steps, sampler, report (last, best), measure (evaluation, training), "
+                "preset."
             ) from error
     return references
 

@@ -30,9 +30,7 @@ MEASURES = {
     "score": "normalized score", "return_mean": "return", "value_error": "value error",
     "training_return": "return of training episodes",
 }  # fmt: skip
-LAST_EPISODES = (
-    100  # of training, over which a return is averaged: CleanRL's tables, rlops --metric-last-n-average-window
-)
+LAST_EPISODES = 100  # of training, averaged as in CleanRL's tables: rlops --metric-last-n-average-window
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
@@ -122,8 +120,14 @@ class Result:
     @cached_property
     def changed(self) -> dict[str, Any]:
         """Of these, what is not as it usually is, or with the run's preset; all of them for a file of one's own."""
-        usual = {} if self.file else defaults(self.algo, environment(self.config), _preset(self))
+        usual = {} if self.file else self.usual(self.config.get("preset"))
         return {key: value for key, value in self.settings.items() if (key, value) not in usual.items()}
+
+    def usual(self, preset: str | None = None) -> dict[str, Any]:
+        """All settings, flat, of a run of its algorithm and task with a preset; none where it has nothing for it."""
+        given = {"preset": preset, "dataset": self.dataset, "corruption": (self.corruption or {}).get("name")}
+        more = as_overrides({key: value for key, value in given.items() if value}) if preset else []
+        return defaults(self.algo, environment(self.config), tuple(more))
 
     @property
     def measure(self) -> str:
@@ -314,14 +318,6 @@ def environment(config: dict[str, Any]) -> str:
     """What a run's environment is asked for by."""
     name = str(config["env"]["name"])
     return name if name in environments() else str(config["env"]["id"])
-
-
-def _preset(result: Result) -> tuple[str, ...]:
-    """A run's preset, and what its settings depend on besides algorithm and environment, as overrides."""
-    if not (preset := result.config.get("preset")):
-        return ()
-    given = {"preset": preset, "dataset": result.dataset, "corruption": (result.corruption or {}).get("name")}
-    return tuple(as_overrides({key: value for key, value in given.items() if value}))
 
 
 @cache

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn import MLP, EnsembleMLP
-from zoo.returns import return_so_far
+from zoo.returns import ReturnsSoFar
 
 
 class ValueHead(nn.Module):
@@ -58,25 +59,12 @@ class ValueHead(nn.Module):
         return {}
 
 
-class ReturnsSoFar(nn.Module):
-    """The discounted returns so far of the episodes that N environments go through, saved with the agent."""
+class Huber(ValueHead):
+    """`huber`: the value itself, and Huber's loss, whose gradient is at most 1 in size (Mnih et al. 2015)."""
 
-    def __init__(self, discount: float) -> None:
-        super().__init__()
-        self.discount = discount
-        self.carried: Tensor | float = 0.0  # [N] what the running episodes bring into the next step
-
-    def update(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Those of the latest steps `[T, N]`, of their rewards and whether episodes ended, each `[T, N]`."""
-        returns = return_so_far(reward, ended, self.discount, self.carried)
-        self.carried = self.discount * returns[-1] * ~ended[-1]
-        return returns
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"carried": self.carried}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.carried = state["carried"]
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        value = self.value(out)
+        return F.huber_loss(value, target.expand_as(value), reduction="none")
 
 
 class TwoHot(ValueHead):
@@ -282,6 +270,7 @@ class HLGauss(TwoHot):
         return torch.diff(below) / (below[..., -1:] - below[..., :1])
 
 
+SCALAR = {"mse": ValueHead, "huber": Huber}
 CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
 
 
@@ -297,10 +286,9 @@ def value_head(config: Any, online: bool = False) -> ValueHead:
         return CATEGORICAL[config.value_head](
             config.v_min, config.v_max, config.num_bins, config.discount if online else None
         )
-    if config.value_head != "mse":
-        raise UsageError(
-            f"algo.value_head={config.value_head} does not exist. There are: mse, {', '.join(CATEGORICAL)}."
-        )
+    if config.value_head not in SCALAR:
+        names = ", ".join([*SCALAR, *CATEGORICAL])
+        raise UsageError(f"algo.value_head={config.value_head} does not exist. There are: {names}.")
     if (config.v_min, config.v_max) != (None, None):
         raise UsageError("algo.v_min and algo.v_max are a categorical head's support. Add: algo.value_head=hl_gauss")
-    return ValueHead()
+    return SCALAR[config.value_head]()

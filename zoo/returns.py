@@ -1,7 +1,9 @@
 """Discounted sums over a rollout, in a logarithmic number of vectorized steps rather than a loop over time.
 
-And `ReturnToGo`, what a return-conditioned policy is asked for.
+Of running episodes, `ReturnsSoFar`; and `ReturnToGo`, what a return-conditioned policy is asked for.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +57,27 @@ def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor
     first = (reward[0] + before)[None]
     decay = torch.cat([torch.zeros_like(first), discount * (~ended[:-1]).to(reward)])
     return discounted_sum(torch.cat([first, reward[1:]]).flip(0), decay.flip(0)).flip(0)
+
+
+class ReturnsSoFar(nn.Module):
+    """The discounted returns so far of the episodes that N environments go through, saved with the agent."""
+
+    def __init__(self, discount: float) -> None:
+        super().__init__()
+        self.discount = discount
+        self.carried: Tensor | float = 0.0  # [N] what the running episodes bring into the next step
+
+    def update(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """Those of the latest steps `[T, N]`, of their rewards and whether episodes ended, each `[T, N]`."""
+        returns = return_so_far(reward, ended, self.discount, self.carried)
+        self.carried = self.discount * returns[-1] * ~ended[-1]
+        return returns
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"carried": self.carried}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.carried = state["carried"]
 
 
 class ReturnToGo(nn.Module):

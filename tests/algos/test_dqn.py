@@ -60,7 +60,7 @@ def test_five_updates_equal_a_plain_implementation(double, dueling):
 
 
 def test_hubers_loss_and_adams_epsilon_without_clipping_equal_pytorchs():
-    agent = make(huber=True, max_grad_norm=None, adam_eps=1e-2)
+    agent = make(value_head="huber", max_grad_norm=None, adam_eps=1e-2)
     online, target = leaves(agent.network.parameters()), leaves(agent.target_network.parameters())
     adam = torch.optim.Adam(online, 1e-3, eps=1e-2)
     for seed in range(3):

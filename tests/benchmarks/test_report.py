@@ -238,7 +238,7 @@ def score(env: str, value: float) -> float:
 
 def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_verdict(run, tmp_path):
     for seed, value in enumerate((48.2, 48.3, 48.4, 48.5)):
-        given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 seed={seed}"
+        given = f"algo=iql preset=paper env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 seed={seed}"
         run(f"iql-{seed}", given, [score("halfcheetah", value)])
         run(f"bc-{seed}", given.replace("iql", "bc") + " algo.top_fraction=0.1", [score("halfcheetah", value + 9)])
         value = 3134 + 200.0 * (seed - 1.5)
@@ -246,10 +246,10 @@ def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_ver
     assert main(["report", str(tmp_path)]) == 0
     rows = [row for row in table(tmp_path, "published") if row["figure"] == "final" and int(row["published_seeds"]) > 2]
     found = {(row["method"], row["published_task"], row["published"]): row["verdict"] for row in rows}
-    assert found["iql", "d4rl/halfcheetah-medium-v2", "48.31"] == "reproduced"
-    assert found["bc, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
+    assert found["iql, paper", "d4rl/halfcheetah-medium-v2", "48.31"] == "reproduced"
+    assert found["bc, paper, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
     assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say, but in Hopper-v5"
-    assert {method for method, *_ in found} == {"iql", "bc, top_fraction=0.1", "td3"}
+    assert {method for method, *_ in found} == {"iql, paper", "bc, paper, top_fraction=0.1", "td3"}
 
 
 def test_published_training_returns_are_compared_with_training_returns_alone(run, tmp_path):
@@ -293,21 +293,23 @@ def test_environments_are_known_by_the_names_that_their_figures_were_published_u
 
 
 def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run, tmp_path):
-    run("a", "algo=iql env=halfcheetah dataset=medium steps=50000", [score("halfcheetah", 40.0)])
+    run("a", "algo=iql preset=paper env=halfcheetah dataset=medium steps=50000", [score("halfcheetah", 40.0)])
     assert main(["report", str(tmp_path)]) == 0
-    verdicts = {row["verdict"] for row in table(tmp_path, "published")}
+    verdicts = {row["verdict"] for row in table(tmp_path, "published") if "CORL" in row["source"]}
     assert verdicts == {"not comparable: other data, 5 % of the steps"}
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("algo=iql algo.expectile=0.5", "other settings"),
-        ("algo=iql sampler.alpha=0.3", "other settings"),
+        ("algo=iql", "other settings"),  # the usual ones are its authors', the figures CORL's
+        ("algo=iql algo.normalize_obs=true algo.normalize_reward=false", ""),
+        ("algo=iql preset=paper algo.expectile=0.5", "other settings"),
+        ("algo=iql preset=paper sampler.alpha=0.3", "other settings"),
         ("algo=iql preset=paper algo.hidden=[4]", "other settings"),
         ("algo=bc algo.top_fraction=0.1 algo.lr=1", "other settings"),
         ("algo=iql preset=paper", ""),
-        ("algo=iql compile=true", ""),
+        ("algo=iql preset=paper compile=true", ""),
         ("algo=bc algo.top_fraction=0.1", ""),
     ],
 )
@@ -315,8 +317,19 @@ def test_other_settings_than_the_papers_are_not_compared(run, tmp_path, given, w
     data = "env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000"
     run("a", f"{given} {data}", [score("halfcheetah", 40.0)])
     (result,), _ = read(tmp_path)
-    told = {row.differs(result) for row in published.builtin() if row.fits(result) and row.steps == 10**6}
-    assert told == {why}
+    rows = [row for row in published.builtin() if row.fits(result) and "CORL" in row.published.source]
+    assert {row.differs(result) for row in rows} == {why}
+
+
+def test_a_figure_measured_with_a_preset_is_compared_with_that_presets_settings(run, tmp_path):
+    for name, given in (("usual", ""), ("paper", "preset=paper"), ("cleanrl", "preset=cleanrl")):
+        run(name, f"algo=sac env=hopper {given} steps=1000000", [2000.0], training=2000.0)
+    results, _ = read(tmp_path)
+    row = next(r for r in published.builtin() if r.fits(results[0]) and "cleanrl" in r.published.source)
+    differs = {result.dir.name: row.differs(result) for result in results}
+    assert differs == {"usual": "other settings", "paper": "other settings", "cleanrl": ""}
+    (tuned,) = [r for r in published.builtin() if r.fits(results[0]) and "zoo" in r.published.source]
+    assert {tuned.differs(result) for result in results} == {"other settings"}
 
 
 def test_what_fails_on_a_stream_is_not_compared_with_the_method_as_it_is(run, tmp_path):
@@ -329,7 +342,7 @@ def test_what_fails_on_a_stream_is_not_compared_with_the_method_as_it_is(run, tm
 
 def test_another_version_of_the_data_is_not_compared_and_a_few_steps_more_are(run, tmp_path):
     for name, version, steps in (("a", 0, 1_000_000), ("b", 2, 1_000_064), ("c", 2, 1_500_000)):
-        given = f"algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v{version} steps={steps}"
+        given = f"algo=iql preset=paper env=halfcheetah dataset=D4RL/halfcheetah/medium-v{version} steps={steps}"
         run(name, given, [score("halfcheetah", 40.0)])
     (row,) = [one for one in published.builtin() if (one.algorithm, one.published.mean) == ("IQL", 48.31)]
     differs = {result.dir.name: row.differs(result) for result in read(tmp_path)[0]}
@@ -350,9 +363,10 @@ def test_mixtures_are_compared_where_they_are_as_large_as_the_published_ones(run
 
 
 def test_without_a_normalized_score_a_figure_is_shown_and_not_compared(run, tmp_path):
-    run("a", "algo=iql env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000 env.expert_score=null", [40.0])
+    given = "algo=iql preset=paper env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 env.expert_score=null"
+    run("a", given, [40.0])
     assert main(["report", str(tmp_path)]) == 0
-    rows = table(tmp_path, "published")
+    rows = [row for row in table(tmp_path, "published") if "CORL" in row["source"]]
     assert {row["verdict"] for row in rows} == {"not comparable: no normalized score is known"}
     assert {row["difference_value"] for row in rows} == {""}
 

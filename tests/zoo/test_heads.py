@@ -145,7 +145,7 @@ def test_the_support_is_saved_with_the_head(kind):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"value_head": "hl_gaus"}, "algo.value_head=hl_gaus does not exist. There are: mse, two_hot, c51, hl_gauss"),
+        ({"value_head": "hl_gaus"}, "value_head=hl_gaus does not exist. There are: mse, huber, two_hot, c51, hl_gauss"),
         ({"value_head": "c51", "v_min": 1.0, "v_max": 1.0}, r"\[1, 1\] is empty: algo.v_min must be below algo.v_max"),
         ({"value_head": "c51", "v_min": 2.0, "v_max": -2.0}, r"\[2, -2\] is empty"),
         ({"value_head": "c51", "v_min": 2.0, "v_max": math.inf}, r"\[2, inf\]"),
