@@ -45,7 +45,7 @@ class Config:
     offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max
-    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
+    v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return, without entropy
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

@@ -107,9 +107,11 @@ def report(run: "Run") -> int:
         "config.yaml": "the settings",
         "run.json": "versions, hardware, dataset, times",
         "checkpoint.pt": f"the agent: zoo eval {run.dir}",
+        "replay/": "its replay buffer",
     }
     for name, content in written.items():
-        print(f"  {name:<16} {content}")
+        if (run.dir / name).exists():
+            print(f"  {name:<16} {content}")
     return 0
 
 
