@@ -67,7 +67,7 @@ def train(run: Run, config: Config) -> BC:
     agent = BC(data.spec, config)
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
-    run.track(agent)
+    run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
     return agent

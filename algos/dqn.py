@@ -136,8 +136,9 @@ def of_action(out: Tensor, action: Tensor) -> Tensor:
 
 def train(run: Run, config: Config) -> DQN:
     envs = run.envs()
-    agent = run.track(DQN(envs.spec, config))
-    buffer = run.track(replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari))
+    agent = DQN(envs.spec, config)
+    buffer = replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari)
+    run.track(agent=agent, buffer=buffer)
 
     def times(every: int) -> int:
         """How many multiples of `every` this pass of the loop brings."""

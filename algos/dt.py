@@ -178,7 +178,7 @@ def train(run: Run, config: Config) -> DT:
     agent = DT(data.spec, config)
     data.normalize_obs(agent.normalizer)
     run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
-    run.track(agent)
+    run.track(agent=agent)
     return_to_go, timestep, left = data.return_to_go(), *data.timesteps()
     ahead = torch.arange(config.context, device=run.device)
     for _ in run.steps():

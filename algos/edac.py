@@ -138,7 +138,7 @@ def train(run: Run, config: Config) -> EDAC:
         data.normalize_reward()
     if config.normalize_obs:
         data.normalize_obs(agent.normalizer)
-    run.track(agent)
+    run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
     return agent

@@ -137,7 +137,7 @@ def train(run: Run, config: Config) -> IQL:
         data.normalize_obs(agent.normalizer)
     if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
-    run.track(agent)
+    run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
     learn_online(run, agent, data, config.batch_size)

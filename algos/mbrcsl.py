@@ -146,14 +146,15 @@ def train(run: Run, config: Config) -> MBRCSL:
     env = run.config.env
     terminates = termination_of(env.id, data)
     agent.behavior.normalizer.fit(data.obs)
-    run.track(agent)
+    run.track(agent=agent)
     horizon = run.time_limit() or int(data.episode_lengths.max())
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
     if config.target_return is not None:  # before all that takes time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])
         agent.goal.aim(config.target_return, reachable, of=f"{horizon} steps of the data's rewards could")
     threshold = best if config.min_return is None else config.min_return
-    kept = run.track(Kept(threshold, (float(data.reward.min()), float(data.reward.max()))))
+    kept = Kept(threshold, (float(data.reward.min()), float(data.reward.max())))
+    run.track(kept=kept)
     agent.behavior.update = run.compiled(agent.behavior.update)  # type: ignore[method-assign]
 
     learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)

@@ -124,10 +124,9 @@ def train(run: Run, config: Config) -> MOPO:
     data = run.dataset()
     agent = MOPO(data.spec, config, decay_steps=run.config.steps)
     terminates = termination_of(run.config.env.id, data)
-    run.track(agent)
-    buffer = run.track(
-        ReplayBuffer(config.rollout_batch * config.rollout_length * config.rollouts_kept, data.spec, run.device)
-    )
+    kept = config.rollout_batch * config.rollout_length * config.rollouts_kept
+    buffer = ReplayBuffer(kept, data.spec, run.device)
+    run.track(agent=agent, buffer=buffer)
     learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)
     real = round(config.real_fraction * config.batch_size)
     for step in run.steps():

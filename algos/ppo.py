@@ -259,8 +259,9 @@ def train(run: Run, config: Config) -> PPO:
     if config.normalize_advantage and batch_size == config.minibatches:
         raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
     iterations = run.config.steps // batch_size
-    agent = run.track(PPO(envs.spec, config, iterations * config.epochs * config.minibatches))
-    rollout = run.track(Steps())
+    agent = PPO(envs.spec, config, iterations * config.epochs * config.minibatches)
+    rollout = Steps()
+    run.track(agent=agent, rollout=rollout)
     if not envs.resumed:  # new episodes begin
         rollout.clear()
         agent.returns_so_far.carried = 0.0

@@ -95,7 +95,7 @@ def train(run: Run, config: Config) -> RCSL:
         data.normalize_obs(agent.normalizer)
     return_to_go = data.return_to_go()
     run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
-    run.track(agent)
+    run.track(agent=agent)
     for _ in run.steps():
         batch = data.sample(config.batch_size)
         run.log(agent.update(ReturnBatch(batch.obs, batch.action, return_to_go[batch.index])))

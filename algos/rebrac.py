@@ -138,7 +138,7 @@ def train(run: Run, config: Config) -> ReBRAC:
         data.normalize_obs(agent.normalizer)
     if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
-    run.track(agent)
+    run.track(agent=agent)
     next_action, follows = data.next_action()
     metrics: Metrics = {}
     for step in run.steps():

@@ -175,7 +175,7 @@ def train(run: Run, config: Config) -> RIQL:
             f"{config.target_bounds}, as in the authors' code. To keep them all: "
             f"algo.target_bounds=[{math.floor(low)},{math.ceil(high)}]"
         )
-    run.track(agent)
+    run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
     return agent

@@ -117,10 +117,11 @@ def train(run: Run, config: Config) -> SAC:
     envs = run.envs()
     data = run.dataset() if config.offline_fraction > 0 else None
     offline = round(config.offline_fraction * config.batch_size)
-    agent = run.track(SAC(envs.spec, config))
+    agent = SAC(envs.spec, config)
     if data and config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
-    buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
+    buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
+    run.track(agent=agent, buffer=buffer)
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()

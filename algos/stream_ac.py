@@ -149,7 +149,7 @@ def train(run: Run, config: Config) -> StreamAC:
     envs, time_limit = stream(run, config)
     agent = StreamAC(envs.spec, config)
     agent.senses.time_limit.fill_(time_limit)
-    run.track(agent)
+    run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

@@ -96,7 +96,7 @@ def train(run: Run, config: Config) -> StreamQ:
     envs, time_limit = stream(run, config)
     agent = StreamQ(envs.spec, config, run.config.steps)
     agent.senses.time_limit.fill_(time_limit)
-    run.track(agent)
+    run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

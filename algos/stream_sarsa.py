@@ -97,7 +97,7 @@ def train(run: Run, config: Config) -> StreamSARSA:
     envs, time_limit = stream(run, config)
     agent = StreamSARSA(envs.spec, config, run.config.steps)
     agent.senses.time_limit.fill_(time_limit)
-    run.track(agent)
+    run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])
     for _ in run.steps():

@@ -108,8 +108,9 @@ class TD3(Agent):
 
 def train(run: Run, config: Config) -> TD3:
     envs = run.envs()
-    agent = run.track(TD3(envs.spec, config))
-    buffer = run.track(ReplayBuffer(config.buffer_size, envs.spec, run.device))
+    agent = TD3(envs.spec, config)
+    buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
+    run.track(agent=agent, buffer=buffer)
     metrics: Metrics = {}
     for step in run.steps():
         learning = step >= config.learning_starts

@@ -114,7 +114,7 @@ def train(run: Run, config: Config) -> TD3BC:
         data.normalize_obs(agent.normalizer)
     if config.value_head in CATEGORICAL:
         run.report(agent.head.hold(*data.value_bounds(config.discount)))
-    run.track(agent)
+    run.track(agent=agent)
     metrics: Metrics = {}
     for step in run.steps():
         delayed = (step + 1) % config.policy_delay == 0

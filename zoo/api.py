@@ -52,7 +52,10 @@ def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agen
     """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `load`."""
     config, algorithm, record = reopen(run_dir, file)
     path = run_dir / "checkpoint.pt"
-    return config, build_agent(config, algorithm, record, checkpoint.load(path)["tracked"][0], path), record
+    tracked = checkpoint.load(path)["tracked"]
+    if not isinstance(tracked, dict):
+        raise RunError(f"{path} was written by an older version of the zoo, which can read it; this one cannot.")
+    return config, build_agent(config, algorithm, record, tracked["agent"], path), record
 
 
 def build_agent(

@@ -232,14 +232,14 @@ class Collector:
         """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
-        counts = state["tracked"][1]
+        counts = state["tracked"]["buffer"]
         if state["step"] > counts["size"]:
             raise UsageError(
                 f"{self.run_dir}: its replay buffer kept {counts['size']:,} of {state['step']:,} transitions. "
                 f"For medium-replay train with algo.buffer_size={state['step']}."
             )
         buffer = ReplayBuffer(counts["size"], spec_of(self.record), torch.device("cpu"))
-        ReplayLog(self.run_dir / "replay" / "1", buffer).read(counts)
+        ReplayLog(self.run_dir / "replay" / "buffer", buffer).read(counts)
         arrays = Arrays(*(getattr(buffer, field)[:step].numpy() for field in Arrays._fields))
         arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
         return Part(thin(arrays, self.size), step, self.evaluations[step])

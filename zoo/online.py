@@ -32,7 +32,8 @@ def learn_online(run: Run, agent: Learner, data: Dataset, batch_size: int) -> No
     if not run.config.online_steps:
         return
     envs = run.envs()
-    buffer = run.track(ReplayBuffer(max(run.config.online_steps, envs.num_envs), envs.spec, run.device))
+    buffer = ReplayBuffer(max(run.config.online_steps, envs.num_envs), envs.spec, run.device)
+    run.track(online_buffer=buffer)
     for step in run.online_steps():
         obs, action, reward, next_obs, *ended = envs.step(agent.act(envs.obs, explore=True))
         reward = reward * data.reward_scale

@@ -1,5 +1,6 @@
 """What a reader needs to know to repeat a run or a dataset elsewhere."""
 
+import ast
 import hashlib
 import os
 import platform
@@ -7,7 +8,6 @@ import re
 import subprocess
 from functools import cache
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,63 @@ def processor() -> str:
 
 @cache
 def code_version(algorithm: Algorithm) -> str:
-    """Digest of the algorithm's file and of everything in `zoo/` and `envs/`."""
-    digest = hashlib.sha256()
-    shared = [sorted(place.glob("*.py")) for place in (folder("envs"), Path(zoo.__file__).parent)]
-    for path in [*chain(*shared), algorithm.path]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+    """Digest of the code of an algorithm's file and of all that it imports from the zoo or from beside it.
+
+    Comments, docstrings and the files' names and places do not count.
+    """
+    found, new = set[Path](), {algorithm.path}
+    while new:
+        found |= new
+        new = {path for file in new for path in _code(file)[1]} - found
+    return hashlib.sha256("".join(sorted(_code(path)[0] for path in found)).encode()).hexdigest()
+
+
+@cache
+def _code(path: Path) -> tuple[str, frozenset[Path]]:
+    """Digest of a file's code, and the files that it imports itself."""
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not _is_main(node)]
+    names, imported = set[str](), set[Path]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        files = {file for module in modules if (file := _file(module, path.parent))}
+        imported |= files
+        place = "" if files or not isinstance(node, ast.ImportFrom) else f"{node.module}."
+        names |= {f"{place}{alias.name} as {alias.asname}" for alias in node.names}
+    code = [*sorted(names), ast.dump(_Bare().visit(tree))]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest(), frozenset(imported)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes out imports and docstrings."""
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return None
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        return self.generic_visit(node)
+
+
+def _file(module: str, beside: Path) -> Path | None:
+    """The file of a module of the zoo, or of one that lies beside the file that imports it; None for any other."""
+    package, *rest = module.split(".")
+    if package == "zoo":
+        packages = ("algos", "benchmarks", "envs")
+        root = folder(rest.pop(0)) if rest and rest[0] in packages else Path(zoo.__file__).parent
+    else:
+        root, rest = beside, [package, *rest]
+    place = root.joinpath(*rest)
+    return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
 
 
 def provenance(algorithm: Algorithm) -> dict[str, Any]:

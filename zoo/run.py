@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from zoo.rollout import Rollout
 class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
-
-
-Tracked = TypeVar("Tracked", bound=Stateful)
 
 
 class Run:
@@ -65,8 +62,8 @@ class Run:
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
-        self._tracked: list[Any] = []
-        self._replay: dict[int, ReplayLog] = {}  # of the replay buffers among them
+        self._tracked: dict[str, Stateful] = {}
+        self._replay: dict[str, ReplayLog] = {}  # of the replay buffers among them
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
         self._dataset: Dataset | None = None
@@ -138,29 +135,37 @@ class Run:
         self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler, missing_ends)
         return self._dataset
 
-    def track(self, tracked: Tracked) -> Tracked:
-        """Counts something to the checkpoint; an agent it also moves to the device and, if asked to, compiles."""
-        if isinstance(tracked, Agent):
-            self._agent = tracked.to(self.device)
-            tracked.update = self.compiled(tracked.update)  # type: ignore[method-assign]
-        place = len(self._tracked)
-        if isinstance(tracked, ReplayBuffer):
-            self._replay[place] = ReplayLog(self.dir / "replay" / str(place), tracked)
-        if self._state:
-            try:
-                state = self._state["tracked"][place]
-                if place in self._replay:
-                    new_episodes = self._rollout is not None and not self._rollout.resumed
-                    self._replay[place].read(state, new_episodes)
-                else:
-                    tracked.load_state_dict(state)
-            except (IndexError, KeyError, RuntimeError, ValueError) as error:
-                raise RunError(
-                    f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or was written by an older "
-                    "version of the zoo. Start a new run."
-                ) from error
-        self._tracked.append(tracked)
-        return tracked
+    def track(self, **tracked: Stateful) -> None:
+        """Saves these with every checkpoint, by their names; in a resumed run they are loaded from it now.
+
+        One of them is the `agent`. It moves to the run's device, and its `update` is compiled if the run is to compile.
+        """
+        for name, one in tracked.items():
+            assert name not in self._tracked, f"{name} is tracked twice"
+            if name == "agent":
+                assert isinstance(one, Agent)
+                self._agent = one.to(self.device)
+                one.update = self.compiled(one.update)  # type: ignore[method-assign]
+            if isinstance(one, ReplayBuffer):
+                self._replay[name] = ReplayLog(self.dir / "replay" / name, one)
+            if self._state:
+                self._load(name, one, self._state)
+            self._tracked[name] = one
+
+    def _load(self, name: str, one: Stateful, state: dict[str, Any]) -> None:
+        """Raises RunError where the checkpoint holds another one."""
+        try:
+            saved = state["tracked"][name]
+            if name in self._replay:
+                new_episodes = self._rollout is not None and not self._rollout.resumed
+                self._replay[name].read(saved, new_episodes)
+            else:
+                one.load_state_dict(saved)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise RunError(
+                f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or it was written by an older "
+                "version of the zoo. Start a new run."
+            ) from error
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
@@ -319,10 +324,10 @@ class Run:
                 "step": self.done,
                 "seconds": self._seconds,
                 "stages": self._stages,
-                "tracked": [
-                    self._replay[place].write() if place in self._replay else tracked.state_dict()
-                    for place, tracked in enumerate(self._tracked)
-                ],
+                "tracked": {
+                    name: self._replay[name].write() if name in self._replay else one.state_dict()
+                    for name, one in self._tracked.items()
+                },
                 "rng": rng_state(self.device),
                 "rollout": self._rollout.state_dict() if self._rollout else None,
                 "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,

@@ -129,7 +129,7 @@ def test_the_policy_is_asked_for_the_best_that_was_imagined(run_dir):
     kept = read_d4rl(run_dir / "rollouts.hdf5", 200)
     assert len(kept.episode_starts) >= 20
     assert (kept.episode_returns > -1200).all()
-    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][0]
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     assert float(state["goal.target"]) == pytest.approx(kept.episode_returns.max())
 
 

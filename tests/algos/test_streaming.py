@@ -452,14 +452,14 @@ def test_without_a_step_limit_the_time_is_left_out_and_said(odd, tmp_path):
     zoo.train("stream_q", env=odd(), steps=20, **settings)
     notes = json.loads((tmp_path / "run" / "run.json").read_text())["notes"]
     assert any("has no step limit: algo.time_feature is left out" in note for note in notes)
-    (state,) = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]
+    state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     assert len(state["x"]) == 2
 
 
 def test_a_step_limit_that_is_asked_for_is_told(odd, tmp_path):
     settings = {"env.max_episode_steps": 25, "eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
     zoo.train("stream_q", env=odd(), steps=20, **settings)
-    (state,) = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]
+    state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     assert len(state["x"]) == 3
     assert state["senses.time_limit"] == 25
 
@@ -473,7 +473,7 @@ def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_fro
     assert "NaN or infinite" in says
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     assert state["step"] == 40
-    assert all(tensor.isfinite().all() for tensor in state["tracked"][0].values())
+    assert all(tensor.isfinite().all() for tensor in state["tracked"]["agent"].values())
 
 
 def test_an_evaluation_that_is_not_finite_is_no_result(odd, tmp_path, capsys):
@@ -498,7 +498,7 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
     monkeypatch.setattr("zoo.envs.snapshot.save", lambda envs: None)
 
     def state() -> dict[str, Tensor]:
-        return torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][0]
+        return torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
 
     step = Rollout.step
 

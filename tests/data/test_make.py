@@ -96,8 +96,8 @@ def test_medium_replay_is_the_replay_buffer_up_to_that_moment(made, run_dir) -> 
     (part,) = recorded(made, "medium-replay")["zoo"]["parts"]
     count = part["training_step"]
     assert 0 < count <= 600
-    files = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][1]["files"]
-    parts = [torch.load(run_dir / "replay" / "1" / f"{a}-{b}.pt", weights_only=True) for a, b in files]
+    files = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["buffer"]["files"]
+    parts = [torch.load(run_dir / "replay" / "buffer" / f"{a}-{b}.pt", weights_only=True) for a, b in files]
     buffer = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     arrays = read(made, "medium-replay")
     assert part["transitions"] == len(arrays.reward) == count

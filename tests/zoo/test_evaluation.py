@@ -21,7 +21,7 @@ SHORT = {
 
 
 def weights(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["tracked"][0]
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
 
 
 def evaluations(folder):

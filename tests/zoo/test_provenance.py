@@ -6,21 +6,92 @@ import zoo
 from zoo import provenance
 from zoo.registry import Algorithm, algorithm
 
+FILES = {
+    "zoo/__init__.py": '"""A zoo."""\n',
+    "zoo/nn.py": "from zoo.maths import square\n\n\ndef loss(x):\n    return square(x) + 1\n",
+    "zoo/maths.py": 'def square(x):\n    """x^2"""\n    return x * x\n\n\ndef cube(x):\n    return x * x * x\n',
+    "zoo/doctor.py": "BEDS = 4\n",
+    "zoo/cli.py": "from zoo import doctor\n",
+    "envs/__init__.py": "from zoo.envs.make import make\n",
+    "envs/make.py": "def make():\n    return 0\n",
+    "algos/bc.py": (
+        "import torch\nfrom zoo.envs import make\nfrom zoo.nn import loss\n\n\n"
+        "def update(x):\n    return loss(x) + make()\n"
+        '\n\nif __name__ == "__main__":\n    from zoo.cli import run_file\n\n    run_file(__file__)\n'
+    ),
+}
 
-def versions(place: Path, envs: str, monkeypatch: pytest.MonkeyPatch, bc: Algorithm) -> str:
-    """The code version of a zoo of two files, with its environments in a folder of that name."""
-    for name in ("zoo/__init__.py", f"{envs}/make.py"):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(f"# {Path(name).name}\n")
-    monkeypatch.setattr(zoo, "__file__", str(place / "zoo/__init__.py"))
-    monkeypatch.setattr(provenance, "folder", lambda name: place / envs)
-    return provenance.code_version.__wrapped__(bc)
+
+@pytest.fixture
+def version(tmp_path, monkeypatch):
+    """The code version of a small zoo, some of whose files are others than those above; None takes one away."""
+
+    def write(envs: str = "envs", **changed: str | None) -> str:
+        files = FILES | {name.replace("__", "/") + ".py": text for name, text in changed.items()}
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            if text is not None:
+                path = place / name.replace("envs/", f"{envs}/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        monkeypatch.setattr(zoo, "__file__", str(place / "zoo/__init__.py"))
+        monkeypatch.setattr(provenance, "folder", lambda name: place / (envs if name == "envs" else name))
+        return provenance.code_version.__wrapped__(Algorithm(place / "algos/bc.py"))
+
+    return write
 
 
-def test_the_same_code_has_one_version_as_a_checkout_and_installed(tmp_path, monkeypatch):
-    bc = algorithm("bc")
-    checkout = versions(tmp_path / "checkout", "envs", monkeypatch, bc)
-    installed = versions(tmp_path / "installed", "zoo/envs", monkeypatch, bc)
-    assert checkout == installed
-    (tmp_path / "installed/zoo/envs/make.py").write_text("# changed\n")
-    assert provenance.code_version.__wrapped__(bc) != installed
+def test_the_same_code_has_one_version_as_a_checkout_and_installed(version):
+    assert version() == version(envs="zoo/envs")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"zoo__maths": "# a comment\n" + FILES["zoo/maths.py"]},
+        {"zoo__maths": FILES["zoo/maths.py"].replace("x^2", "The square.")},
+        {"zoo__maths": FILES["zoo/maths.py"].replace("return x * x\n", "return (x  *  x)\n")},
+        {"zoo__doctor": "BEDS = 5\n"},
+        {"zoo__doctor": None, "zoo__physician": "BEDS = 4\n"},
+        {"zoo__cli": "from zoo.doctor import BEDS\n"},
+        {
+            "zoo__maths": None, "zoo__numbers": FILES["zoo/maths.py"],
+            "zoo__nn": FILES["zoo/nn.py"].replace("maths", "numbers"),
+        },
+    ],
+)  # fmt: skip
+def test_a_version_stays_where_nothing_has_changed_that_an_algorithm_runs(version, changed):
+    assert version(**changed) == version()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"zoo__maths": FILES["zoo/maths.py"].replace("return x * x\n", "return x + x\n")},
+        {"zoo__nn": FILES["zoo/nn.py"].replace("import square", "import cube as square")},
+        {"envs__make": FILES["envs/make.py"].replace("0", "1")},
+        {"algos__bc": FILES["algos/bc.py"].replace("loss(x) +", "loss(x) -")},
+        {"algos__bc": FILES["algos/bc.py"].replace("import torch", "import torch.nn as torch")},
+        {
+            "algos__bc": FILES["algos/bc.py"].replace("import torch\n", "import torch\nimport own\n"),
+            "algos__own": "A = 1\n",
+        },
+    ],
+)
+def test_a_version_changes_with_the_code_that_an_algorithm_runs(version, changed):
+    assert version(**changed) != version()
+
+
+def test_what_lies_beside_a_file_of_ones_own_counts(version):
+    own = {"algos__bc": "import own\n\nprint(own.A)\n"}
+    assert version(**own, algos__own="A = 1\n") != version(**own, algos__own="A = 2\n")
+
+
+def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_algorithm():
+    found, new = set[Path](), {algorithm("iql").path}
+    while new:
+        found |= new
+        new = {path for file in new for path in provenance._code(file)[1]} - found
+    names = {path.name for path in found}
+    assert {"iql.py", "nn.py", "run.py", "evaluation.py", "make.py"} <= names
+    assert names.isdisjoint({"cli.py", "doctor.py", "sac.py", "report.py"})

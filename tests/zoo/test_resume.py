@@ -7,6 +7,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import h5py
 import pytest
 import torch
 
+from zoo.algos import sac
 from zoo.evaluation import seeds as seeds_of
 from zoo.rollout import Rollout
 
@@ -197,7 +200,7 @@ def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(sta
     assert result.code == 0, result.err
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     assert state["step"] == 600
-    assert state["tracked"][1]["size"] == 400
+    assert state["tracked"]["online_buffer"]["size"] == 400
     same(run_dir, tmp_path / "whole")
 
 
@@ -215,7 +218,7 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
     assert result.code == 0, result.err
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     assert state["step"] == 1_000
-    assert state["tracked"][1]["size"] == 1_000
+    assert state["tracked"]["buffer"]["size"] == 1_000
     with (run_dir / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(50, 1_001, 50))
 
@@ -377,11 +380,32 @@ def test_an_agent_is_loaded_without_the_replay_buffer(zoo, tmp_path):
     run_dir = tmp_path / "run"
     settings = ("algo=sac", "env=pendulum", "steps=200", "algo.learning_starts=50", "algo.hidden=[8]", "logger=none")
     assert zoo("run", *settings, "eval_episodes=1", f"run_dir={run_dir}").code == 0
-    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"][1].keys() == {
+    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["buffer"].keys() == {
         "added", "size", "num_envs", "files"
     }  # fmt: skip
     shutil.rmtree(run_dir / "replay")
     assert zoo("eval", run_dir).code == 0
+
+
+def test_what_a_checkpoint_holds_is_found_by_its_name_not_by_its_place(zoo, start, tmp_path):
+    source = (Path(sac.__file__)).read_text()
+    tracked = "run.track(agent=agent, buffer=buffer)"
+    assert tracked in source
+    file, run_dir = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(source.replace(tracked, "run.track(buffer=buffer)\n    run.track(agent=agent)"))
+    settings = ("env=pendulum", "steps=200", "algo.learning_starts=50", "algo.hidden=[8]", "logger=none")
+    settings += ("eval_episodes=1", f"run_dir={run_dir}")
+    result = subprocess.run([sys.executable, file, *settings], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert zoo("eval", run_dir, "--file", file).code == 0
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(zoo, unfinished):
+    path = unfinished / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save(state | {"tracked": list(state["tracked"].values())}, path)
+    refused(zoo("run", f"resume={unfinished}"), 1, "was written by an older version of the zoo. Start")
+    refused(zoo("eval", unfinished), 1, "was written by an older version of the zoo, which can read it; this one cannot.")
 
 
 # --- What goes wrong on the way ---

@@ -102,7 +102,7 @@ def test_keeps_the_agent_of_every_evaluation_if_asked_to(finished):
     kept = {path.name for path in (finished / "agents").iterdir()}
     assert kept == {"100.pt", "200.pt", "300.pt"}
     last = torch.load(finished / "agents" / "300.pt", weights_only=True)
-    tracked = torch.load(finished / "checkpoint.pt", weights_only=True)["tracked"][0]
+    tracked = torch.load(finished / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     assert all(torch.equal(last[key], tracked[key]) for key in last if isinstance(last[key], torch.Tensor))
 
 
