@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch
-from zoo.envs import Spec
+from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, Normalizer
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch, ReplayBuffer, mixed
+from zoo.data.batch import Batch, mixed
+from zoo.data.buffers import ReplayBuffer
 from zoo.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
-from zoo.envs import Spec
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

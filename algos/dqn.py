@@ -23,12 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import NStepBatch, replay_buffer
-from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.data.batch import NStepBatch
+from zoo.data.buffers import replay_buffer
 from zoo.nn import MLP, encoder, polyak_update
-from zoo.optim import Adam
+from zoo.nn.heads import value_head
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)

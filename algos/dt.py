@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.envs import Spec
 from zoo.nn import BoundedPolicy, Normalizer
-from zoo.optim import Adam, warm_up
+from zoo.nn.optim import Adam, warm_up
 from zoo.returns import ReturnToGo
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

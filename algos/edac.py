@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch
-from zoo.envs import Spec
+from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, edac_critic_, polyak_update, small_last_
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch
-from zoo.envs import Spec
-from zoo.heads import CATEGORICAL, value_head
+from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
+from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.optim import Adam
 from zoo.online import learn_online
-from zoo.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline to online"
 ACTION_SPACES = ("continuous",)

@@ -32,15 +32,15 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.datasets import Dataset
+from zoo.data.dataset import Dataset
 from zoo.diffusion import DiffusionPolicy
 from zoo.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
-from zoo.envs import Spec
 from zoo.imagined import Imagined, Kept
 from zoo.nn import MLP, BoundedPolicy, near_zero_
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Transition
-from zoo.envs import Spec
+from zoo.data.batch import Transition
 from zoo.errors import UsageError
-from zoo.heads import value_head
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
-from zoo.optim import Adam, linear
+from zoo.nn.heads import value_head
+from zoo.nn.optim import Adam, linear
 from zoo.returns import ReturnsSoFar, gae
 from zoo.rollout import Steps
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.envs import Spec
 from zoo.nn import MLP, BoundedPolicy, Normalizer, near_zero_
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.envs import Spec
-from zoo.heads import CATEGORICAL, value_head
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
-from zoo.optim import Adam
+from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch, ReplayBuffer, mixed
-from zoo.envs import Spec
-from zoo.heads import CATEGORICAL, value_head
+from zoo.data.batch import Batch, mixed
+from zoo.data.buffers import ReplayBuffer
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
-from zoo.optim import Adam
+from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "online"
 ACTION_SPACES = ("continuous",)

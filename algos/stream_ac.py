@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.envs import Spec
 from zoo.nn import HALF_LOG_2PI, BoundedPolicy
 from zoo.run import Run
+from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
 
 SETTING = "online"

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Metrics
-from zoo.envs import Spec
 from zoo.run import Run
+from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, optimizer, stream
 
 SETTING = "online"

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Metrics, Predictor
-from zoo.envs import Spec
 from zoo.errors import UsageError
 from zoo.run import Run
+from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
 
 SETTING = "online"

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.buffers import Batch, ReplayBuffer
-from zoo.envs import Spec
-from zoo.heads import value_head
+from zoo.data.batch import Batch
+from zoo.data.buffers import ReplayBuffer
 from zoo.nn import DeterministicPolicy, EnsembleCritic, polyak_update
-from zoo.optim import Adam
+from zoo.nn.heads import value_head
+from zoo.nn.optim import Adam
 from zoo.run import Run
+from zoo.spec import Spec
 
 SETTING = "online"
 ACTION_SPACES = ("continuous",)

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from zoo import checkpoint
-from zoo.buffers import FrameBuffer, ReplayBuffer, Transition
-from zoo.envs import Spec
+from zoo.data.batch import Transition
+from zoo.data.buffers import FrameBuffer, ReplayBuffer
 from zoo.replay_log import ReplayLog
+from zoo.spec import Spec
 
 CPU = torch.device("cpu")
 ADDED = 10_000  # transitions between two checkpoints, as `checkpoint_every` is by default

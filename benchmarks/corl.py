@@ -35,17 +35,18 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from zoo import datasets
 from zoo.agent import Agent
 from zoo.algos import awac, bc, cql, edac, iql, riql, td3_bc
-from zoo.buffers import Batch
 from zoo.compose import compose
-from zoo.datasets import Dataset
-from zoo.envs import EnvConfig, Spec, make, time_limit
+from zoo.data.batch import Batch
+from zoo.data.dataset import Dataset
+from zoo.data.load import load_arrays
+from zoo.envs import EnvConfig, make, time_limit
 from zoo.evaluation import evaluate
 from zoo.nn import Normalizer
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.rollout import Rollout
+from zoo.spec import Spec
 
 EVAL_EPISODES = 10
 FIELDS = ("observations", "actions", "rewards", "next_observations", "terminals")
@@ -486,7 +487,7 @@ def main() -> None:
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     if args.agree:
-        arrays, _ = datasets.load(env, str(args.data), time_limit(env.id))
+        arrays, _ = load_arrays(env, str(args.data), time_limit(env.id))
         ours = Dataset(arrays, spec, torch.device("cpu"))
         if args.algo == "bc":
             ours.top_episodes(0.1)

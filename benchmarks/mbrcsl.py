@@ -33,9 +33,10 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent
-from zoo.datasets import load
-from zoo.envs import EnvConfig, Spec, make, time_limit
+from zoo.data.load import load_arrays
+from zoo.envs import EnvConfig, make, time_limit
 from zoo.evaluation import evaluate
+from zoo.spec import Spec
 
 ENV = EnvConfig("PointMazeStitch-v0", "pointmaze-stitch")
 UNUSED = ("roboverse", "wandb", "d4rl", "transformers")  # imported by their package, not by what this runs
@@ -120,7 +121,7 @@ class Finder:
 
 def trajectories() -> list[Trajectory]:
     """The episodes of `dataset=waypoint`."""
-    arrays = load(ENV, "waypoint", time_limit(ENV.id))[0]
+    arrays = load_arrays(ENV, "waypoint", time_limit(ENV.id))[0]
     ends = [*arrays.episode_starts[1:], len(arrays.reward)]
     found = []
     for start, end in zip(arrays.episode_starts, ends, strict=True):

@@ -18,11 +18,11 @@ import numpy as np
 
 from zoo.benchmarks.records import MEASURES, Result
 from zoo.benchmarks.stats import Published
-from zoo.catalog import parse_mixture
+from zoo.data.catalog import parse_mixture
+from zoo.data.samplers import SAMPLERS
 from zoo.errors import UsageError, nearest
 from zoo.presets import short
 from zoo.registry import folder
-from zoo.samplers import SAMPLERS
 
 PUBLISHED_AS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name here: an algorithm and its settings

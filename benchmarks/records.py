@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.suite import ELSEWHERE, digest
-from zoo.catalog import parse_mixture
 from zoo.compose import as_overrides, compose
-from zoo.corruption import CorruptionConfig
+from zoo.data.catalog import parse_mixture
+from zoo.data.corruption import CorruptionConfig
 from zoo.errors import UsageError
 from zoo.presets import short
 from zoo.registry import environments

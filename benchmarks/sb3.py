@@ -31,9 +31,10 @@ from zoo.agent import Agent
 from zoo.algos.dqn import Config as DQNConfig
 from zoo.compose import compose
 from zoo.config import RunConfig
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.envs.names import load_package
 from zoo.evaluation import evaluate
+from zoo.spec import Spec
 
 EVAL_EPISODES = 10
 EVAL_EPSILON = DQNConfig.eval_epsilon  # of DQN, where an evaluation is not deterministic

@@ -34,13 +34,16 @@ from torch.nn import functional as F
 
 from zoo.algos import cql, dqn, iql, ppo, sac, stream_ac, td3_bc
 from zoo.benchmarks import corl, streaming
-from zoo.buffers import ReplayBuffer, Transition, replay_buffer
-from zoo.datasets import Arrays, Dataset
+from zoo.data.arrays import Arrays
+from zoo.data.batch import Transition
+from zoo.data.buffers import ReplayBuffer, replay_buffer
+from zoo.data.dataset import Dataset
+from zoo.data.samplers import SAMPLERS, SamplerConfig
 from zoo.dynamics import WEIGHT_DECAY, EnsembleDynamics
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.rollout import Rollout
 from zoo.run import compile_update
-from zoo.samplers import SAMPLERS, SamplerConfig
+from zoo.spec import Spec
 from zoo.streaming import Sample
 
 OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from zoo.algos import stream_ac, stream_q, stream_sarsa
-from zoo.envs import Spec
+from zoo.spec import Spec
 from zoo.streaming import Sample
 
 CLASSES = {"stream_ac": "StreamAC", "stream_q": "StreamQ", "stream_sarsa": "StreamSARSA"}

@@ -16,10 +16,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from zoo.catalog import find, parse_mixture
 from zoo.compose import as_overrides, compose, expand, takes_data
 from zoo.config import RunConfig
-from zoo.datasets import load
+from zoo.data.catalog import find, parse_mixture
+from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, resolve_backend, series, time_limit
 from zoo.errors import UsageError, nearest
 from zoo.execute import label
@@ -150,4 +150,4 @@ def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str
 @cache
 def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
     """Of what a dataset holds."""
-    return load(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()
+    return load_arrays(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.envs import Spec
+from zoo.spec import Spec
 
 Metrics = dict[str, Tensor]
 

@@ -8,11 +8,11 @@ from zoo import checkpoint
 from zoo.agent import Agent, Policy
 from zoo.compose import as_overrides, compose
 from zoo.config import RunConfig
-from zoo.envs import Spec
 from zoo.errors import RunError, UsageError
 from zoo.execute import execute
 from zoo.registry import Algorithm
 from zoo.run import Run
+from zoo.spec import Spec
 
 
 def train(algo: str, **settings: Any) -> Run:

@@ -128,7 +128,7 @@ def run_help(arguments: list[str], file: Path | None) -> str:
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "of the entry"})
     for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):
-        name, *rows = settings(Path(__file__).with_name(file_name), f"{group.title()}Config")
+        name, *rows = settings(Path(__file__).parent / "data" / file_name, f"{group.title()}Config")
         lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", {})]
     chosen = Algorithm(file) if file else None
     for argument in arguments:
@@ -187,7 +187,7 @@ def eval_command(arguments: list[str]) -> int:
 
 def list_command(arguments: list[str]) -> int:
     argparse.ArgumentParser(prog="zoo list", description="Algorithms, environments and datasets.").parse_args(arguments)
-    from zoo.catalog import available
+    from zoo.data.catalog import available
     from zoo.registry import algorithms, describe_environments, describe_families
 
     print("algorithms (algo=)")

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo import checkpoint, waypoints
+from zoo import checkpoint
 from zoo.api import build_agent, reopen, spec_of
-from zoo.buffers import ReplayBuffer
-from zoo.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
 from zoo.compose import compose
 from zoo.config import RunConfig
-from zoo.datasets import Arrays, cut_at_breaks
+from zoo.data import waypoints
+from zoo.data.arrays import Arrays, cut_at_breaks
+from zoo.data.buffers import ReplayBuffer
+from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
 from zoo.execute import execute

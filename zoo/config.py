@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.corruption import CorruptionConfig
+from zoo.data.corruption import CorruptionConfig
+from zoo.data.samplers import SamplerConfig
 from zoo.envs import EnvConfig
-from zoo.samplers import SamplerConfig
 
 # a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo evaluates them so, too
 EVALUATED_BY_CHANCE = ("ALE/", "MiniGrid-")

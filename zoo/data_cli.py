@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zoo.catalog import (
+from zoo.data.catalog import (
     D4RL_KINDS,
     FILE_SUFFIXES,
     SCRIPTED_KINDS,
@@ -24,8 +24,9 @@ from zoo.catalog import (
 from zoo.errors import Interrupted, RunError, UsageError, nearest
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
-    from zoo.datasets import Arrays
-    from zoo.envs import EnvConfig, Spec
+    from zoo.data.arrays import Arrays
+    from zoo.envs import EnvConfig
+    from zoo.spec import Spec
 
 USAGE = """\
 usage: zoo data COMMAND
@@ -125,7 +126,8 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
 
 
 def _spec(env: "EnvConfig") -> "Spec":
-    from zoo.envs import Spec, make
+    from zoo.envs import make
+    from zoo.spec import Spec
 
     try:
         envs = make(env, 1)
@@ -153,9 +155,10 @@ def show_command(arguments: list[str]) -> int:
     parser.add_argument("--png", type=Path, help="where to draw (default: ENV-DATASET.png in this folder)")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, args.env)
-    from zoo.datasets import check_fits, load
+    from zoo.data.arrays import check_fits
+    from zoo.data.load import load_arrays
 
-    arrays, sources = load(env, name, _step_limit(env))
+    arrays, sources = load_arrays(env, name, _step_limit(env))
     check_fits(arrays, _spec(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
     for source in sources:
@@ -195,7 +198,7 @@ def _provenance(source: Source) -> dict[str, Any]:
 
         with h5py.File(source.path, "r") as file:
             return dict(file.attrs)
-    from zoo.datasets import readable
+    from zoo.data.load import readable
 
     with readable(source):
         metadata: dict[str, Any] = json.loads((source.path / "metadata.json").read_text())
@@ -236,7 +239,9 @@ def import_command(arguments: list[str]) -> int:
     minari_id = _new_id(env, name)
     if not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
-    from zoo.datasets import check_fits, check_free, cut_at_breaks, read, write_minari
+    from zoo.data.arrays import check_fits, cut_at_breaks
+    from zoo.data.load import read
+    from zoo.data.minari import check_free, write_minari
 
     check_free(store() / minari_id, args.force)
     arrays = read(Source(str(args.file), "hdf5", args.file), _step_limit(env))
@@ -312,7 +317,8 @@ def make_command(arguments: list[str]) -> int:
     env, targets = _check_make(args, kinds, overrides)
 
     from zoo.collect import Collector, check_kinds, train_sac
-    from zoo.datasets import concatenate, write_minari
+    from zoo.data.arrays import concatenate
+    from zoo.data.minari import write_minari
 
     run_dir = args.run
     if run_dir is None and any(check_kinds(kind, env) for kind in kinds):
@@ -375,7 +381,7 @@ def _check_make(
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.collect import check_kinds, open_run
-    from zoo.datasets import check_free
+    from zoo.data.minari import check_free
 
     for kind in kinds:
         check_kinds(kind, env)
@@ -415,7 +421,9 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     """What was checked and found right. Raises RunError at the first thing that is wrong."""
     import numpy as np
 
-    from zoo.datasets import check_fits, cut_at_breaks, out_of_bounds, read, read_episodes, readable
+    from zoo.data.arrays import check_fits, cut_at_breaks, out_of_bounds
+    from zoo.data.load import read, readable
+    from zoo.data.minari import read_episodes
 
     arrays, spec = read(source, _step_limit(env)), _spec(env)
     check_fits(arrays, spec, source.name, env)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.nn import Normalizer
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 
 MAX_BETA = 0.999  # of the cosine schedule's last step
 MAX_AVERAGE = 0.9999  # the averaged weights keep at most this share of themselves at an update

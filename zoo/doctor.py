@@ -6,7 +6,7 @@ import platform
 import shutil
 from importlib import metadata
 
-from zoo.catalog import available, store
+from zoo.data.catalog import available, store
 
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
 EXTRAS = {

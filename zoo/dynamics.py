@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.buffers import Transition
-from zoo.datasets import Dataset
+from zoo.data.batch import Transition
+from zoo.data.dataset import Dataset
 from zoo.errors import RunError, UsageError
 from zoo.nn import EnsembleLinear, EnsembleMLP, Normalizer
-from zoo.optim import Adam
+from zoo.nn.optim import Adam
 from zoo.run import Run
 
 WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers' weights, first to last: half of it times squares

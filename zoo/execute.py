@@ -18,12 +18,12 @@ from omegaconf import OmegaConf
 from zoo import checkpoint
 from zoo.compose import takes_data
 from zoo.config import RunConfig
-from zoo.corruption import CorruptionConfig
+from zoo.data.corruption import CorruptionConfig
+from zoo.data.samplers import SamplerConfig
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.provenance import code_version, provenance
 from zoo.registry import Algorithm
 from zoo.run import Run
-from zoo.samplers import SamplerConfig
 
 LOCK = ".lock"
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Metrics
-from zoo.datasets import Arrays, concatenate, write_d4rl
+from zoo.data.arrays import Arrays, concatenate
+from zoo.data.d4rl import write_d4rl
 from zoo.errors import RunError
 
 

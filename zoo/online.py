@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Metrics
-from zoo.buffers import Batch, ReplayBuffer, Transition, either, mixed
-from zoo.datasets import Dataset
+from zoo.data.batch import Batch, Transition, either, mixed
+from zoo.data.buffers import ReplayBuffer
+from zoo.data.dataset import Dataset
 from zoo.nn import Normalizer
 from zoo.run import Run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import checkpoint
-from zoo.buffers import ReplayBuffer
+from zoo.data.buffers import ReplayBuffer
 from zoo.errors import RunError
 
 

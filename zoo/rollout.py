@@ -8,9 +8,10 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from zoo.buffers import Transition
-from zoo.envs import Spec, snapshot
+from zoo.data.batch import Transition
+from zoo.envs import snapshot
 from zoo.errors import RunError
+from zoo.spec import Spec
 
 NOT_FINITE = (
     "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it: mend the "

@@ -11,19 +11,22 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from zoo import checkpoint, datasets
+from zoo import checkpoint
 from zoo.agent import Agent, Metrics
-from zoo.buffers import ReplayBuffer
 from zoo.config import RunConfig
-from zoo.corruption import CorruptionConfig, corrupt
-from zoo.datasets import Dataset
-from zoo.envs import Spec, in_envpool, make, resolve_backend, time_limit
+from zoo.data.arrays import check_fits, missing_ends, out_of_bounds
+from zoo.data.buffers import ReplayBuffer
+from zoo.data.corruption import CorruptionConfig, corrupt
+from zoo.data.dataset import Dataset
+from zoo.data.load import load_arrays
+from zoo.envs import in_envpool, make, resolve_backend, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.evaluation import Episodes, evaluate, seeds
 from zoo.logging import Logger, ProgressBar, parse_loggers
 from zoo.registry import Algorithm
 from zoo.replay_log import ReplayLog
 from zoo.rollout import Rollout
+from zoo.spec import Spec
 
 
 class Stateful(Protocol):
@@ -107,10 +110,10 @@ class Run:
         """The dataset of the run, checked against its environment, on the run's device."""
         name, env = self.config.dataset, self.config.env
         limit = time_limit(env.id)
-        arrays, sources = datasets.load(env, name, limit)
-        datasets.check_fits(arrays, self.spec, name, env)
-        missing_ends = datasets.missing_ends(arrays, name, env, limit)
-        if outside := int(datasets.out_of_bounds(arrays.action, self.spec).sum()):
+        arrays, sources = load_arrays(env, name, limit)
+        check_fits(arrays, self.spec, name, env)
+        unmarked = missing_ends(arrays, name, env, limit)
+        if outside := int(out_of_bounds(arrays.action, self.spec).sum()):
             self.report(
                 f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
                 f"size up to {np.abs(arrays.action).max():.4g}; they are learned from as they are"
@@ -132,7 +135,7 @@ class Run:
             described["corrupted"] = changed
         self.record["dataset"] = described
         self.save_record()
-        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler, missing_ends)
+        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler, unmarked)
         return self._dataset
 
     def track(self, **tracked: Stateful) -> None:

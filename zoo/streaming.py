@@ -14,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo import optim
 from zoo.agent import Agent
-from zoo.buffers import Transition
-from zoo.envs import Spec
+from zoo.data.batch import Transition
 from zoo.errors import UsageError
-from zoo.nn import check_frames
+from zoo.nn import check_frames, optim
 from zoo.rollout import Rollout
 from zoo.run import Run
+from zoo.spec import Spec
 
 
 class Sample(NamedTuple):

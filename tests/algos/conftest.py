@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.buffers import Batch
-from zoo.envs import Spec
+from zoo.data.batch import Batch
+from zoo.spec import Spec
 
 
 def random_batch(size: int, spec: Spec, seed: int = 0) -> Batch:

@@ -6,7 +6,8 @@ import torch
 
 import zoo
 from zoo.algos.bc import BC, Config
-from zoo.datasets import Arrays, Dataset
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
 
 
 def test_loss_is_the_mean_squared_error_over_batch_and_action_dimensions(spec, make_batch, network):

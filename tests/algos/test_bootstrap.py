@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from zoo import datasets
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
 from zoo.algos.sac import SAC
 from zoo.algos.sac import Config as SACConfig
-from zoo.buffers import ReplayBuffer, gather
-from zoo.envs import EnvConfig, Spec, make
+from zoo.data.batch import gather
+from zoo.data.buffers import ReplayBuffer
+from zoo.data.dataset import Dataset
+from zoo.data.load import load_arrays
+from zoo.envs import EnvConfig, make
 from zoo.rollout import Rollout
+from zoo.spec import Spec
 
 CPU = torch.device("cpu")
 
@@ -121,9 +124,9 @@ def test_iql_bootstraps_at_a_truncation_from_the_last_observation_and_not_at_a_t
     )  # the file has not their last observation
     rows, actions = rows[kept], actions[kept]
 
-    arrays, _ = datasets.load(stairs, str(tmp_path / "stairs.hdf5"), 5)
+    arrays, _ = load_arrays(stairs, str(tmp_path / "stairs.hdf5"), 5)
     spec = Spec((2,), (-1.0,), (1.0,))
-    data = datasets.Dataset(arrays, spec, CPU)
+    data = Dataset(arrays, spec, CPU)
     torch.manual_seed(0)
     agent = IQL(spec, IQLConfig(hidden=[16]))
     with torch.no_grad():

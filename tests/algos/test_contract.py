@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from zoo.agent import Agent
-from zoo.envs import Spec
 from zoo.registry import algorithms, settings
 from zoo.run import compile_update
+from zoo.spec import Spec
 from zoo.streaming import Sample
 
 READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}

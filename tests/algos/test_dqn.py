@@ -6,8 +6,8 @@ from plain import GYMNASIUM, assert_close, forward, leaves, step
 
 import zoo
 from zoo.algos.dqn import DQN, Config
-from zoo.buffers import NStepBatch
-from zoo.envs import Spec
+from zoo.data.batch import NStepBatch
+from zoo.spec import Spec
 
 SPEC = Spec((3,), num_actions=4)
 

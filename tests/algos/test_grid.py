@@ -6,7 +6,7 @@ import math
 import pytest
 
 import zoo
-from zoo.samplers import SAMPLERS
+from zoo.data.samplers import SAMPLERS
 
 ALGORITHMS = ("bc", "td3_bc", "iql", "cql", "rebrac", "awac", "riql")
 CORRUPTIONS = ("none", "random-obs", "random-action", "random-reward", "random-dynamics")

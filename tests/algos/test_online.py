@@ -10,7 +10,7 @@ import torch
 import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
-from zoo.buffers import Batch, either, mixed
+from zoo.data.batch import Batch, either, mixed
 from zoo.registry import algorithms
 from zoo.rollout import Rollout
 

@@ -9,10 +9,10 @@ from torch.distributions import Categorical, Normal
 
 import zoo
 from zoo.algos.ppo import PPO, Config
-from zoo.buffers import Transition
 from zoo.cli import main
-from zoo.envs import Spec
+from zoo.data.batch import Transition
 from zoo.errors import UsageError
+from zoo.spec import Spec
 
 CONTINUOUS, DISCRETE = Spec((3,), (-0.5, -2.0), (3.0, -1.0)), Spec((3,), num_actions=4)
 SMALL = {"num_steps": 16, "minibatches": 4, "epochs": 2, "hidden": [8, 8]}

@@ -12,7 +12,9 @@ from zoo.algos import mbrcsl
 from zoo.algos.mbrcsl import MBRCSL
 from zoo.algos.rcsl import RCSL, Config, ReturnBatch
 from zoo.cli import main
-from zoo.datasets import Arrays, Dataset, read_d4rl
+from zoo.data.arrays import Arrays
+from zoo.data.d4rl import read_d4rl
+from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.returns import ReturnToGo
 

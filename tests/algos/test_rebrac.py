@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from zoo.algos.rebrac import Config, ReBRAC, SarsaBatch
-from zoo.datasets import Arrays, Dataset
-from zoo.envs import Spec
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
+from zoo.spec import Spec
 
 
 def make(spec, **settings) -> ReBRAC:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 import zoo
 from zoo.algos import stream_ac, stream_q, stream_sarsa, stream_td
-from zoo.buffers import Transition
 from zoo.cli import main
-from zoo.envs import Spec
+from zoo.data.batch import Transition
 from zoo.errors import RunError
 from zoo.rollout import Rollout
 from zoo.run import compile_update
+from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy
 
 CONTINUOUS = Spec((3,), (-0.4, -2.0), (3.0, 1.0))

@@ -10,8 +10,8 @@ import pytest
 
 import zoo.algos
 import zoo.benchmarks
+from zoo.data.waypoints import center
 from zoo.envs.pointmaze import GOAL, START
-from zoo.waypoints import center
 
 BENCHMARKS = Path(zoo.benchmarks.__path__[0])
 

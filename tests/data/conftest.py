@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from zoo import cli
-from zoo.datasets import Arrays
+from zoo.data.arrays import Arrays
 
 
 class Result(NamedTuple):

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from zoo.datasets import write_minari
+from zoo.data.minari import write_minari
 
 from .conftest import Result, episodes, tree, write_d4rl
 
@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(store, mine, tmp_path) -> None:
     big = write_d4rl(tmp_path / "big.hdf5", episodes([200] * 50, [False] * 50))
     before = tree(store)
     code = (
-        "import resource, sys; from zoo.cli import main; import zoo.datasets, minari; "
+        "import resource, sys; from zoo.cli import main; import zoo.data.load, minari; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); sys.exit(main(sys.argv[1:]))"
     )
     for name, force in (("other", []), ("mine", ["--force"])):

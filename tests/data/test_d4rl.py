@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.datasets import Arrays, read_d4rl
+from zoo.data.arrays import Arrays
+from zoo.data.d4rl import read_d4rl
 
 from .conftest import D4RL_NAMES, episodes, same, write_d4rl
 

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from zoo import datasets
-from zoo.catalog import EMBEDDED, resolve
 from zoo.cli import main
+from zoo.data.catalog import EMBEDDED, resolve
+from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig
 
 HOPPER = EnvConfig(id="Hopper-v5", random_score=-20.272305, expert_score=3234.3)
@@ -14,14 +14,14 @@ FOLDER = EMBEDDED / "hopper" / "demo"
 
 
 def test_demo_is_small_and_large_enough() -> None:
-    arrays, (source,) = datasets.load(HOPPER, "demo", 1000)
+    arrays, (source,) = load_arrays(HOPPER, "demo", 1000)
     assert source.kind == "embedded"
     assert len(arrays.reward) >= 100_000
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8_000_000
 
 
 def test_demo_is_of_mixed_quality_up_to_a_good_gait() -> None:
-    arrays, _ = datasets.load(HOPPER, "demo", 1000)
+    arrays, _ = load_arrays(HOPPER, "demo", 1000)
     scores = HOPPER.normalize(arrays.episode_returns)
     assert scores.min() < 10
     assert np.quantile(scores, 0.5) < 60

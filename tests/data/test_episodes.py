@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.catalog import parse_mixture
 from zoo.collect import thin
-from zoo.datasets import Arrays, Dataset, concatenate, cut_at_breaks
-from zoo.envs import Spec
+from zoo.data.arrays import Arrays, concatenate, cut_at_breaks
+from zoo.data.catalog import parse_mixture
+from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
+from zoo.spec import Spec
 
 from .conftest import episodes, same
 

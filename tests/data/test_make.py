@@ -18,7 +18,8 @@ import torch
 
 from zoo import cli
 from zoo.collect import collect
-from zoo.datasets import Arrays, read_minari
+from zoo.data.arrays import Arrays
+from zoo.data.minari import read_minari
 from zoo.envs import EnvConfig
 
 from .conftest import same, tree

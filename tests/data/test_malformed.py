@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.datasets import Arrays, Dataset, missing_ends
-from zoo.envs import EnvConfig, Spec
+from zoo.data.arrays import Arrays, missing_ends
+from zoo.data.dataset import Dataset
+from zoo.envs import EnvConfig
 from zoo.errors import UsageError
+from zoo.spec import Spec
 
 from .conftest import D4RL_NAMES, episodes, write_d4rl
 

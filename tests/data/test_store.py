@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 
-from zoo import datasets
-from zoo.datasets import read_episodes, read_minari, write_minari
+from zoo.data.arrays import concatenate
+from zoo.data.d4rl import read_d4rl
+from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari, write_minari
 from zoo.errors import RunError, UsageError
 
 from .conftest import episodes, same, tree, write_d4rl
@@ -73,15 +74,15 @@ def test_the_flat_copy_is_read_only_while_it_is_of_these_episodes(tmp_path) -> N
     write(first)
     other = episodes([5, 6], [True, True], seed=1)
     write(second, other)
-    (first / "data" / datasets.FLAT).write_bytes((second / "data" / datasets.FLAT).read_bytes())
+    (first / "data" / FLAT).write_bytes((second / "data" / FLAT).read_bytes())
     assert same(read_minari(first / "data"), ROWS)
-    (second / "data" / datasets.FLAT).write_bytes(b"not a zip")
+    (second / "data" / FLAT).write_bytes(b"not a zip")
     assert same(read_minari(second / "data"), other)
 
 
 def test_no_pickle_is_read(tmp_path) -> None:
     write(tmp_path / "mine")
-    flat = tmp_path / "mine" / "data" / datasets.FLAT
+    flat = tmp_path / "mine" / "data" / FLAT
     with np.load(flat) as file:
         fields = dict(file)
     fields["reward"] = np.array([os.system] * len(ROWS.reward), dtype=object)
@@ -93,7 +94,7 @@ def test_the_same_data_has_the_same_fingerprint_wherever_it_was_read_from(tmp_pa
     write(tmp_path / "mine")
     recorded = json.loads((tmp_path / "mine/data/metadata.json").read_text())["fingerprint"]
     path = write_d4rl(tmp_path / "mine.hdf5", ROWS)
-    assert recorded == ROWS.fingerprint() == datasets.read_d4rl(path, 200).fingerprint()
+    assert recorded == ROWS.fingerprint() == read_d4rl(path, 200).fingerprint()
 
 
 def test_a_dataset_is_replaced_only_by_force(tmp_path) -> None:
@@ -142,10 +143,10 @@ def test_100_000_hopper_transitions_of_mixed_lengths_fit_8_mb_without_the_flat_c
 def test_45_000_short_episodes_load_within_5_s(tmp_path) -> None:
     flat = tmp_path / "data"
     flat.mkdir()
-    (flat / datasets.MAIN_DATA).write_bytes(b"stands for the episodes")
+    (flat / MAIN_DATA).write_bytes(b"stands for the episodes")
     rows = episodes([22] * 500, [True] * 500, obs_dim=11)
-    rows = datasets.concatenate([rows] * 90)
-    np.savez(flat / datasets.FLAT, main_data=datasets._digest(flat / datasets.MAIN_DATA), **rows._asdict())
+    rows = concatenate([rows] * 90)
+    np.savez(flat / FLAT, main_data=_digest(flat / MAIN_DATA), **rows._asdict())
     start = time.perf_counter()
     assert len(read_minari(flat).episode_starts) == 45_000
     assert time.perf_counter() - start < 5

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from zoo import cli, waypoints
-from zoo.datasets import Arrays, read_minari
+from zoo import cli
+from zoo.data import waypoints
+from zoo.data.arrays import Arrays
+from zoo.data.minari import read_minari
 
 pytest.importorskip("gymnasium_robotics")
 

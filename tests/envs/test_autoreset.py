@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.buffers import ReplayBuffer
+from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
 from zoo.rollout import Rollout
 

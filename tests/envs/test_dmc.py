@@ -4,8 +4,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.envs.dmc import TASKS
+from zoo.spec import Spec
 
 envpool = pytest.importorskip("envpool")
 

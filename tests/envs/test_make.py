@@ -9,7 +9,8 @@ import pytest
 import yaml
 from gymnasium.vector import AutoresetMode
 
-from zoo.envs import EnvConfig, Spec, exists, known, make, resolve_backend, time_limit
+from zoo.envs import EnvConfig, exists, known, make, resolve_backend, time_limit
+from zoo.spec import Spec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
 

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.buffers import ReplayBuffer
-from zoo.envs import EnvConfig, Spec, make
+from zoo.data.buffers import ReplayBuffer
+from zoo.envs import EnvConfig, make
 from zoo.envs.minatar import GAMES
 from zoo.rollout import Rollout
+from zoo.spec import Spec
 
 minatar = pytest.importorskip("minatar")
 

@@ -4,7 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
+from zoo.spec import Spec
 
 EMPTY = "MiniGrid-Empty-5x5-v0"  # 100 steps; begins in one corner, looking right, and ends in the opposite one
 LEFT, RIGHT, FORWARD, DONE = 0, 1, 2, 6

@@ -9,8 +9,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from zoo.agent import Agent
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.evaluation import IDLE_STEPS, evaluate, seeds
+from zoo.spec import Spec
 
 
 class Sine(Agent):

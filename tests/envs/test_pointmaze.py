@@ -4,7 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
+from zoo.spec import Spec
 
 pytest.importorskip("gymnasium_robotics")
 GOAL = np.array([1.5, -0.5])  # center of cell (2, 4)

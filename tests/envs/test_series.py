@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from zoo import datasets
 from zoo.cli import main
+from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make, series, time_limit
 from zoo.evaluation import value_error
 
@@ -57,7 +57,7 @@ def test_an_episode_is_a_thousand_steps_and_the_next_one_goes_on_where_it_ended(
 
 
 def test_the_series_that_is_shipped_is_what_its_docstring_says():
-    arrays, _ = datasets.load(EnvConfig("Hopper-v5", "hopper"), "demo", 1000)
+    arrays, _ = load_arrays(EnvConfig("Hopper-v5", "hopper"), "demo", 1000)
     rows = np.loadtxt(series.find("hopper"), delimiter=",", skiprows=1)
     made = np.column_stack([arrays.obs, arrays.reward])[24_000:36_000]
     np.testing.assert_allclose(rows, made, rtol=1e-3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from zoo.envs import Spec
+from zoo.spec import Spec
 
 FRAMES = Spec((4, 84, 84), num_actions=6, obs_dtype="uint8")
 

@@ -8,9 +8,10 @@ import pytest
 import scipy.stats
 import torch
 
-from zoo.buffers import FrameBuffer, ReplayBuffer, Transition
-from zoo.envs import Spec
+from zoo.data.batch import Transition
+from zoo.data.buffers import FrameBuffer, ReplayBuffer
 from zoo.replay_log import ReplayLog
+from zoo.spec import Spec
 
 SPEC = Spec((2,), (-1.0,), (1.0,))
 CPU = torch.device("cpu")

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import zoo
-from zoo.corruption import PARTS, CorruptionConfig, corrupt
-from zoo.datasets import Arrays, load, write_d4rl
+from zoo.data.arrays import Arrays
+from zoo.data.corruption import PARTS, CorruptionConfig, corrupt
+from zoo.data.d4rl import write_d4rl
+from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError
 
@@ -91,7 +93,7 @@ def critic(train):
 
 @pytest.fixture
 def clean(hopper_file) -> Arrays:
-    return load(EnvConfig("Hopper-v5", "hopper"), str(hopper_file), 1000)[0]
+    return load_arrays(EnvConfig("Hopper-v5", "hopper"), str(hopper_file), 1000)[0]
 
 
 @pytest.mark.parametrize("part", ["obs", "action", "dynamics"])

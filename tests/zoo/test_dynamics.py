@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from zoo.datasets import Arrays, Dataset
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
 from zoo.dynamics import EnsembleDynamics, termination_of
-from zoo.envs import Spec
 from zoo.errors import RunError, UsageError
+from zoo.spec import Spec
 
 CPU = torch.device("cpu")
 NOISE = 0.1  # standard deviation of every outcome in `linear_data`

@@ -10,12 +10,12 @@ import torch
 import zoo
 from zoo.algos import dqn, ppo, sac, td3
 from zoo.algos.dqn import Config
-from zoo.buffers import Batch, NStepBatch
-from zoo.envs import Spec
+from zoo.data.batch import Batch, NStepBatch
 from zoo.errors import UsageError
-from zoo.heads import C51, HLGauss, TwoHot, ValueHead, value_head
 from zoo.nn import MLP, EnsembleMLP
-from zoo.optim import Adam, linear
+from zoo.nn.heads import C51, HLGauss, TwoHot, ValueHead, value_head
+from zoo.nn.optim import Adam, linear
+from zoo.spec import Spec
 
 CATEGORICAL = [TwoHot, C51, HLGauss]
 TARGETS = [-2.0, -1.999, -0.31, 0.0, 0.5, 1.7, 2.99, 3.0]

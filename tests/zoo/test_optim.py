@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from zoo.algos import iql, sac
-from zoo.buffers import Batch
-from zoo.envs import Spec
-from zoo.optim import Adam, linear
+from zoo.data.batch import Batch
+from zoo.nn.optim import Adam, linear
 from zoo.run import compile_update
+from zoo.spec import Spec
 
 SPEC = Spec((5,), (-1.0, -2.0), (1.0, 2.0))
 

@@ -93,5 +93,5 @@ def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_a
         found |= new
         new = {path for file in new for path in provenance._code(file)[1]} - found
     names = {path.name for path in found}
-    assert {"iql.py", "nn.py", "run.py", "evaluation.py", "make.py"} <= names
+    assert {"iql.py", "layers.py", "run.py", "evaluation.py", "make.py"} <= names
     assert names.isdisjoint({"cli.py", "doctor.py", "sac.py", "report.py"})

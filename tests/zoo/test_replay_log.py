@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from zoo import checkpoint
-from zoo.buffers import FrameBuffer, ReplayBuffer, Transition
-from zoo.envs import Spec
+from zoo.data.batch import Transition
+from zoo.data.buffers import FrameBuffer, ReplayBuffer
 from zoo.errors import RunError
 from zoo.replay_log import ReplayLog
+from zoo.spec import Spec
 
 CPU = torch.device("cpu")
 VECTORS = Spec((2,), (-1.0,), (1.0,))

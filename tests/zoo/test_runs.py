@@ -19,13 +19,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import zoo as package
 from zoo.agent import Agent, Policy
-from zoo.envs import EnvConfig, Spec, make
+from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError
 from zoo.evaluation import seeds
 from zoo.logging import Logger
 from zoo.registry import folder
 from zoo.rollout import Rollout
 from zoo.run import restore_rng
+from zoo.spec import Spec
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -7,11 +7,12 @@ import scipy.stats
 import torch
 from sklearn.linear_model import LinearRegression
 
-from zoo.datasets import Arrays, Dataset
-from zoo.envs import Spec
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
+from zoo.data.samplers import SamplerConfig, Uniform, Weighted
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
-from zoo.samplers import SamplerConfig, Uniform, Weighted
+from zoo.spec import Spec
 
 CPU = torch.device("cpu")
 SPEC = Spec((3,), (-1.0,), (1.0,))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint
-from zoo.datasets import Arrays
+from zoo.data.arrays import Arrays
 from zoo.errors import UsageError
 
 REWARD_RANGE = 30.0  # random rewards are uniform in +- scale times this

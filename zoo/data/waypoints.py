@@ -11,7 +11,7 @@ from collections import deque
 import gymnasium
 import numpy as np
 
-from zoo.datasets import Arrays
+from zoo.data.arrays import Arrays
 from zoo.envs.names import load_package
 from zoo.envs.pointmaze import ENV_ID, MAP, STEPS
 

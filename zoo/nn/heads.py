@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
-from zoo.nn import MLP, EnsembleMLP
+from zoo.nn.layers import MLP, EnsembleMLP
 from zoo.returns import ReturnsSoFar
 
 

@@ -1,0 +1,1 @@
+"""Datasets and buffers: from files to batches."""

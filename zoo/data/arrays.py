@@ -1,0 +1,135 @@
+"""Episodes as flat NumPy arrays, and what must hold of them."""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from zoo.envs import EnvConfig
+from zoo.errors import RunError, UsageError
+from zoo.spec import Spec
+
+ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for want of digits
+
+
+class Arrays(NamedTuple):
+    """Consecutive episodes, flat and float32. Where `terminated` or `truncated` is set, an episode ends."""
+
+    obs: np.ndarray  # [N, ...]
+    action: np.ndarray  # [N, A] float32, or [N] int64
+    reward: np.ndarray  # [N]
+    next_obs: np.ndarray  # [N, ...] the true successor, at a truncation the true last observation
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        """Where each episode begins, `[E]`."""
+        ends = np.flatnonzero(self.terminated | self.truncated)
+        return np.concatenate([[0], ends[:-1] + 1])
+
+    @property
+    def episode_lengths(self) -> np.ndarray:
+        """Steps of each episode, `[E]`."""
+        return np.diff(np.append(self.episode_starts, len(self.reward)))
+
+    @property
+    def episode_returns(self) -> np.ndarray:
+        """Undiscounted return of each episode, `[E]` float64."""
+        return np.add.reduceat(self.reward.astype(np.float64), self.episode_starts)
+
+    def head(self, transitions: float) -> "Arrays":
+        """Whole episodes from the start until they hold at least that many transitions."""
+        ends = np.cumsum(self.episode_lengths)
+        # a share such as 7 % of 100 is 7.000000000000001 as a float and means 7
+        end = ends[min(int(np.searchsorted(ends, transitions - 1e-6)), len(ends) - 1)]
+        return Arrays(*(field[:end] for field in self))
+
+    def fingerprint(self) -> str:
+        """A hash of the content: the same data has the same one wherever it was read from."""
+        digest = hashlib.blake2b(digest_size=8)
+        for field in self:
+            digest.update(np.ascontiguousarray(field).data)
+        return digest.hexdigest()
+
+
+def concatenate(parts: list[Arrays]) -> Arrays:
+    return parts[0] if len(parts) == 1 else Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
+
+def as_real(array: np.ndarray, name: str) -> np.ndarray:
+    """The array itself. Raises ValueError unless it holds real numbers or booleans: others would be cut short."""
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"its {name} are of type {array.dtype}, not real numbers")
+    return array
+
+
+def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
+    """Ends an episode, as truncated, wherever its successor is not the next row; and how many ends that adds.
+
+    A file may lack such an end, and a replay buffer does where its run was resumed or stopped.
+    """
+    truncated = arrays.truncated | (breaks(arrays.obs, arrays.next_obs) & ~arrays.terminated)
+    return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
+
+
+def missing_ends(arrays: Arrays, name: str, env: EnvConfig, limit: int | None) -> str:
+    """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
+    _, unmarked = cut_at_breaks(arrays)
+    longest = int(arrays.episode_lengths.max())
+    if unmarked:
+        return (
+            f"dataset={name} does not say where its episodes end: {unmarked} times a successor is not the next row. "
+            f"Import it, which ends them there: zoo data import FILE {env.name}/NAME"
+        )
+    if limit and longest > limit:
+        return (
+            f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "
+            f"after {limit:,}. Give the file timeouts."
+        )
+    return ""
+
+
+def breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
+    """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
+    unequal = (next_obs[:-1] != obs[1:]) & ~(np.isnan(next_obs[:-1]) & np.isnan(obs[1:]))
+    return np.append(unequal.any(axis=tuple(range(1, obs.ndim))), True)
+
+
+def check_finite(arrays: Arrays, name: str) -> None:
+    for field in ("obs", "action", "reward", "next_obs"):
+        values = getattr(arrays, field)
+        if np.issubdtype(values.dtype, np.floating):
+            bad = ~np.isfinite(values).reshape(len(values), -1).all(-1)
+            if bad.any():
+                step = int(np.argmax(bad))
+                episode = int(np.searchsorted(arrays.episode_starts, step, side="right")) - 1
+                raise RunError(
+                    f"dataset {name}: NaN or infinite {field} in {int(bad.sum())} transitions, the first in "
+                    f"episode {episode}, step {step - int(arrays.episode_starts[episode])} of it."
+                )
+
+
+def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
+    """Raises UsageError unless the data has the environment's shapes and, where they are discrete, its actions."""
+    expected = (spec.obs_shape, (spec.action_dim,) if spec.num_actions is None else ())
+    found = (arrays.obs.shape[1:], arrays.action.shape[1:])
+    if found != expected:
+        raise UsageError(
+            f"dataset={name} has observations {found[0]} and actions {found[1]}; {env.name} ({env.id}) has "
+            f"{expected[0]} and {expected[1]}. Take a dataset of this env (zoo data list), or the env of this dataset."
+        )
+    if spec.num_actions is not None and (outside := out_of_bounds(arrays.action, spec)).any():
+        raise UsageError(
+            f"dataset={name} has actions from {arrays.action.min()} to {arrays.action.max()}; those of {env.name} "
+            f"({env.id}) go from 0 to {spec.num_actions - 1}. {int(outside.sum()):,} transitions have others."
+        )
+
+
+def out_of_bounds(action: np.ndarray, spec: Spec) -> np.ndarray:
+    """Which of the actions, `[N, A]` or `[N]`, the environment does not have: `[N]`; rounding does not count."""
+    if spec.num_actions is not None:
+        return np.asarray((action < 0) | (action >= spec.num_actions))
+    low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+    tolerance = ROUNDING * (high - low)
+    return np.asarray(((action < low - tolerance) | (action > high + tolerance)).any(-1))

@@ -1,0 +1,88 @@
+"""D4RL's HDF5 files, read and written."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from zoo.checkpoint import replacing
+from zoo.data.arrays import Arrays, as_real, breaks
+
+
+def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
+    """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
+
+    Old files lack `next_observations` or `timeouts`. Without the former, the successor is the next row, and the last
+    step of an episode that did not terminate is left out, since its successor is nowhere. D4RL's `qlearning_dataset`
+    does both, so that the successor of a terminal step is the first observation of the next episode. Without the
+    latter, an episode ends where its successor is not the next row, or after `max_episode_steps`. (D4RL counts one step
+    too many after a terminal and so cuts the episode that follows one step early; this does not.)
+    """
+    with h5py.File(path, "r") as file:
+        missing = {"observations", "actions", "rewards", "terminals"} - set(file)
+        if missing:
+            raise ValueError(
+                f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
+            )
+        fields = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
+        columns = {name: as_real(file[name][()], name) for name in fields if name in file}
+    obs, action = columns["observations"].astype(np.float32, copy=False), columns["actions"]
+    reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
+    terminated = columns["terminals"].astype(bool).reshape(-1)
+    next_obs = columns["next_observations"].astype(np.float32, copy=False) if "next_observations" in columns else None
+    truncated = columns["timeouts"].astype(bool).reshape(-1) if "timeouts" in columns else None
+    size = len(reward)
+    for name, array in {
+        "observations": obs,
+        "actions": action,
+        "terminals": terminated,
+        "timeouts": truncated,
+        "next_observations": next_obs,
+    }.items():
+        if array is not None and len(array) != size:
+            raise ValueError(f"it has {len(array)} {name} but {size} rewards")
+    if size == 0:
+        raise ValueError("it is empty")
+    action = action.astype(np.int64 if np.issubdtype(action.dtype, np.integer) else np.float32, copy=False)
+    if truncated is None:
+        truncated = _infer_timeouts(obs, next_obs, terminated, max_episode_steps)
+    truncated = truncated & ~terminated
+    truncated[-1] = not terminated[-1]
+    if next_obs is not None:
+        return Arrays(obs, action, reward, next_obs, terminated, truncated)
+    next_obs = np.concatenate([obs[1:], obs[-1:]])  # a terminal step's successor is never used
+    keep = ~truncated
+    if not keep.any():
+        raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")
+    truncated = np.append(truncated[1:], False) & ~terminated  # the step before the one left out now ends the episode
+    return Arrays(*(field[keep] for field in (obs, action, reward, next_obs, terminated, truncated)))
+
+
+def _infer_timeouts(
+    obs: np.ndarray, next_obs: np.ndarray | None, terminated: np.ndarray, max_episode_steps: int | None
+) -> np.ndarray:
+    if next_obs is not None:
+        return breaks(obs, next_obs)
+    if max_episode_steps is None:
+        raise ValueError(
+            "it has neither timeouts nor next_observations, and the env has no step limit to cut its episodes by"
+        )
+    ended = np.zeros(len(obs), bool)
+    start = 0
+    for end in [*np.flatnonzero(terminated), len(obs) - 1]:
+        ended[start + max_episode_steps - 1 : end : max_episode_steps] = True
+        start = end + 1
+    return ended
+
+
+def write_d4rl(arrays: Arrays, path: Path, attributes: dict[str, str]) -> None:
+    """Writes a D4RL-layout HDF5 file, whole or not at all. Raises RunError where the disk is full."""
+    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    with h5py.File("flat", "w", driver="core", backing_store=False) as file:
+        file.attrs.update(attributes)
+        for name, field in zip(names, arrays, strict=True):
+            file.create_dataset(name, data=field, compression="gzip", shuffle=True)
+        file.flush()
+        image = file.id.get_file_image()
+    with replacing(path) as place:
+        place.write(image)

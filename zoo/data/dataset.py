@@ -1,0 +1,154 @@
+"""The transitions that an offline run learns from, as tensors on its device."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from zoo.data.arrays import Arrays
+from zoo.data.batch import Batch, gather
+from zoo.data.samplers import SamplerConfig, make_sampler, top_weights
+from zoo.errors import UsageError
+from zoo.nn import Normalizer
+from zoo.returns import discounted_sum
+from zoo.spec import Spec
+
+
+class Dataset:
+    """Transitions of consecutive episodes as tensors on one device, and the sampler that draws batches of them.
+
+    Attributes:
+        obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
+        reward_scale: what the rewards have been multiplied by.
+        spec: shapes and bounds of the environment the data is for.
+
+    Args:
+        arrays: the transitions.
+        missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
+            UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
+    """
+
+    def __init__(
+        self, arrays: Arrays, spec: Spec, device: torch.device, sampler: SamplerConfig | None = None,
+        missing_ends: str = "",
+    ) -> None:  # fmt: skip
+        self.spec, self.device, self.reward_scale = spec, device, 1.0
+        self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
+            torch.from_numpy(field).to(device) for field in arrays
+        )
+        episodes = (arrays.episode_starts, arrays.episode_lengths, arrays.episode_returns)
+        self._episodes = tuple(torch.from_numpy(column).to(device) for column in episodes)
+        self._missing_ends = missing_ends
+        self.use(sampler or SamplerConfig())
+
+    @property
+    def episodes(self) -> tuple[Tensor, ...]:
+        """First transition, length and undiscounted return, of the rewards as they are stored, of each: `[E]` each.
+
+        Raises:
+            UsageError: the data does not say where its episodes end.
+        """
+        if self._missing_ends:
+            raise UsageError(self._missing_ends)
+        return self._episodes
+
+    @property
+    def episode_starts(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[0]
+
+    @property
+    def episode_lengths(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[1]
+
+    @property
+    def episode_returns(self) -> Tensor:
+        """`[E]`, see `episodes`."""
+        return self.episodes[2]
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def use(self, sampler: SamplerConfig) -> None:
+        """Draws with another sampler from here on. Raises UsageError where it cannot draw from this dataset."""
+        self.sampler_config, self.sampler = sampler, make_sampler(sampler, self)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions, drawn with replacement by the sampler."""
+        return gather(self, self.sampler(batch_size))
+
+    def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Applies a function of observations `[N, ...]` to all of them once, rather than to every batch."""
+        self.obs, self.next_obs = function(self.obs), function(self.next_obs)
+
+    def scale_reward(self, factor: float) -> None:
+        """Multiplies every reward."""
+        self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
+
+    def normalize_obs(self, normalizer: Normalizer) -> None:
+        """Fits it to the observations, each as often as it is drawn, and normalizes them, and the next ones."""
+        normalizer.fit(self.obs, self.sampler.weights)
+        self.map_obs(normalizer)
+
+    def normalize_reward(self) -> None:
+        """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError where that is 0."""
+        spread = float(self.episode_returns.max() - self.episode_returns.min())
+        if spread == 0:
+            raise UsageError(
+                "every episode of this dataset has the same return, so its range cannot scale rewards. "
+                "Type: algo.normalize_reward=false"
+            )
+        self.scale_reward(1000 / spread)
+
+    def value_bounds(self, discount: float) -> tuple[float, float]:
+        """The least and the largest discounted return from any transition on.
+
+        A truncated episode counts as going on for ever at its mean reward; with a discount of 1 nothing is bounded.
+        """
+        if discount == 1:
+            return -math.inf, math.inf
+        lengths = self.episode_lengths
+        last = self.episode_starts + lengths - 1
+        mean_reward = (
+            torch.zeros_like(self.reward[last]).index_add(
+                0, torch.arange(len(last), device=self.device).repeat_interleave(lengths), self.reward
+            )
+            / lengths
+        )
+        reward, decay = self.reward.clone(), torch.full_like(self.reward, discount)
+        reward[last] += discount * mean_reward / (1 - discount) * ~self.terminated[last]
+        decay[last] = 0
+        low, high = discounted_sum(reward, decay).aminmax()
+        return float(low), float(high)
+
+    def return_to_go(self) -> Tensor:
+        """What is still to come of each transition's episode, its own reward included, undiscounted: `[N]`."""
+        ended = torch.zeros_like(self.terminated)
+        ended[self.episode_starts + self.episode_lengths - 1] = True
+        total = discounted_sum(self.reward.double(), (~ended).double())
+        return total.to(self.reward)
+
+    def timesteps(self) -> tuple[Tensor, Tensor]:
+        """Of each transition, the steps of its episode before it, and those from it on, itself included: `[N]` each."""
+        start = self.episode_starts.repeat_interleave(self.episode_lengths)
+        length = self.episode_lengths.repeat_interleave(self.episode_lengths)
+        before = torch.arange(len(self), device=self.device) - start
+        return before, length - before
+
+    def next_action(self) -> tuple[Tensor, Tensor]:
+        """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
+        last = self.episode_starts + self.episode_lengths - 1
+        follows = torch.ones_like(self.terminated).index_fill(0, last, False)
+        return self.action.roll(-1, 0), follows
+
+    def top_episodes(self, fraction: float) -> None:
+        """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
+        best = top_weights(self.episode_returns, fraction) > 0
+        keep = best.repeat_interleave(self.episode_lengths)
+        for field in Arrays._fields:
+            setattr(self, field, getattr(self, field)[keep])
+        lengths = self.episode_lengths[best]
+        self._episodes = (lengths.cumsum(0) - lengths, lengths, self.episode_returns[best])
+        self.use(self.sampler_config)

@@ -1,0 +1,56 @@
+"""A dataset by its name: found, read and checked, whatever its format."""
+
+import contextlib
+from collections.abc import Iterator
+
+from zoo.data.arrays import Arrays, check_finite, concatenate, missing_ends
+from zoo.data.catalog import Source, parse_mixture, resolve
+from zoo.data.d4rl import read_d4rl
+from zoo.data.minari import read_minari
+from zoo.envs import EnvConfig
+from zoo.errors import RunError, UsageError
+
+
+def load_arrays(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arrays, list[Source]]:
+    """A dataset or a mixture by name, and what it was made of.
+
+    In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share
+    of its transitions. The mixtures of Hong et al. 2023 (arXiv 2306.13085), of fixed size, are `90%random+10%expert`;
+    they draw the episodes at random, with replacement.
+    """
+    parts, sources = [], []
+    for share, part_name in parse_mixture(name):
+        source = resolve(env, part_name)
+        arrays = read(source, max_episode_steps)
+        if share < 1:
+            if missing := missing_ends(arrays, part_name, env, max_episode_steps):
+                raise UsageError(missing)
+            arrays = arrays.head(share * len(arrays.reward))
+        parts.append(arrays)
+        sources.append(source)
+    shapes = {(part.obs.shape[1:], part.action.shape[1:]) for part in parts}
+    if len(shapes) > 1:
+        raise UsageError(f"dataset={name}: its parts have different observation or action shapes: {sorted(shapes)}.")
+    return concatenate(parts), sources
+
+
+def read(source: Source, max_episode_steps: int | None) -> Arrays:
+    """The content of a source, checked: whole, of consistent lengths, without NaN.
+
+    Raises:
+        RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
+    """
+    with readable(source):
+        arrays = read_d4rl(source.path, max_episode_steps) if source.kind == "hdf5" else read_minari(source.path)
+    check_finite(arrays, source.name)
+    return arrays
+
+
+@contextlib.contextmanager
+def readable(source: Source) -> Iterator[None]:
+    """Turns what a damaged or foreign file makes its reader raise into one line."""
+    try:
+        yield
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
+        raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error

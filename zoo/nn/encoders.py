@@ -1,0 +1,65 @@
+"""What stands before the layers that an algorithm is about: convolutions for frames, nothing for vectors."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import UsageError
+
+
+def check_frames(shape: Sequence[int]) -> None:
+    """Raises UsageError where no network is known for frames `[C, H, W]`."""
+    _, *size = shape
+    if size != [84, 84] and not (min(size) >= 3 and max(size) <= 16):
+        raise UsageError(
+            f"no network is known for frames of {list(shape)}: there are some for [channels, 84, 84] and for grids of "
+            "3 to 16 cells a side."
+        )
+
+
+class FrameEncoder(nn.Sequential):
+    """Frames `[B, C, H, W]`, uint8 or floats, -> features `[B, features]`.
+
+    84x84: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1]; floats are scaled already. Grids of
+    up to 16 cells a side, as MinAtar's and MiniGrid's: that of Young and Tian 2019 (arXiv 1903.03176), on the numbers
+    as they are.
+
+    Raises:
+        UsageError: any other size.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        check_frames(shape)
+        channels, *size = shape
+        if size == [84, 84]:
+            self.features, self.scale = 512, 1 / 255
+            self.layout = torch.channels_last  # a third faster on a CPU
+            layers = [
+                nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
+            ]  # fmt: skip
+        else:
+            self.features, self.scale = 128, 1.0
+            self.layout = torch.contiguous_format
+            inside = 16 * (size[0] - 2) * (size[1] - 2)
+            layers = [
+                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(inside, self.features), nn.ReLU(),
+            ]  # fmt: skip
+        super().__init__(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x.to(torch.float32, memory_format=self.layout, copy=True)
+        if x.dtype == torch.uint8:
+            scaled.mul_(self.scale)
+        features: Tensor = super().forward(scaled)  # type: ignore[no-untyped-call]
+        return features
+
+
+def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
+    """What stands before the layers that an algorithm is about, and its number of outputs: nothing for a vector."""
+    if len(shape) == 3:
+        frames = FrameEncoder(shape)
+        return frames, frames.features
+    return nn.Flatten(), math.prod(shape)

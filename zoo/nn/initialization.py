@@ -1,0 +1,53 @@
+"""How weights begin, where not as PyTorch has it: each function changes a network in place and returns it."""
+
+import math
+
+from torch import nn
+
+from zoo.nn.layers import EnsembleLinear
+
+
+def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Module:
+    """Orthogonal weights of gain sqrt(2), the last layer's its own, and zero biases, in place."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d | EnsembleLinear)]
+    for layer in layers:
+        gain = last_gain if layer is layers[-1] else math.sqrt(2)
+        for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
+            nn.init.orthogonal_(weight, gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return network
+
+
+def near_zero_(network: nn.Sequential) -> nn.Sequential:
+    """Glorot's uniform weights times 0.01 and zero biases for the last layer, in place: outputs begin close to 0."""
+    last = network[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.xavier_uniform_(last.weight, gain=0.01)
+    nn.init.zeros_(last.bias)
+    return network
+
+
+def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
+    """The last layer uniform in +-bound, the other layers' biases 0.1, in place.
+
+    An et al. 2021, arXiv 2110.01548 (EDAC), whose code that is; ReBRAC's has it too.
+    """
+    layers = [layer for layer in network if isinstance(layer, nn.Linear | EnsembleLinear)]
+    for layer in layers[:-1]:
+        nn.init.constant_(layer.bias, 0.1)
+    nn.init.uniform_(layers[-1].weight, -bound, bound)
+    nn.init.uniform_(layers[-1].bias, -bound, bound)
+    return network
+
+
+def edac_critic_(critic: nn.Sequential) -> nn.Sequential:
+    """Critics as EDAC's code begins them, and RIQL's, in place: `small_last_` and weights in +-1/sqrt(outputs).
+
+    Their layers take a weight's outputs for its inputs, so that the first one begins four times as small as it would.
+    """
+    for layer in critic:
+        if isinstance(layer, EnsembleLinear):
+            bound = layer.weight.shape[-1] ** -0.5
+            nn.init.uniform_(layer.weight, -bound, bound)
+    return small_last_(critic, 3e-3)

@@ -1,0 +1,58 @@
+"""Observations or returns by their mean and standard deviation: of a dataset, or of what was seen so far."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalizer(nn.Module):
+    """`(x - mean) / std`, at first the identity.
+
+    The statistics are buffers, saved with the agent: a loaded one acts on raw observations.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.zeros(tuple(shape)))
+        self.register_buffer("std", torch.ones(tuple(shape)))
+
+    def fit(self, x: Tensor, weights: Tensor | None = None) -> None:
+        """Takes the statistics of `[N, ...]`, by weights `[N]`; 1e-3 is added to the standard deviation, as in CORL."""
+        self.to(x.device)  # the data's: the agent follows when its run tracks it
+        if weights is None:
+            mean, std = x.mean(0), x.std(0, correction=0)
+        else:
+            share = weights.double() / weights.double().sum()
+            mean = torch.tensordot(share, x.double(), 1)
+            std = torch.tensordot(share, (x.double() - mean).square(), 1).sqrt()
+        self.mean.copy_(mean)
+        self.std.copy_(std + 1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class RunningNormalizer(Normalizer):
+    """A `Normalizer` whose statistics are those of all that was seen so far, and whose output is clipped to +-10."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__(shape)
+        self.count: Tensor
+        self.register_buffer("count", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Counts `[N, ...]` in (Chan et al. 1979: the merged moments of two samples)."""
+        total = self.count + len(x)
+        shift = x.mean(0) - self.mean
+        squares = self.std.square() * self.count + x.var(0, correction=0) * len(x)
+        squares += shift.square() * self.count * len(x) / total
+        self.mean += shift * len(x) / total
+        self.std.copy_((squares / total + 1e-8).sqrt())
+        self.count.copy_(total)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(-10, 10)

@@ -1,0 +1,134 @@
+"""Policies over bounded continuous actions: from observations `[B, obs_dim]` to actions `[B, A]`.
+
+A policy speaks the environment's own action units: it maps its output onto `[low, high]` itself, so that buffers,
+datasets and critics never see rescaled actions.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.nn.layers import MLP
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+LOG_2 = math.log(2)
+
+
+class BoundedPolicy(nn.Module):
+    """What every policy over continuous actions knows: their bounds `[low, high]`."""
+
+    def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
+        super().__init__()
+        self.center: Tensor
+        self.scale: Tensor
+        low_, high_ = torch.tensor(low), torch.tensor(high)
+        self.register_buffer("center", (high_ + low_) / 2)
+        self.register_buffer("scale", (high_ - low_) / 2)
+
+    def squash(self, x: Tensor) -> Tensor:
+        """`[B, A]` real numbers -> actions within the bounds, by tanh."""
+        return self.center + self.scale * torch.tanh(x)
+
+    def clip(self, action: Tensor) -> Tensor:
+        """Actions `[B, A]` brought within the bounds."""
+        return torch.clamp(action, self.center - self.scale, self.center + self.scale)
+
+    def perturb(self, action: Tensor, noise: Tensor) -> Tensor:
+        """Actions `[B, A]` with noise in units of half the range, clipped to the bounds."""
+        return self.clip(action + self.scale * noise)
+
+
+class TanhGaussian(BoundedPolicy):
+    """A Gaussian whose samples tanh squashes onto the action bounds.
+
+    Haarnoja et al. 2018, arXiv 1801.01290, appendix C. Mean and log standard deviation are the two halves of one
+    network's output; the latter is clamped to `log_std_bounds`.
+    """
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    ) -> None:  # fmt: skip
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, 2 * len(low), hidden)
+        self.log_std_bounds = log_std_bounds
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before the squashing, each `[B, A]`."""
+        mean, log_std = self.net(obs).chunk(2, dim=-1)
+        return mean, log_std.clamp(*self.log_std_bounds)
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """A reparameterized action `[B, A]` and its log density `[B]` (eq. 21)."""
+        mean, log_std = self(obs)
+        return self.draw(mean, log_std, torch.randn_like(mean))
+
+    def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[..., B, A]` and log densities `[..., B]` of standard normal `noise`, for what `forward` gave."""
+        x = mean + log_std.exp() * noise
+        log_prob = -0.5 * noise.square() - log_std - HALF_LOG_2PI
+        # log(1 - tanh(x)^2) written so that it does not underflow for large |x|
+        log_det = 2 * (LOG_2 - x - F.softplus(-2 * x)) + self.scale.log()
+        return self.squash(x), (log_prob - log_det).sum(-1)
+
+    def target_entropy(self, given: float | None = None) -> float:
+        """What to hold the entropy at, nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
+        return float(self.scale.log().sum()) + (-len(self.scale) if given is None else given)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The squashed mean `[B, A]`: the deterministic action."""
+        return self.squash(self(obs)[0])
+
+
+class GaussianPolicy(BoundedPolicy):
+    """A Gaussian around a tanh mean, with one learned log standard deviation an action dimension.
+
+    The policy of IQL's authors (github ikostrikov/implicit_q_learning): only the mean is squashed, samples are clipped.
+    The standard deviation is in units of half the action's range.
+    """
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        log_std_bounds: tuple[float, float] = (-5.0, 2.0),
+    ) -> None:  # fmt: skip
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, len(low), hidden)
+        self.log_std = nn.Parameter(torch.zeros(len(low)))
+        self.log_std_bounds = log_std_bounds
+
+    def mean(self, obs: Tensor) -> Tensor:
+        """The mean `[B, A]`."""
+        return self.squash(self.net(obs))
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The deterministic action `[B, A]`: the mean."""
+        return self.mean(obs)
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log density `[B]` of actions `[B, A]`."""
+        log_std = self.log_std.clamp(*self.log_std_bounds)
+        deviation = (action - self.mean(obs)) / self.scale * torch.exp(-log_std)
+        return (-0.5 * deviation.square() - log_std - self.scale.log() - HALF_LOG_2PI).sum(-1)
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """An action `[B, A]`, clipped to the bounds."""
+        mean = self.mean(obs)
+        return self.perturb(mean, self.log_std.clamp(*self.log_std_bounds).exp() * torch.randn_like(mean))
+
+
+class DeterministicPolicy(BoundedPolicy):
+    """One action an observation: an MLP under tanh."""
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(low, high)
+        self.net = MLP(obs_dim, len(low), hidden, layer_norm=layer_norm)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The action `[B, A]`."""
+        return self.squash(self.net(obs))

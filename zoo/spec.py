@@ -1,0 +1,68 @@
+"""The shapes and bounds that an agent is built for."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of one observation; the bounds of a continuous action `[A]` or the number of discrete ones."""
+
+    obs_shape: tuple[int, ...]
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    num_actions: int | None = None  # None: continuous
+    obs_dtype: str = "float32"  # or uint8: frames
+
+    @classmethod
+    def of(cls, observation_space: "gymnasium.Space[Any]", action_space: "gymnasium.Space[Any]") -> "Spec":
+        """The spec of one environment's spaces. Raises ValueError unless they are Box -> Box or Box -> Discrete."""
+        import gymnasium
+
+        if not isinstance(observation_space, gymnasium.spaces.Box):
+            raise ValueError(f"observations must be a Box, not {observation_space}")
+        shape = tuple(observation_space.shape)
+        dtype = "uint8" if observation_space.dtype == np.uint8 and len(shape) == 3 else "float32"
+        if isinstance(action_space, gymnasium.spaces.Discrete):
+            if action_space.start != 0:
+                raise ValueError(f"actions must count from 0, not {action_space}")
+            return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype)
+        if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
+            if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+                raise ValueError(f"continuous actions must be bounded, not {action_space}")
+            low, high = (tuple(map(float, bound)) for bound in (action_space.low, action_space.high))
+            return cls(shape, low, high, obs_dtype=dtype)
+        raise ValueError(f"actions must be a flat Box or Discrete, not {action_space}")
+
+    def checked(self, obs: Any) -> np.ndarray:
+        """Observations `[..., *obs_shape]` as arrays of `obs_dtype`.
+
+        Raises:
+            ValueError: they have another shape, or another dtype where frames are: scaled ones would all become 0.
+        """
+        obs = np.asarray(obs)
+        shape = obs.shape[max(obs.ndim - len(self.obs_shape), 0) :]
+        if shape != self.obs_shape or (self.obs_dtype == "uint8" and obs.dtype != np.uint8):
+            raise ValueError(
+                f"observations must be {self.obs_dtype} {list(self.obs_shape)}, not {obs.dtype} {list(obs.shape)}"
+            )
+        array: np.ndarray = obs.astype(self.obs_dtype, copy=False)
+        return array
+
+    @property
+    def action_space(self) -> str:
+        """`continuous` or `discrete`."""
+        return "continuous" if self.num_actions is None else "discrete"
+
+    @property
+    def obs_dim(self) -> int:
+        return int(np.prod(self.obs_shape))
+
+    @property
+    def action_dim(self) -> int:
+        return len(self.action_low)
