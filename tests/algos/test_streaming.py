@@ -345,7 +345,7 @@ def test_every_optimizer_learns_to_foretell_a_constant(optimizer):
 GROWTH = """
 import torch
 from zoo.algos import stream_ac
-from zoo.envs import Spec
+from zoo.spec import Spec
 from zoo.streaming import Sample
 
 def resident():
