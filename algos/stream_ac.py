@@ -1,6 +1,6 @@
 """Stream AC(lambda): actor and critic from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Every sample is learned from when it comes, once, and forgotten. The critic's temporal difference says how much better
+Each sample is learned from once, when it arrives, and not stored. The critic's temporal difference says how much better
 it went than expected; actor and critic follow the traces of their past gradients accordingly, as far as keeps a sample
 from overshooting (ObGD).
 
@@ -9,12 +9,10 @@ from overshooting (ObGD).
     actor   z_pi <- gamma lambda z_pi + grad (log pi(a|s) + tau sign(delta) H(pi(.|s)))
     both    w <- w + ObGD's step size  delta z
 
-Observations and rewards are brought to the scale of their own history. Deviations from the authors' code: a truncated
-episode bootstraps from its last observation, which theirs does in Atari only, where its traces go on; the discounted
-sum that scales rewards begins anew with each episode, without the last reward of the one before; the time is that of
-the observation, not of the one before; of stacked frames the whole stack is normalized, not each frame before; episodes
-end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000 (env.max_episode_steps), and
-in MinAtar after 10,000; actions are in units of half their range.
+Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
+deviates from the authors' code in every streaming algorithm. Here also:
+
+- Actions are in units of half their range.
 """
 
 from dataclasses import dataclass, field
@@ -103,7 +101,7 @@ class Categorical(nn.Module):
 class StreamAC(StreamAgent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__(spec, config)
-        shape, settings = self.senses.shape, (config.hidden, config.sparsity, config.layer_norm)
+        shape, settings = self.normalizer.shape, (config.hidden, config.sparsity, config.layer_norm)
         self.policy = (Categorical if spec.num_actions else Gaussian)(spec)
         self.actor = StreamNetwork(shape, self.policy.outputs, *settings)
         self.critic = StreamNetwork(shape, 1, *settings)
@@ -115,13 +113,13 @@ class StreamAC(StreamAgent):
         """An episode begins with `obs`: no credit for what was before."""
         self.actor_optimizer.reset()
         self.critic_optimizer.reset()
-        self.x.copy_(self.senses.begin(obs))
+        self.x.copy_(self.normalizer.reset(obs))
         self.action.copy_(self.policy.sample(self.actor(self.x)))
 
     def update(self, batch: Sample) -> Metrics:
-        """Learns from what came of the last action, and chooses the next."""
+        """Learns from the outcome of the last action and chooses the next."""
         with torch.no_grad():
-            reward, next_x = self.senses.perceive(batch)
+            reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             target = reward + self.config.discount * ~batch.terminated * self.critic(next_x)[0]
         value = self.critic(self.x)[0]
         delta = target - value.detach()
@@ -141,14 +139,14 @@ class StreamAC(StreamAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        out = self.actor(self.perceived(obs))
+        out = self.actor(self.normalized(obs))
         return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
 
 
 def train(run: Run, config: Config) -> StreamAC:
     envs, time_limit = stream(run, config)
     agent = StreamAC(envs.spec, config)
-    agent.senses.time_limit.fill_(time_limit)
+    agent.normalizer.time_limit.fill_(time_limit)
     run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])

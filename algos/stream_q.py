@@ -1,18 +1,14 @@
 """Stream Q(lambda): Q-learning from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Watkins' Q(lambda) (1989) with a network: every sample is learned from when it comes, once, and forgotten. Credit
+Watkins' Q(lambda) (1989) with a network: each sample is learned from once, when it arrives, and not stored. Credit
 reaches back along the trace of past gradients to the last action that was not the greedy one, whose outcome says
 nothing about the greedy policy before it; ObGD keeps a sample from overshooting.
 
     delta = r + gamma (1 - terminated) max_a' Q(s', a') - Q(s, a)
     z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z,   z <- 0 if a was not greedy
 
-Observations and rewards are brought to the scale of their own history. Deviations from the authors' code: a truncated
-episode bootstraps from its last observation, which theirs does in Atari only, where its traces go on; the discounted
-sum that scales rewards begins anew with each episode, without the last reward of the one before; the time is that of
-the observation, not of the one before; of stacked frames the whole stack is normalized, not each frame before; episodes
-end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000 (env.max_episode_steps), and
-in MinAtar after 10,000.
+Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
+deviates from the authors' code in every streaming algorithm.
 """
 
 from dataclasses import dataclass, field
@@ -56,7 +52,7 @@ class StreamQ(StreamAgent):
         assert spec.num_actions is not None
         self.exploration_steps = max(1.0, config.exploration_fraction * steps)
         self.network = StreamNetwork(
-            self.senses.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
+            self.normalizer.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
         )
         self.optimizer = optimizer(config, self.network, config.kappa)
 
@@ -68,13 +64,13 @@ class StreamQ(StreamAgent):
     def start(self, obs: Tensor) -> None:
         """An episode begins with `obs`: no credit for what was before."""
         self.optimizer.reset()
-        self.x.copy_(self.senses.begin(obs))
+        self.x.copy_(self.normalizer.reset(obs))
         self.action.copy_(self.choose(self.x))
 
     def update(self, batch: Sample) -> Metrics:
-        """Learns from what came of the last action, and chooses the next."""
+        """Learns from the outcome of the last action and chooses the next."""
         with torch.no_grad():
-            reward, next_x = self.senses.perceive(batch)
+            reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             target = reward + self.config.discount * ~batch.terminated * self.network(next_x).amax()
         q = self.network(self.x)
         value = q.gather(0, self.action[None])[0]
@@ -88,14 +84,14 @@ class StreamQ(StreamAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        q = self.network(self.perceived(obs))
+        q = self.network(self.normalized(obs))
         return epsilon_greedy(q, self.config.epsilon) if explore else q.argmax(-1)
 
 
 def train(run: Run, config: Config) -> StreamQ:
     envs, time_limit = stream(run, config)
     agent = StreamQ(envs.spec, config, run.config.steps)
-    agent.senses.time_limit.fill_(time_limit)
+    agent.normalizer.time_limit.fill_(time_limit)
     run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])

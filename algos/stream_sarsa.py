@@ -1,19 +1,16 @@
 """Stream SARSA(lambda): SARSA from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Every sample is learned from when it comes, once, and forgotten. What is learned is the value of the policy that acts,
-exploring: the next action is chosen first, and its value is what the last one is told. Credit reaches back along the
+Each sample is learned from once, when it arrives, and not stored. What is learned is the value of the policy that acts,
+exploring: the next action is chosen first, and its value is the target of the last one. Credit reaches back along the
 trace of past gradients; ObGD keeps a sample from overshooting.
 
     delta = r + gamma (1 - terminated) Q(s', a') - Q(s, a),  a' epsilon-greedy
     z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z
 
-Observations and rewards are brought to the scale of their own history. Deviations from the authors' code: a truncated
-episode bootstraps from its last observation, which theirs does in Atari only, where its traces go on; the discounted
-sum that scales rewards begins anew with each episode, without the last reward of the one before; the time is that of
-the observation, not of the one before; of stacked frames the whole stack is normalized, not each frame before; episodes
-end where Gymnasium ends them, in its classic tasks after 200 to 1,000 steps, not 10,000 (env.max_episode_steps), and
-in MinAtar after 10,000; an episode's first action is chosen for its first observation, not for the last one of the
-episode before.
+Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
+deviates from the authors' code in every streaming algorithm. Here also:
+
+- An episode's first action is chosen for its first observation, not for the last one of the episode before.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +54,7 @@ class StreamSARSA(StreamAgent):
         assert spec.num_actions is not None
         self.exploration_steps = max(1.0, config.exploration_fraction * steps)
         self.network = StreamNetwork(
-            self.senses.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
+            self.normalizer.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
         )
         self.optimizer = optimizer(config, self.network, config.kappa)
 
@@ -69,13 +66,13 @@ class StreamSARSA(StreamAgent):
     def start(self, obs: Tensor) -> None:
         """An episode begins with `obs`: no credit for what was before."""
         self.optimizer.reset()
-        self.x.copy_(self.senses.begin(obs))
+        self.x.copy_(self.normalizer.reset(obs))
         self.action.copy_(self.choose(self.network(self.x)))
 
     def update(self, batch: Sample) -> Metrics:
         """Chooses the next action, and learns from what came of the last."""
         with torch.no_grad():
-            reward, next_x = self.senses.perceive(batch)
+            reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             next_q = self.network(next_x)
             next_action = self.choose(next_q)
             next_value = next_q.gather(0, next_action[None])[0]
@@ -89,14 +86,14 @@ class StreamSARSA(StreamAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        q = self.network(self.perceived(obs))
+        q = self.network(self.normalized(obs))
         return epsilon_greedy(q, self.config.epsilon) if explore else q.argmax(-1)
 
 
 def train(run: Run, config: Config) -> StreamSARSA:
     envs, time_limit = stream(run, config)
     agent = StreamSARSA(envs.spec, config, run.config.steps)
-    agent.senses.time_limit.fill_(time_limit)
+    agent.normalizer.time_limit.fill_(time_limit)
     run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])

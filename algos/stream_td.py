@@ -1,16 +1,18 @@
 """Stream TD(lambda): prediction from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-TD(lambda) (Sutton 1988) with a network: foretells the discounted sum of the rewards to come, on a stream that it does
-not act on. Every sample is learned from when it comes, once, and forgotten; ObGD keeps it from overshooting.
+TD(lambda) (Sutton 1988) with a network: predicts the discounted sum of future rewards on a stream that it does not act
+on. Each sample is learned from once, when it arrives, and not stored; ObGD keeps it from overshooting.
 
     delta = r + gamma (1 - terminated) V(s') - V(s)
     z <- gamma lambda z + grad V(s),   w <- w + ObGD's step size  delta z
 
-Observations and rewards are brought to the scale of their own history; what is foretold is in the rewards' own units.
-An evaluation says how far off the learned values are, frozen, on stretches of the stream: `value_error`, in standard
-deviations of the actual returns. Deviations from the authors' code: a truncated episode bootstraps from its last
-observation; a stream is cut into episodes (`zoo.envs.series`), at whose ends traces and the sum that scales rewards
-begin anew, and begins anywhere: theirs is one pass from the first row on.
+Observations and rewards are normalized by their running statistics; predictions are in the rewards' own units. An
+evaluation freezes the network and reports its error on stretches of the stream: `value_error`, in standard deviations
+of the actual returns. The docstring of `zoo.streaming` lists what deviates from the authors' code in every streaming
+algorithm. Here also:
+
+- A stream is cut into episodes (`zoo.envs.series`), where traces and the sum that scales rewards start anew.
+- An episode starts anywhere in the stream. Theirs is one pass from the first row on.
 """
 
 from dataclasses import dataclass, field
@@ -51,19 +53,19 @@ class StreamTD(StreamAgent, Predictor):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__(spec, config)
         self.discount = config.discount
-        self.network = StreamNetwork(self.senses.shape, 1, config.hidden, config.sparsity, config.layer_norm)
+        self.network = StreamNetwork(self.normalizer.shape, 1, config.hidden, config.sparsity, config.layer_norm)
         self.optimizer = optimizer(config, self.network, config.kappa)
 
     @torch.no_grad()
     def start(self, obs: Tensor) -> None:
         """An episode begins with `obs`: no credit for what was before."""
         self.optimizer.reset()
-        self.x.copy_(self.senses.begin(obs))
+        self.x.copy_(self.normalizer.reset(obs))
 
     def update(self, batch: Sample) -> Metrics:
         """Learns from what came next."""
         with torch.no_grad():
-            reward, next_x = self.senses.perceive(batch)
+            reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             target = reward + self.config.discount * ~batch.terminated * self.network(next_x)[0]
         value = self.network(self.x)[0]
         delta = target - value.detach()
@@ -73,8 +75,8 @@ class StreamTD(StreamAgent, Predictor):
 
     @torch.no_grad()
     def predict(self, obs: Tensor) -> Tensor:
-        value: Tensor = self.network(self.perceived(obs))[..., 0]
-        return value * self.senses.return_moments.std().float() if self.config.scale_reward else value
+        value: Tensor = self.network(self.normalized(obs))[..., 0]
+        return value * self.normalizer.return_moments.std().float() if self.config.scale_reward else value
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return torch.zeros(len(obs), dtype=torch.int64, device=obs.device)
@@ -84,11 +86,11 @@ def train(run: Run, config: Config) -> StreamTD:
     envs, time_limit = stream(run, config)
     if envs.spec.num_actions != 1:
         raise UsageError(
-            f"stream_td foretells what it does not act on; {run.config.env.name} has {envs.spec.num_actions} actions. "
+            f"stream_td predicts and does not act; {run.config.env.name} has {envs.spec.num_actions} actions. "
             "Try: env=series/hopper"
         )
     agent = StreamTD(envs.spec, config)
-    agent.senses.time_limit.fill_(time_limit)
+    agent.normalizer.time_limit.fill_(time_limit)
     run.track(agent=agent)
     if not envs.resumed:
         agent.start(envs.obs[0])

@@ -193,7 +193,7 @@ def test_an_agent_that_does_not_explore_takes_the_best_action_at_each_moment_of_
     torch.manual_seed(0)
     module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     agent = getattr(module, CLASSES[algo])(DISCRETE, module.Config(hidden=[16], sparsity=0.0))
-    agent.senses.time_limit.fill_(4)
+    agent.normalizer.time_limit.fill_(4)
     network = agent.actor if algo == "stream_ac" else agent.network
     obs = torch.randn(200, 3)
     agent.begin(200)
@@ -218,9 +218,13 @@ def test_training_knows_its_steps_and_the_episodes_and_begins_each_without_credi
     zoo.train(algo, env=env, steps=30, algo_config={"hidden": [32, 32]}, **settings)  # an episode has just ended
     (agent,) = agents
     state = agent.state_dict()
-    assert (int(agent.senses.elapsed), float(agent.senses.rewards), float(agent.senses.time_limit)) == (0, 0, 25)
-    assert int(agent.senses.return_moments.count) == 30
-    assert int(agent.senses.obs_moments.count) == 30 + 4  # and the first of each episode
+    assert (int(agent.normalizer.elapsed), float(agent.normalizer.rewards), float(agent.normalizer.time_limit)) == (
+        0,
+        0,
+        25,
+    )
+    assert int(agent.normalizer.return_moments.count) == 30
+    assert int(agent.normalizer.obs_moments.count) == 30 + 4  # and the first of each episode
     assert not any(state[name].any() for name in state if name.endswith("optimizer.trace"))
     assert getattr(agent, "exploration_steps", 1.5) == 1.5
 
@@ -374,7 +378,7 @@ def leaves(agent: StreamAgent) -> int:
 def test_an_agent_holds_weights_traces_and_statistics_and_no_more():
     agent = stream_q.StreamQ(DISCRETE, stream_q.Config(hidden=[16]))
     weights = len(agent.network.weights)
-    assert leaves(agent) <= 2 * weights + 2 * 3 + 4 + 8  # traces; moments; what is perceived; counts
+    assert leaves(agent) <= 2 * weights + 2 * 3 + 4 + 8  # traces; moments; current input; counts
     before = leaves(agent)
     agent.start(torch.randn(3))
     for sample, _ in stream(50):
@@ -461,7 +465,7 @@ def test_a_step_limit_that_is_asked_for_is_told(odd, tmp_path):
     zoo.train("stream_q", env=odd(), steps=20, **settings)
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     assert len(state["x"]) == 3
-    assert state["senses.time_limit"] == 25
+    assert state["normalizer.time_limit"] == 25
 
 
 def test_an_observation_that_is_not_finite_ends_the_run_before_it_is_learned_from(odd, tmp_path, capsys):
@@ -511,14 +515,14 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
     more = ("eval_episodes=1", "logger=none", "checkpoint_every=330", f"run_dir={run_dir}", "env.backend=gymnasium")
     assert main(["run", "algo=stream_ac", "env=pendulum", "steps=350", *more]) == 1
     monkeypatch.setattr(Rollout, "step", step)
-    assert state()["senses.return_moments.count"] == 330
-    assert state()["senses.elapsed"] == 130  # the second episode's
+    assert state()["normalizer.return_moments.count"] == 330
+    assert state()["normalizer.elapsed"] == 130  # the second episode's
     assert state()["critic_optimizer.trace"].any()
     assert main(["run", f"resume={run_dir}"]) == 0
     (note,) = json.loads((run_dir / "run.json").read_text())["notes"]
     assert "the simulator cannot be put back into the middle of its episodes: new ones begin" in note
-    assert state()["senses.return_moments.count"] == 350
-    assert state()["senses.elapsed"] == 20
+    assert state()["normalizer.return_moments.count"] == 350
+    assert state()["normalizer.elapsed"] == 20
 
 
 @pytest.mark.parametrize(

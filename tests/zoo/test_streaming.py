@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from zoo.errors import UsageError
-from zoo.streaming import Adam, AdaptiveObGD, ObGD, RunningMoments, Sample, Senses, StreamNetwork, sparse
+from zoo.streaming import Adam, AdaptiveObGD, ObGD, RunningMoments, StreamNetwork, StreamNormalizer, sparse
 
 
 class Layered(nn.Module):
@@ -177,15 +177,15 @@ def test_running_moments_are_those_of_the_whole_history(shape, offset):
     np.testing.assert_allclose(moments.std(), history.std(0, ddof=1), rtol=1e-6)
 
 
-def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_from_minus_to_plus_a_half():
+def test_normalization_is_by_running_statistics_and_the_time_goes_from_minus_to_plus_a_half():
     rng = np.random.default_rng(0)
-    senses = Senses((2,), 0.9)
-    senses.time_limit.fill_(10)
+    normalizer = StreamNormalizer((2,), 0.9)
+    normalizer.time_limit.fill_(10)
     seen, sums = [], []
     for _episode in range(3):
         obs = rng.normal(3, 2, 2)
         seen.append(obs)
-        x = senses.begin(torch.as_tensor(obs))
+        x = normalizer.reset(torch.as_tensor(obs))
         assert x[-1] == -0.5
         total = 0.0
         for t in range(1, 11):
@@ -193,8 +193,7 @@ def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_fr
             seen.append(obs)
             total = 0.9 * total + reward  # of this episode alone
             sums.append(total)
-            sample = Sample(torch.tensor(reward), torch.as_tensor(obs), torch.tensor(False))
-            scaled, x = senses.perceive(sample)
+            scaled, x = normalizer.step(torch.tensor(reward), torch.as_tensor(obs))
             std = np.std(sums, ddof=1) if len(sums) > 1 else 1.0
             assert float(scaled) == pytest.approx(reward / std, rel=1e-5)
             expected = (obs - np.mean(seen, 0)) / np.std(seen, axis=0, ddof=1)
@@ -202,18 +201,18 @@ def test_what_is_perceived_is_in_units_of_all_that_was_seen_and_the_time_goes_fr
             assert float(x[2]) == pytest.approx(t / 10 - 0.5)
 
 
-def test_senses_that_leave_everything_as_it_is():
-    senses = Senses((2,), 0.9, timed=False, normalize_obs=False, scale_reward=False)
+def test_a_normalizer_with_everything_off_changes_nothing():
+    normalizer = StreamNormalizer((2,), 0.9, time_feature=False, normalize_obs=False, scale_reward=False)
     obs = torch.tensor([3.0, -4.0])
-    assert torch.equal(senses.begin(obs), obs)
-    reward, x = senses.perceive(Sample(torch.tensor(7.0), 2 * obs, torch.tensor(False)))
+    assert torch.equal(normalizer.reset(obs), obs)
+    reward, x = normalizer.step(torch.tensor(7.0), 2 * obs)
     assert reward == 7
     assert torch.equal(x, 2 * obs)
 
 
-@pytest.mark.parametrize(("shape", "perceived"), [((2, 3), (7,)), ((4, 10, 10), (4, 10, 10)), ((5,), (6,))])
-def test_what_is_no_frame_is_perceived_as_a_vector_with_the_time(shape, perceived):
-    senses = Senses(shape, 0.9)
-    assert senses.shape == perceived
-    assert senses.begin(torch.randn(shape)).shape == perceived
-    assert senses(torch.randn(8, *shape), torch.zeros(8)).shape == (8, *perceived)
+@pytest.mark.parametrize(("shape", "expected"), [((2, 3), (7,)), ((4, 10, 10), (4, 10, 10)), ((5,), (6,))])
+def test_vectors_get_the_time_and_frames_do_not(shape, expected):
+    normalizer = StreamNormalizer(shape, 0.9)
+    assert normalizer.shape == expected
+    assert normalizer.reset(torch.randn(shape)).shape == expected
+    assert normalizer(torch.randn(8, *shape), torch.zeros(8)).shape == (8, *expected)

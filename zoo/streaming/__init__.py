@@ -1,0 +1,25 @@
+"""Learning from a stream: one sample at a time, nothing stored.
+
+Elsayed, Vasan, Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606). The arithmetic
+of one sample is so small that its overhead decides the speed: a network's weights are one vector, and so are the traces
+of its gradients, and `compile=true` turns a whole update into a few loops.
+
+What deviates from the authors' code (github mohmdelsayed/streaming-drl) in every algorithm:
+
+- A truncated episode bootstraps from its last observation. Theirs does in Atari only, where its traces go on.
+- The discounted sum that scales rewards starts anew with each episode, without the last reward of the one before.
+- The time feature is that of the observation, not of the one before.
+- Of stacked frames the whole stack is normalized, not each frame before it is stacked.
+- Episodes end where Gymnasium ends them: in its classic control tasks after 200 to 1,000 steps, not 10,000
+  (`env.max_episode_steps`), and in MinAtar after 10,000.
+"""
+
+from zoo.streaming.agent import Sample, StreamAgent, epsilon_greedy, stream
+from zoo.streaming.network import StreamNetwork, sparse, zeros
+from zoo.streaming.normalizer import RunningMoments, StreamNormalizer
+from zoo.streaming.optimizers import SGD, Adam, AdaptiveObGD, ObGD, check, optimizer
+
+__all__ = [
+    "SGD", "Adam", "AdaptiveObGD", "ObGD", "RunningMoments", "Sample", "StreamAgent", "StreamNetwork",
+    "StreamNormalizer", "check", "epsilon_greedy", "optimizer", "sparse", "stream", "zeros",
+]  # fmt: skip

@@ -1,0 +1,98 @@
+"""What the agents that learn from a stream have in common."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent
+from zoo.data.batch import Transition
+from zoo.errors import UsageError
+from zoo.spec import Spec
+from zoo.streaming.normalizer import StreamNormalizer
+
+if TYPE_CHECKING:
+    from zoo.rollout import Rollout
+    from zoo.run import Run
+
+
+class Sample(NamedTuple):
+    """The outcome of the last action."""
+
+    reward: Tensor  # []
+    next_obs: Tensor  # [...]
+    terminated: Tensor  # [] bool; stops bootstrapping
+
+    @classmethod
+    def of(cls, transition: Transition) -> "Sample":
+        """The sample of a transition of one environment."""
+        return cls(transition.reward[0], transition.next_obs[0], transition.terminated[0])
+
+
+class StreamAgent(Agent):
+    """An agent that learns from one sample at a time and stores only the current input and action.
+
+    Attributes:
+        normalizer: of observations and rewards.
+        x: `[*normalizer.shape]` the current input of the networks.
+        action: `[A]` or `[]` the next action.
+    """
+
+    def __init__(self, spec: Spec, config: Any) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = StreamNormalizer(
+            spec.obs_shape, config.discount, config.time_feature, config.normalize_obs, config.scale_reward
+        )
+        self.x: Tensor
+        self.action: Tensor
+        self.register_buffer("x", torch.zeros(self.normalizer.shape))
+        action = torch.zeros(spec.action_dim) if spec.num_actions is None else torch.zeros((), dtype=torch.int64)
+        self.register_buffer("action", action)
+        self._elapsed = torch.zeros(0)  # [B] steps into the episodes of an evaluation
+
+    def epsilon(self, final: float, steps: float) -> Tensor:
+        """The exploration rate: it falls linearly from 1 to `final` over `steps` actions, this one included."""
+        return 1 + ((self.normalizer.return_moments.count[0] + 1) / steps).clamp(max=1) * (final - 1)
+
+    def normalized(self, obs: Tensor) -> Tensor:
+        """Observations `[B, ...]` of evaluation episodes as the networks take them: `[B, *normalizer.shape]`."""
+        if len(self._elapsed) != len(obs):
+            self.begin(len(obs))
+        x: Tensor = self.normalizer(obs, self._elapsed.to(obs.device))
+        return x
+
+    def begin(self, num_envs: int) -> None:
+        self._elapsed = torch.zeros(num_envs)
+
+    def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
+        self._elapsed = self._elapsed + 1
+
+
+def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
+    """The best of the values `[..., num_actions]`, but with probability `epsilon` a random one: `[...]`."""
+    greedy = q.argmax(-1)
+    random = torch.randint(q.shape[-1], greedy.shape, device=q.device)
+    return torch.where(torch.rand(greedy.shape, device=q.device) < epsilon, random, greedy)
+
+
+def stream(run: "Run", config: Any) -> tuple["Rollout", int]:
+    """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
+
+    `config.time_feature` is switched off for frames and, with a note, where there is no time limit.
+
+    Raises:
+        UsageError: there are several environments.
+    """
+    envs = run.envs()
+    if envs.num_envs > 1:
+        raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
+    limit = run.time_limit()
+    frames = len(envs.spec.obs_shape) == 3
+    if config.time_feature and (frames or limit is None):
+        if not frames:
+            run.report(
+                f"{run.config.env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one."
+            )
+        config.time_feature = run.record["config"]["algo"]["time_feature"] = False
+    return envs, limit or 1

@@ -1,0 +1,127 @@
+"""Optimizers that move weights along a trace of past gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.nn import optim
+from zoo.streaming.network import StreamNetwork
+
+
+class TraceOptimizer(nn.Module):
+    """Moves the weights of one network along the trace z of past gradients, `z <- decay z + gradient`.
+
+    Args:
+        network: whose weights it moves.
+        lr: step size.
+        decay: of the trace, gamma lambda.
+        kappa: of ObGD's bound.
+    """
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
+        super().__init__()
+        self.moved: list[nn.Parameter] = [network.weights]  # in a list, they stay parameters of their network only
+        self.lr, self.decay, self.kappa = lr, decay, kappa
+        self.trace: Tensor
+        self.register_buffer("trace", torch.zeros_like(network.weights))
+
+    def reset(self) -> None:
+        """Credit ends here."""
+        self.trace.zero_()
+
+    def step(self, output: Tensor, delta: Tensor) -> Tensor:
+        """Moves the weights; `output` is what grows where the error `delta` is positive. Returns the step size `[]`."""
+        (gradient,) = torch.autograd.grad(output, self.moved)
+        with torch.no_grad():
+            self.trace.mul_(self.decay).add_(gradient)
+            return self.move(self.moved[0], delta)
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        """One step of the weights, in place."""
+        raise NotImplementedError
+
+
+class SGD(TraceOptimizer):
+    """`w <- w + lr delta z`: classic TD(lambda) and its kin (Sutton 1988)."""
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        weights.addcmul_(self.trace, self.lr * delta)
+        return torch.full_like(delta, self.lr)
+
+
+class Adam(TraceOptimizer):
+    """The zoo's Adam, up delta z."""
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
+        super().__init__(network, lr, decay, kappa)
+        self.adam = optim.Adam(self.moved, lr)
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        with torch.enable_grad():
+            self.adam.minimize(-torch.dot(delta * self.trace, weights))
+        return self.lr / (1 - optim.BETA1**self.adam.step)
+
+
+class ObGD(TraceOptimizer):
+    """Overshooting-bounded gradient descent: a step as large as `lr`, but never so large that it could overshoot.
+
+    w <- w + lr / max(M, 1) delta z,  M = lr kappa max(|delta|, 1) ||z||_1
+    """
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        return self.bounded(weights, delta, self.trace)
+
+    def bounded(self, weights: Tensor, delta: Tensor, direction: Tensor) -> Tensor:
+        """One step along a direction, in place."""
+        bound = self.lr * self.kappa * delta.abs().clamp(min=1) * direction.abs().sum()
+        size = self.lr / bound.clamp(min=1)
+        weights.addcmul_(direction, size * delta)
+        return size
+
+
+class AdaptiveObGD(ObGD):
+    """ObGD along z over the root mean square, weight by weight, of the delta z so far."""
+
+    BETA, EPS = 0.999, 1e-8
+
+    def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
+        super().__init__(network, lr, decay, kappa)
+        self.count: Tensor
+        self.square: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("square", torch.zeros_like(network.weights))
+
+    def move(self, weights: Tensor, delta: Tensor) -> Tensor:
+        self.count.add_(1)
+        self.square.lerp_((delta * self.trace).square(), 1 - self.BETA)
+        mean_square = self.square / (1 - self.BETA**self.count)
+        return self.bounded(weights, delta, self.trace / (mean_square + self.EPS).sqrt())
+
+
+OPTIMIZERS: dict[str, type[TraceOptimizer]] = {
+    "obgd": ObGD,
+    "adaptive_obgd": AdaptiveObGD,
+    "sgd": SGD,
+    "adam": Adam,
+}
+
+
+def optimizer(config: Any, network: StreamNetwork, kappa: float) -> TraceOptimizer:
+    """The optimizer that an algorithm's `Config` asks for."""
+    return OPTIMIZERS[config.optimizer](network, config.lr, config.discount * config.trace_lambda, kappa)
+
+
+def check(config: Any, *kappas: str) -> None:
+    """What every streaming algorithm's `Config` must hold. Raises ValueError."""
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(f"algo.optimizer={config.optimizer} does not exist; there are {', '.join(OPTIMIZERS)}")
+    for name in ("discount", "trace_lambda", "sparsity"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ValueError(f"algo.{name}={getattr(config, name)} must lie between 0 and 1")
+    for name in kappas:
+        if getattr(config, name) < 1:
+            raise ValueError(
+                f"algo.{name}={getattr(config, name)} must be at least 1, or a step could overshoot; the paper takes 2 "
+                "for values, 3 for policies"
+            )
