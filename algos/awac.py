@@ -13,6 +13,7 @@ Gaussian whose mean is not squashed and whose samples are clipped to the bounds.
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,9 +23,11 @@ from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.online import learn_online
-from zoo.run import Run
+from zoo.runs.online import learn_online
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline to online"
 ACTION_SPACES = ("continuous",)
@@ -112,7 +115,7 @@ class AWAC(Agent):
         return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> AWAC:
+def train(run: "Run", config: Config) -> AWAC:
     data = run.dataset()
     agent = AWAC(data.spec, config)
     if config.normalize_reward:

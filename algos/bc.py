@@ -9,6 +9,7 @@ Deviation: the paper's %BC takes the best share of the transitions; here, as in 
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, Normalizer
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -60,7 +63,7 @@ class BC(Agent):
         return self.actor.mode(self.normalizer(obs))
 
 
-def train(run: Run, config: Config) -> BC:
+def train(run: "Run", config: Config) -> BC:
     data = run.dataset()
     if config.top_fraction < 1:
         data.top_episodes(config.top_fraction)

@@ -18,6 +18,7 @@ epochs at most, theirs for as long as it gets better.
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,11 +26,13 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
-from zoo.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
+from zoo.models.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -143,7 +146,7 @@ class COMBO(Agent):
         return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> COMBO:
+def train(run: "Run", config: Config) -> COMBO:
     data = run.dataset()
     agent = COMBO(data.spec, config, decay_steps=run.config.steps)
     terminates = termination_of(run.config.env.id, data)

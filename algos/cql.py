@@ -16,6 +16,7 @@ its layer, without a learned scale and offset besides.
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,11 @@ from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.online import learn_online
-from zoo.run import Run
+from zoo.runs.online import learn_online
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline to online"
 ACTION_SPACES = ("continuous",)
@@ -161,7 +164,7 @@ class CQL(Agent):
         return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> CQL:
+def train(run: "Run", config: Config) -> CQL:
     data = run.dataset()
     agent = CQL(data.spec, config)
     if config.normalize_reward:

@@ -18,6 +18,7 @@ frames the dueling streams part after the last shared layer. The defaults are fo
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +29,10 @@ from zoo.data.buffers import replay_buffer
 from zoo.nn import MLP, encoder, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
@@ -135,7 +138,7 @@ def of_action(out: Tensor, action: Tensor) -> Tensor:
     return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
 
 
-def train(run: Run, config: Config) -> DQN:
+def train(run: "Run", config: Config) -> DQN:
     envs = run.envs()
     agent = DQN(envs.spec, config)
     buffer = replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari)

@@ -13,7 +13,7 @@ lacks at an episode's end is padded behind it, where a causal model cannot see i
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,10 @@ from zoo.agent import Agent, Metrics
 from zoo.nn import BoundedPolicy, Normalizer
 from zoo.nn.optim import Adam, warm_up
 from zoo.returns import ReturnToGo
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -173,7 +175,7 @@ class DT(Agent):
         return self.policy(seen, done, left, timestep.expand(len(obs), -1), dropout=0.0)[:, -1]
 
 
-def train(run: Run, config: Config) -> DT:
+def train(run: "Run", config: Config) -> DT:
     data = run.dataset()
     agent = DT(data.spec, config)
     data.normalize_obs(agent.normalizer)

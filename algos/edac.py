@@ -16,6 +16,7 @@ deviation are two halves of one layer, not two; log pi is exact, where the autho
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,10 @@ from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, edac_critic_, polyak_update, small_last_
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -131,7 +134,7 @@ class EDAC(Agent):
         return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> EDAC:
+def train(run: "Run", config: Config) -> EDAC:
     data = run.dataset()
     agent = EDAC(data.spec, config)
     if config.normalize_reward:

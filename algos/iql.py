@@ -16,6 +16,7 @@ CORL's order of updates amounts to; in the authors' code actor and critics see t
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,9 +26,11 @@ from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.online import learn_online
-from zoo.run import Run
+from zoo.runs.online import learn_online
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline to online"
 ACTION_SPACES = ("continuous",)
@@ -128,7 +131,7 @@ class IQL(Agent):
         return action
 
 
-def train(run: Run, config: Config) -> IQL:
+def train(run: "Run", config: Config) -> IQL:
     data = run.dataset()
     agent = IQL(data.spec, config, decay_steps=None if run.config.online_steps else run.config.steps)
     if config.normalize_reward:

@@ -26,21 +26,23 @@ ends by a hold-out loss after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.data.dataset import Dataset
-from zoo.diffusion import DiffusionPolicy
-from zoo.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
-from zoo.imagined import Imagined, Kept
+from zoo.models.diffusion import DiffusionPolicy
+from zoo.models.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
+from zoo.models.imagined import Imagined, Kept
 from zoo.nn import MLP, BoundedPolicy, near_zero_
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -139,7 +141,7 @@ class MBRCSL(Agent):
         return self.bounds.clip(self.policy(obs, self.goal.left(len(obs))))
 
 
-def train(run: Run, config: Config) -> MBRCSL:
+def train(run: "Run", config: Config) -> MBRCSL:
     data = run.dataset()
     behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)

@@ -9,13 +9,14 @@ step, so that the return in the model bounds that in the world from below.
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
 Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of
-`zoo.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate. It decays by
-updates, theirs by thousands of them; of 256 transitions 13 are real, theirs 12; the model, whose batches are of 256
+`zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate: by
+updates, theirs by thousands of them. Of 256 transitions 13 are real, theirs 12; the model, whose batches are of 256
 whatever `batch_size` is, learns for 200 epochs at most, theirs for as long as it gets better.
 """
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,11 +24,13 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
-from zoo.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
+from zoo.models.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -121,7 +124,7 @@ class MOPO(Agent):
         return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> MOPO:
+def train(run: "Run", config: Config) -> MOPO:
     data = run.dataset()
     agent = MOPO(data.spec, config, decay_steps=run.config.steps)
     terminates = termination_of(run.config.env.id, data)

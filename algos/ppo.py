@@ -15,7 +15,7 @@ learning rate falls at every gradient step, not once a rollout.
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,11 @@ from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder,
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam, linear
 from zoo.returns import ReturnsSoFar, gae
-from zoo.rollout import Steps
-from zoo.run import Run
+from zoo.runs.rollout import Steps
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")
@@ -242,7 +244,7 @@ class PPO(Agent):
         return self.policy.clip(self.policy.sample(x)) if explore else self.policy.mode(x)
 
 
-def train(run: Run, config: Config) -> PPO:
+def train(run: "Run", config: Config) -> PPO:
     envs = run.envs()
     batch_size = config.num_steps * envs.num_envs
     if batch_size % config.minibatches:

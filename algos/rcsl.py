@@ -13,7 +13,7 @@ units of the largest, and no decay of the weights.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,10 @@ from zoo.agent import Agent, Metrics
 from zoo.nn import MLP, BoundedPolicy, Normalizer, near_zero_
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -88,7 +90,7 @@ class RCSL(Agent):
         return self.bounds.clip(self.policy(self.normalizer(obs), self.goal.left(len(obs))))
 
 
-def train(run: Run, config: Config) -> RCSL:
+def train(run: "Run", config: Config) -> RCSL:
     data = run.dataset()
     agent = RCSL(data.spec, config)
     if config.normalize_obs:

@@ -15,7 +15,7 @@ one before.
 
 import copy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,10 @@ from zoo.agent import Agent, Metrics
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -131,7 +133,7 @@ class ReBRAC(Agent):
         return self.actor.mode(self.normalizer(obs))
 
 
-def train(run: Run, config: Config) -> ReBRAC:
+def train(run: "Run", config: Config) -> ReBRAC:
     data = run.dataset()
     agent = ReBRAC(data.spec, config)
     if config.normalize_obs:

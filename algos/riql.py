@@ -20,6 +20,7 @@ one evaluation or more.
 import copy
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,8 +30,10 @@ from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, edac_critic_, polyak_update
 from zoo.nn.heads import CATEGORICAL, SCALAR, value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -157,7 +160,7 @@ class RIQL(Agent):
         return self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> RIQL:
+def train(run: "Run", config: Config) -> RIQL:
     data = run.dataset()
     agent = RIQL(data.spec, config, decay_steps=run.config.steps)
     if config.normalize_reward:

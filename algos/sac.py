@@ -14,6 +14,7 @@ Deviation: the temperature's loss moves log alpha, with alpha's own factor dropp
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,8 +25,10 @@ from zoo.data.buffers import ReplayBuffer
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("continuous",)
@@ -114,7 +117,7 @@ class SAC(Agent):
         return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
 
 
-def train(run: Run, config: Config) -> SAC:
+def train(run: "Run", config: Config) -> SAC:
     envs = run.envs()
     data = run.dataset() if config.offline_fraction > 0 else None
     offline = round(config.offline_fraction * config.batch_size)

@@ -16,6 +16,7 @@ deviates from the authors' code in every streaming algorithm. Here also:
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.nn import HALF_LOG_2PI, BoundedPolicy
-from zoo.run import Run
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("continuous", "discrete")
@@ -143,7 +146,7 @@ class StreamAC(StreamAgent):
         return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
 
 
-def train(run: Run, config: Config) -> StreamAC:
+def train(run: "Run", config: Config) -> StreamAC:
     envs, time_limit = stream(run, config)
     agent = StreamAC(envs.spec, config)
     agent.normalizer.time_limit.fill_(time_limit)

@@ -12,14 +12,17 @@ deviates from the authors' code in every streaming algorithm.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from zoo.agent import Metrics
-from zoo.run import Run
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, optimizer, stream
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
@@ -88,7 +91,7 @@ class StreamQ(StreamAgent):
         return epsilon_greedy(q, self.config.epsilon) if explore else q.argmax(-1)
 
 
-def train(run: Run, config: Config) -> StreamQ:
+def train(run: "Run", config: Config) -> StreamQ:
     envs, time_limit = stream(run, config)
     agent = StreamQ(envs.spec, config, run.config.steps)
     agent.normalizer.time_limit.fill_(time_limit)

@@ -16,15 +16,18 @@ algorithm. Here also:
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from zoo.agent import Metrics, Predictor
 from zoo.errors import UsageError
-from zoo.run import Run
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("discrete",)
@@ -82,7 +85,7 @@ class StreamTD(StreamAgent, Predictor):
         return torch.zeros(len(obs), dtype=torch.int64, device=obs.device)
 
 
-def train(run: Run, config: Config) -> StreamTD:
+def train(run: "Run", config: Config) -> StreamTD:
     envs, time_limit = stream(run, config)
     if envs.spec.num_actions != 1:
         raise UsageError(

@@ -13,6 +13,7 @@ algo.target_noise=0. Noise is in units of half the action's range, as in the aut
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,8 +24,10 @@ from zoo.data.buffers import ReplayBuffer
 from zoo.nn import DeterministicPolicy, EnsembleCritic, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "online"
 ACTION_SPACES = ("continuous",)
@@ -107,7 +110,7 @@ class TD3(Agent):
         return action
 
 
-def train(run: Run, config: Config) -> TD3:
+def train(run: "Run", config: Config) -> TD3:
     envs = run.envs()
     agent = TD3(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)

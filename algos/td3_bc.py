@@ -15,6 +15,7 @@ by the statistics of what is drawn; Hong et al. (arXiv 2306.13085) fit theirs to
 
 import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,8 +25,10 @@ from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update
 from zoo.nn.heads import CATEGORICAL, value_head
 from zoo.nn.optim import Adam
-from zoo.run import Run
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 SETTING = "offline"
 ACTION_SPACES = ("continuous",)
@@ -105,7 +108,7 @@ class TD3BC(Agent):
         return self.actor.mode(self.normalizer(obs))
 
 
-def train(run: Run, config: Config) -> TD3BC:
+def train(run: "Run", config: Config) -> TD3BC:
     data = run.dataset()
     agent = TD3BC(data.spec, config)
     if config.normalize_reward:

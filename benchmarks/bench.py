@@ -22,7 +22,7 @@ from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
 from zoo.errors import RunError, UsageError, nearest
-from zoo.registry import folder as folder_of
+from zoo.settings.registry import folder as folder_of
 
 SHOWN = 30  # jobs in the live view
 

@@ -37,15 +37,15 @@ from torch import Tensor, nn
 
 from zoo.agent import Agent
 from zoo.algos import awac, bc, cql, edac, iql, riql, td3_bc
-from zoo.compose import compose
 from zoo.data.batch import Batch
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make, time_limit
-from zoo.evaluation import evaluate
 from zoo.nn import Normalizer
 from zoo.nn.optim import Adam
-from zoo.rollout import Rollout
+from zoo.runs.evaluation import evaluate
+from zoo.runs.rollout import Rollout
+from zoo.settings.compose import compose
 from zoo.spec import Spec
 
 EVAL_EPISODES = 10

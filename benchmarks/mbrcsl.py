@@ -35,7 +35,7 @@ from torch import Tensor
 from zoo.agent import Agent
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make, time_limit
-from zoo.evaluation import evaluate
+from zoo.runs.evaluation import evaluate
 from zoo.spec import Spec
 
 ENV = EnvConfig("PointMazeStitch-v0", "pointmaze-stitch")

@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 
 from zoo import checkpoint
 from zoo.benchmarks.suite import ELSEWHERE, digest
-from zoo.compose import compose, takes_data
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest
-from zoo.execute import label
+from zoo.runs.execute import label
+from zoo.settings.compose import compose, takes_data
 
 STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps", "timesteps", "_step")
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations

@@ -21,8 +21,8 @@ from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
 from zoo.data.samplers import SAMPLERS
 from zoo.errors import UsageError, nearest
-from zoo.presets import short
-from zoo.registry import folder
+from zoo.settings.presets import short
+from zoo.settings.registry import folder
 
 PUBLISHED_AS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name here: an algorithm and its settings

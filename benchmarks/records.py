@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.suite import ELSEWHERE, digest
-from zoo.compose import as_overrides, compose
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.errors import UsageError
-from zoo.presets import short
-from zoo.registry import environments
+from zoo.settings.compose import as_overrides, compose
+from zoo.settings.presets import short
+from zoo.settings.registry import environments
 
 FIGURES = ("final", "best", "area")
 MEASURES = {

@@ -19,9 +19,9 @@ from typing import Any
 from zoo.benchmarks.launchers import Launcher, Process
 from zoo.benchmarks.records import read_run
 from zoo.benchmarks.suite import Planned
-from zoo.compose import as_overrides
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.execute import LOCK, locked
+from zoo.runs.execute import LOCK, locked
+from zoo.settings.compose import as_overrides
 
 ATTEMPTS = 2  # of a run that crashes, hangs or is killed
 POLL = 0.2  # seconds between looks at the processes

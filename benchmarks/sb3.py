@@ -29,11 +29,11 @@ from torch import Tensor
 
 from zoo.agent import Agent
 from zoo.algos.dqn import Config as DQNConfig
-from zoo.compose import compose
-from zoo.config import RunConfig
 from zoo.envs import EnvConfig, make
 from zoo.envs.names import load_package
-from zoo.evaluation import evaluate
+from zoo.runs.evaluation import evaluate
+from zoo.settings.compose import compose
+from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
 EVAL_EPISODES = 10

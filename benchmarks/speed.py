@@ -39,10 +39,10 @@ from zoo.data.batch import Transition
 from zoo.data.buffers import ReplayBuffer, replay_buffer
 from zoo.data.dataset import Dataset
 from zoo.data.samplers import SAMPLERS, SamplerConfig
-from zoo.dynamics import WEIGHT_DECAY, EnsembleDynamics
 from zoo.envs import EnvConfig, make
-from zoo.rollout import Rollout
-from zoo.run import compile_update
+from zoo.models.dynamics import WEIGHT_DECAY, EnsembleDynamics
+from zoo.runs.device import compile_update
+from zoo.runs.rollout import Rollout
 from zoo.spec import Spec
 from zoo.streaming import Sample
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from zoo.compose import as_overrides, compose, expand, takes_data
-from zoo.config import RunConfig
 from zoo.data.catalog import find, parse_mixture
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, resolve_backend, series, time_limit
 from zoo.errors import UsageError, nearest
-from zoo.execute import label
-from zoo.provenance import code_version
-from zoo.registry import Algorithm, folder
+from zoo.runs.execute import label
+from zoo.runs.provenance import code_version
+from zoo.settings.compose import as_overrides, compose, expand, takes_data
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm, folder
 
 ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits
 

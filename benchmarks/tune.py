@@ -29,8 +29,8 @@ from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import mean
 from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
-from zoo.compose import as_overrides
 from zoo.errors import RunError, UsageError
+from zoo.settings.compose import as_overrides
 
 
 @dataclass

@@ -1,7 +1,11 @@
 """The ways a command ends early, each one clear line: a mistake of the user's, a failure, an interruption."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+INTERRUPTED = 130  # the shell's 128 + SIGINT
 
 
 class UsageError(Exception):
@@ -22,3 +26,27 @@ def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = 
     lowered = {option.lower(): option for option in options}
     close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
     return f"Nearest: {', '.join(close)}." if close else f"There are: {', '.join(sorted(examples or options))}."
+
+
+def guarded(command: Callable[..., int], *arguments: Any) -> int:
+    """Runs a command; turns its errors into one line and an exit code: 2 for the user's mistake, 1 for a failure."""
+    try:
+        return command(*arguments)
+    except UsageError as error:
+        complain(error)
+        return 2
+    except RunError as error:
+        complain(error)
+        return 1
+    except Interrupted as error:
+        complain(error)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has gone
+        return 0
+
+
+def complain(error: Exception) -> None:
+    """An error as one line."""
+    print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr)

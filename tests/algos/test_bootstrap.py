@@ -15,7 +15,7 @@ from zoo.data.buffers import ReplayBuffer
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
 from zoo.spec import Spec
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from zoo.agent import Agent
-from zoo.registry import algorithms, settings
-from zoo.run import compile_update
+from zoo.runs.device import compile_update
+from zoo.settings.registry import algorithms, settings
 from zoo.spec import Spec
 from zoo.streaming import Sample
 

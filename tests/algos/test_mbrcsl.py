@@ -11,7 +11,7 @@ from zoo import cli
 from zoo.algos.mbrcsl import MBRCSL, Config
 from zoo.data.d4rl import read_d4rl
 from zoo.errors import RunError
-from zoo.imagined import Imagined, Kept
+from zoo.models.imagined import Imagined, Kept
 from zoo.spec import Spec
 
 SMALL = {"hidden": [8], "dynamics_hidden": [8] * 4, "behavior_hidden": [8], "diffusion_steps": 2}

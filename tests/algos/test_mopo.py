@@ -9,7 +9,7 @@ from plain import assert_close, forward, leaves, member, soft_update, step
 
 from zoo import cli
 from zoo.algos.mopo import MOPO, Config
-from zoo.dynamics import branched, never
+from zoo.models.dynamics import branched, never
 
 SMALL = {"hidden": [16, 16], "dynamics_hidden": [8] * 4}
 

@@ -11,8 +11,8 @@ import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
 from zoo.data.batch import Batch, either, mixed
-from zoo.registry import algorithms
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
+from zoo.settings.registry import algorithms
 
 SMALL = {"eval_episodes": 1, "logger": "none", "log_every": 10, "algo_config": {"hidden": [16], "batch_size": 32}}
 ABLE = [name for name, algorithm in algorithms().items() if algorithm.setting == "offline to online"]

@@ -20,8 +20,8 @@ from zoo.algos import stream_ac, stream_q, stream_sarsa, stream_td
 from zoo.cli import main
 from zoo.data.batch import Transition
 from zoo.errors import RunError
-from zoo.rollout import Rollout
-from zoo.run import compile_update
+from zoo.runs.device import compile_update
+from zoo.runs.rollout import Rollout
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy
 

@@ -22,7 +22,7 @@ from zoo.benchmarks.launchers import Local, LocalProcess, execute
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
-from zoo.execute import locked
+from zoo.runs.execute import locked
 
 GRIDS = """\
 # Two algorithms on a small task

@@ -10,8 +10,8 @@ from torch.utils.tensorboard import SummaryWriter
 from zoo.benchmarks.peers import PARTS, curve
 from zoo.benchmarks.records import read
 from zoo.cli import main
-from zoo.compose import compose
 from zoo.errors import UsageError
+from zoo.settings.compose import compose
 
 HOPPER = compose(["algo=sac", "env=hopper"])[0].env
 

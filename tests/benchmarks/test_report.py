@@ -18,7 +18,7 @@ from zoo.benchmarks.records import read
 from zoo.benchmarks.report import build, task_table
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
-from zoo.compose import compose, takes_data
+from zoo.settings.compose import compose, takes_data
 
 VERSIONS = {"zoo": "0.1.0"}
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.collect import thin
+from zoo.commands.data.collect import thin
 from zoo.data.arrays import Arrays, concatenate, cut_at_breaks
 from zoo.data.catalog import parse_mixture
 from zoo.data.dataset import Dataset

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from zoo import cli
-from zoo.collect import collect
+from zoo.commands.data.collect import collect
 from zoo.data.arrays import Arrays
 from zoo.data.minari import read_minari
 from zoo.envs import EnvConfig

@@ -11,8 +11,8 @@ from gymnasium.vector.utils import batch_space
 from zoo.algos.dqn import DQN, Config
 from zoo.envs import EnvConfig, make
 from zoo.envs.atari import EpisodicLife, Lives, has_fire
-from zoo.evaluation import IDLE_STEPS, evaluate
-from zoo.rollout import Rollout
+from zoo.runs.evaluation import IDLE_STEPS, evaluate
+from zoo.runs.rollout import Rollout
 from zoo.spec import Spec
 
 TIME_LIMIT = 27_000

@@ -6,7 +6,7 @@ import torch
 
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
 
 NUM_ENVS, STEPS, TIME_LIMIT = 5, 60, 8
 

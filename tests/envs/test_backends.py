@@ -9,7 +9,7 @@ import torch
 
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
 
 pytest.importorskip("envpool")
 

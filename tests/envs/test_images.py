@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 import zoo
 from zoo.envs import EnvConfig, make, make_one
 from zoo.errors import UsageError
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
 
 
 class Pictures(gymnasium.Env):

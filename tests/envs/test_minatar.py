@@ -8,7 +8,7 @@ import torch
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
 from zoo.envs.minatar import GAMES
-from zoo.rollout import Rollout
+from zoo.runs.rollout import Rollout
 from zoo.spec import Spec
 
 minatar = pytest.importorskip("minatar")

@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from zoo.agent import Agent
 from zoo.envs import EnvConfig, make
-from zoo.evaluation import IDLE_STEPS, evaluate, seeds
+from zoo.runs.evaluation import IDLE_STEPS, evaluate, seeds
 from zoo.spec import Spec
 
 

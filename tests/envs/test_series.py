@@ -6,7 +6,7 @@ import pytest
 from zoo.cli import main
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make, series, time_limit
-from zoo.evaluation import value_error
+from zoo.runs.evaluation import value_error
 
 ETT = "date,HUFL,HULL,OT\n" + "".join(
     f"2016-07-01 {i:02}:00:00,{i * i % 7},{i % 3}.5,{10 + i % 5}\n" for i in range(24)

@@ -10,7 +10,7 @@ import torch
 
 from zoo.data.batch import Transition
 from zoo.data.buffers import FrameBuffer, ReplayBuffer
-from zoo.replay_log import ReplayLog
+from zoo.runs.replay_log import ReplayLog
 from zoo.spec import Spec
 
 SPEC = Spec((2,), (-1.0,), (1.0,))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from zoo.config import RunConfig
 from zoo.envs import EnvConfig
-from zoo.registry import algorithms, environments
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import algorithms, environments
 
 REFUSED = {
     "unknown algorithm": (["algo=iqll", "env=pendulum"], ["algo=iqll does not exist", "iql"]),

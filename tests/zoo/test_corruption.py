@@ -13,6 +13,7 @@ from zoo.data.d4rl import write_d4rl
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError
+from zoo.runs.load import load_adversary
 
 SIZE = 20_000
 FIELDS = {"obs": "obs", "action": "action", "reward": "reward", "dynamics": "next_obs"}
@@ -99,7 +100,7 @@ def clean(hopper_file) -> Arrays:
 @pytest.mark.parametrize("part", ["obs", "action", "dynamics"])
 def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, clean):
     config = CorruptionConfig(f"adversarial-{part}", rate=0.5, critic=str(critic))
-    dirty, changed = corrupt(clean, config, seed=0)
+    dirty, changed = corrupt(clean, config, seed=0, adversary=load_adversary(config))
     random, _ = corrupt(clean, CorruptionConfig(f"random-{part}", rate=0.5), seed=0)
     agent = zoo.load(critic).agent
     moved = (getattr(clean, FIELDS[part]) != getattr(dirty, FIELDS[part])).any(1)
@@ -115,18 +116,18 @@ def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, 
 
     assert value(dirty) < value(clean)
     assert value(dirty) < value(random)
-    again, _ = corrupt(clean, config, seed=0)  # from what was kept
+    again, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config))  # from what was kept
     assert np.array_equal(getattr(again, FIELDS[part]), getattr(dirty, FIELDS[part]))
 
 
 def test_a_run_has_its_adversary_on_its_own_device(critic, hopper_file, tmp_path, monkeypatch):
     asked = []
 
-    def spy(arrays, config, seed, device):
+    def spy(arrays, config, seed, device, adversary):
         asked.append(device)
-        return corrupt(arrays, config, seed, device)
+        return corrupt(arrays, config, seed, device, adversary)
 
-    monkeypatch.setattr("zoo.run.corrupt", spy)
+    monkeypatch.setattr("zoo.runs.dataset.corrupt", spy)
     run = zoo.train(
         "td3_bc", env="hopper", dataset=str(hopper_file), steps=1, eval_episodes=1, logger="none",
         run_dir=tmp_path / "run", corruption="adversarial-action", **{"corruption.critic": str(critic)},
@@ -139,15 +140,16 @@ def test_a_run_has_its_adversary_on_its_own_device(critic, hopper_file, tmp_path
 @pytest.mark.gpu
 def test_an_adversary_finds_on_a_gpu_what_it_finds_on_the_cpu(critic, clean):
     config = CorruptionConfig("adversarial-action", rate=0.5, critic=str(critic))
-    on_cpu, _ = corrupt(clean, config, 0, torch.device("cpu"))
+    on_cpu, _ = corrupt(clean, config, 0, torch.device("cpu"), load_adversary(config))
     shutil.rmtree(critic / "adversarial")
-    on_gpu, _ = corrupt(clean, config, 0, torch.device("cuda"))
+    on_gpu, _ = corrupt(clean, config, 0, torch.device("cuda"), load_adversary(config))
     assert (np.abs(on_gpu.action - on_cpu.action) < 0.05).mean() > 0.99
 
 
 def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, clean):
     def found(name: str, seed: int = 0) -> list[np.ndarray]:
-        return list(corrupt(clean, CorruptionConfig(name, critic=str(critic)), seed)[0])
+        config = CorruptionConfig(name, critic=str(critic))
+        return list(corrupt(clean, config, seed, adversary=load_adversary(config))[0])
 
     kept = critic / "adversarial"
     first = found("adversarial-mixed")
@@ -164,7 +166,8 @@ def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, cl
 def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
     run = train("td3_bc", value_head="hl_gauss", num_bins=21)
     agent = zoo.load(run).agent
-    dirty, _ = corrupt(clean, CorruptionConfig("adversarial-action", rate=1.0, critic=str(run)), seed=0)
+    config = CorruptionConfig("adversarial-action", rate=1.0, critic=str(run))
+    dirty, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config))
     random, _ = corrupt(clean, CorruptionConfig("random-action", rate=1.0), seed=0)
 
     def value(data: Arrays) -> float:
@@ -175,16 +178,15 @@ def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
 
 
 def test_critics_of_other_data_are_refused(critic, clean):
-    other = clean._replace(reward=clean.reward + 1)
-    with pytest.raises(UsageError, match="has not learned from this dataset"):
-        corrupt(other, CorruptionConfig("adversarial-obs", critic=str(critic)), seed=0)
-    with pytest.raises(UsageError, match="has not learned from this dataset"):
-        corrupt(arrays(100), CorruptionConfig("adversarial-obs", critic=str(critic)), seed=0)
+    config = CorruptionConfig("adversarial-obs", critic=str(critic))
+    for other in (clean._replace(reward=clean.reward + 1), arrays(100)):
+        with pytest.raises(UsageError, match="has not learned from this dataset"):
+            corrupt(other, config, seed=0, adversary=load_adversary(config))
 
 
 def test_an_adversary_needs_critics():
     with pytest.raises(UsageError, match=r"zoo run algo=edac .* corruption.critic=DIR"):
-        corrupt(arrays(100), CorruptionConfig("adversarial-obs"), seed=0)
+        load_adversary(CorruptionConfig("adversarial-obs"))
 
 
 @pytest.mark.parametrize(

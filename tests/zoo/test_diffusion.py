@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.diffusion import DiffusionPolicy, cosine_schedule
+from zoo.models.diffusion import DiffusionPolicy, cosine_schedule
 
 
 @pytest.fixture

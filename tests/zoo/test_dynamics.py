@@ -10,8 +10,8 @@ from torch.distributions import Normal
 
 from zoo.data.arrays import Arrays
 from zoo.data.dataset import Dataset
-from zoo.dynamics import EnsembleDynamics, termination_of
 from zoo.errors import RunError, UsageError
+from zoo.models.dynamics import EnsembleDynamics, termination_of
 from zoo.spec import Spec
 
 CPU = torch.device("cpu")

@@ -9,9 +9,8 @@ import pytest
 import torch
 import yaml
 
-from zoo.compose import compose
-from zoo.evaluation import Episodes
-from zoo.run import judged, summary
+from zoo.runs.evaluation import Episodes, judged, summary
+from zoo.settings.compose import compose
 
 CARTPOLE = ("env=cartpole", "env.backend=gymnasium", "logger=none", "eval_episodes=3", "seed=2")
 SHORT = {

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from zoo.api import reopen
-from zoo.compose import as_overrides, compose
 from zoo.errors import UsageError
-from zoo.presets import preset, short
-from zoo.registry import algorithms, folder
+from zoo.runs.load import reopen
+from zoo.settings.compose import as_overrides, compose
+from zoo.settings.presets import preset, short
+from zoo.settings.registry import algorithms, folder
 
 FILES = sorted((folder("configs") / "presets").glob("*/*.yaml"))
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo import provenance
-from zoo.registry import Algorithm, algorithm
+from zoo.runs import provenance
+from zoo.settings.registry import Algorithm, algorithm
 
 FILES = {
     "zoo/__init__.py": '"""A zoo."""\n',

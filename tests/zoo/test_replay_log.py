@@ -10,7 +10,7 @@ from zoo import checkpoint
 from zoo.data.batch import Transition
 from zoo.data.buffers import FrameBuffer, ReplayBuffer
 from zoo.errors import RunError
-from zoo.replay_log import ReplayLog
+from zoo.runs.replay_log import ReplayLog
 from zoo.spec import Spec
 
 CPU = torch.device("cpu")

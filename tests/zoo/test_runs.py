@@ -21,11 +21,11 @@ import zoo as package
 from zoo.agent import Agent, Policy
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError
-from zoo.evaluation import seeds
-from zoo.logging import Logger
-from zoo.registry import folder
-from zoo.rollout import Rollout
-from zoo.run import restore_rng
+from zoo.runs.device import restore_rng
+from zoo.runs.evaluation import seeds
+from zoo.runs.logging import Logger
+from zoo.runs.rollout import Rollout
+from zoo.settings.registry import folder
 from zoo.spec import Spec
 
 

@@ -43,9 +43,18 @@ class CorruptionConfig:
         if not self.scale > 0:
             raise ValueError(f"corruption.scale={self.scale} must be above 0; the paper takes 1")
 
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a trained agent's critics decide what the corrupted transitions become."""
+        return self.name.startswith("adversarial-") and self.name != "adversarial-reward"
+
 
 def corrupt(
-    arrays: Arrays, config: CorruptionConfig, seed: int, device: torch.device | None = None
+    arrays: Arrays,
+    config: CorruptionConfig,
+    seed: int,
+    device: torch.device | None = None,
+    adversary: "Adversary | None" = None,
 ) -> tuple[Arrays, int]:
     """The dataset with part of it corrupted, and how many transitions are not what they were.
 
@@ -56,14 +65,19 @@ def corrupt(
         arrays: the dataset.
         config: what is done to it.
         seed: of the run.
-        device: where critics are asked, the CPU by default.
+        device: where the critics are evaluated, the CPU by default.
+        adversary: a trained agent, where `config.needs_critic`.
 
     Raises:
-        UsageError: adversarial corruption without a critic, with a run that has none, or that learned from other data.
+        UsageError: the adversary has not learned from this dataset.
     """
     how, _, asked = config.name.partition("-")
     rng = np.random.default_rng(seed)
-    adversary = Adversary(config, arrays, device) if how == "adversarial" and asked != "reward" else None
+    if adversary and adversary.fingerprint != arrays.fingerprint():
+        raise UsageError(
+            f"corruption.critic={config.critic} has not learned from this dataset. Train one, zoo run algo=edac "
+            "algo.num_critics=10 with this env and dataset, and give the run's folder."
+        )
     changed = np.zeros(len(arrays.reward), dtype=bool)
     for part in PARTS if asked == "mixed" else (asked,):
         chosen = rng.random(len(changed)) < config.rate
@@ -75,7 +89,8 @@ def corrupt(
         else:
             spread = field.std(0)
             if adversary:
-                noise = adversary.worst(part, Arrays(*(x[chosen] for x in arrays)), noise, spread)
+                at = Arrays(*(x[chosen] for x in arrays))
+                noise = adversary.worst(part, at, noise, spread, config.scale, device or torch.device("cpu"))
             field[chosen] += noise * spread
         arrays = arrays._replace(**{name: field})
         changed |= chosen
@@ -83,60 +98,51 @@ def corrupt(
 
 
 class Adversary:
-    """Finds the noise that an agent's critics think the least of.
+    """A trained agent, and the noise that its critics value the least.
 
     It descends their mean value by the sign of its gradient, 100 steps of 0.01 of the scale, from random noise. (The
-    authors begin Adam anew at every step, which is that.) What it found is kept in the agent's folder, under a digest
-    of all that it follows from.
+    authors create a new Adam at every step, which is that.) The noise found is cached in the agent's folder, under a
+    digest of everything that it depends on.
+
+    Args:
+        agent: with `critic`, `actor` and `normalizer`.
+        fingerprint: of the dataset that it learned from.
+        folder: of its run.
+        digest: of its checkpoint.
     """
 
     STEPS, STEP_SIZE, BATCH = 100, 0.01, 4_096
 
-    def __init__(self, config: CorruptionConfig, arrays: Arrays, device: torch.device | None) -> None:
-        from zoo.api import load_agent
+    def __init__(self, agent: Any, fingerprint: str | None, folder: Path, digest: bytes) -> None:
+        self.agent = agent.requires_grad_(False)
+        self.fingerprint, self.folder, self.digest = fingerprint, folder, digest
 
-        if config.critic is None:
-            raise UsageError(
-                f"corruption={config.name} needs critics of the same dataset. Train them, zoo run algo=edac "
-                "algo.num_critics=10 with this env and dataset, and give the run's folder: corruption.critic=DIR"
-            )
-        self.config, self.folder = config, Path(config.critic)
-        _, self.agent, record = load_agent(self.folder)
-        if (record.get("dataset") or {}).get("fingerprint") != arrays.fingerprint():
-            raise UsageError(
-                f"corruption.critic={config.critic} has not learned from this dataset. Train one, zoo run algo=edac "
-                "algo.num_critics=10 with this env and dataset, and give the run's folder."
-            )
-        if not all(hasattr(self.agent, name) for name in ("critic", "actor", "normalizer")):
-            raise UsageError(
-                f"corruption.critic={config.critic} is a run without critics of actions; take one of edac."
-            )
-        self.device = device or torch.device("cpu")
-        self.agent.to(self.device).requires_grad_(False)
-        self.weights = hashlib.sha256((self.folder / "checkpoint.pt").read_bytes()).digest()
-
-    def worst(self, part: str, at: Arrays, noise: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """Noise for the transitions `at`, `[n, ...]`, in units of `spread`, found from `noise` on."""
-        digest = hashlib.sha256(self.weights + repr(self.config.scale).encode())
+    def worst(
+        self, part: str, at: Arrays, noise: np.ndarray, spread: np.ndarray, scale: float, device: torch.device
+    ) -> np.ndarray:
+        """Noise for the transitions `at`, `[n, ...]`, in units of `spread` and within +-scale; `noise` is the start."""
+        digest = hashlib.sha256(self.digest + repr(scale).encode())
         for array in (at.obs, at.action, at.next_obs, noise):
             digest.update(np.ascontiguousarray(array).tobytes())
         path = self.folder / "adversarial" / f"{part}-{digest.hexdigest()[:16]}.npy"
         if path.exists():
             found: np.ndarray = np.load(path, allow_pickle=False)
             return found
+        self.agent.to(device)
         for start in range(0, len(noise), self.BATCH):
             piece = slice(start, start + self.BATCH)
             given = (at.obs[piece], at.action[piece], at.next_obs[piece], noise[piece], spread)
-            noise[piece] = self._descend(part, *(torch.from_numpy(x).to(self.device) for x in given)).cpu().numpy()
+            noise[piece] = self._descend(part, scale, *(torch.from_numpy(x).to(device) for x in given)).cpu().numpy()
         path.parent.mkdir(exist_ok=True)
         with checkpoint.replacing(path) as file:
             np.save(file, noise)
         return noise
 
-    def _descend(self, part: str, obs: Tensor, action: Tensor, next_obs: Tensor, noise: Tensor, unit: Tensor) -> Tensor:
-        agent: Any = self.agent
+    def _descend(
+        self, part: str, scale: float, obs: Tensor, action: Tensor, next_obs: Tensor, noise: Tensor, unit: Tensor
+    ) -> Tensor:
+        agent = self.agent
         value = agent.head.value if hasattr(agent, "head") else torch.squeeze
-        scale = self.config.scale
         for _ in range(self.STEPS):
             noise.requires_grad_()
             if part == "obs":

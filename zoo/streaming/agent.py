@@ -12,8 +12,8 @@ from zoo.spec import Spec
 from zoo.streaming.normalizer import StreamNormalizer
 
 if TYPE_CHECKING:
-    from zoo.rollout import Rollout
-    from zoo.run import Run
+    from zoo.runs.rollout import Rollout
+    from zoo.runs.run import Run
 
 
 class Sample(NamedTuple):

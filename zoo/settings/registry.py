@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from zoo.spec import Spec
 
 
 def folder(name: str) -> Path:
@@ -140,6 +143,28 @@ def algorithm(name: str) -> Algorithm:
     if name not in known:
         raise UsageError(f"algo={name} does not exist. {nearest(name, known)}")
     return known[name]
+
+
+def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
+    """Raises UsageError where an algorithm does not take an environment's actions or observations.
+
+    Args:
+        chosen: the algorithm.
+        spec: of the environment.
+        has: the environment and its action space, for the message.
+    """
+    if spec.action_space not in chosen.action_spaces:
+        able = [name for name, other in algorithms().items() if spec.action_space in other.action_spaces]
+        raise UsageError(
+            f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
+            + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
+        )
+    if len(spec.obs_shape) != 1 and not chosen.takes_frames:
+        able = [name for name, other in algorithms().items() if other.takes_frames]
+        raise UsageError(
+            f"{chosen.name} needs vectors; the environment has observations of shape {list(spec.obs_shape)}. "
+            f"Try: {', '.join(able)}."
+        )
 
 
 def environments() -> dict[str, Path]:

@@ -18,14 +18,14 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo.config import RunConfig
 from zoo.data.corruption import KINDS as CORRUPTIONS
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SAMPLERS, SamplerConfig
 from zoo.envs import EnvConfig, exists, known
 from zoo.errors import UsageError, nearest
-from zoo.presets import preset, short
-from zoo.registry import Algorithm, algorithm, algorithms, environments, folder
+from zoo.settings.config import RunConfig
+from zoo.settings.presets import preset, short
+from zoo.settings.registry import Algorithm, algorithm, algorithms, environments, folder
 
 
 def expand(arguments: Sequence[str]) -> list[list[str]]:

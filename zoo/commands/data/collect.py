@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint
-from zoo.api import build_agent, reopen, spec_of
-from zoo.compose import compose
-from zoo.config import RunConfig
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
 from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
-from zoo.execute import execute
-from zoo.registry import Algorithm
-from zoo.replay_log import ReplayLog
-from zoo.rollout import Rollout
+from zoo.runs.execute import execute
+from zoo.runs.load import build_agent, reopen, spec_of
+from zoo.runs.replay_log import ReplayLog
+from zoo.runs.rollout import Rollout
+from zoo.settings.compose import compose
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm
 
 NUM_ENVS = 10  # environments that episodes are collected in
 BACKEND = "gymnasium"  # the same data whether EnvPool is installed or not

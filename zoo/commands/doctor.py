@@ -1,5 +1,6 @@
 """`zoo doctor`: what is installed, what the machine offers, what is missing and how to get it."""
 
+import argparse
 import importlib.util
 import os
 import platform
@@ -16,8 +17,11 @@ EXTRAS = {
 }  # fmt: skip
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Prints the report. Returns 0 if `zoo run` can work here, else 1."""
+    argparse.ArgumentParser(
+        prog="zoo doctor", description="What is installed, what the machine offers, what is missing."
+    ).parse_args(arguments)
     from zoo import __version__
 
     print(f"zoo {__version__}, python {platform.python_version()}, {platform.system()} {platform.machine()}")

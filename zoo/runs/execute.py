@@ -16,14 +16,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
-from zoo.compose import takes_data
-from zoo.config import RunConfig
+from zoo.runs.load import load_adversary
+from zoo.settings.compose import takes_data
+from zoo.settings.config import RunConfig
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
+from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.provenance import code_version, provenance
-from zoo.registry import Algorithm
-from zoo.run import Run
+from zoo.runs.provenance import code_version, provenance
+from zoo.settings.registry import Algorithm
+from zoo.runs.run import Run
 
 LOCK = ".lock"
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
@@ -51,7 +53,8 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
         )
         run: Run | None = None
         try:
-            run = Run(config, algorithm, run_dir, record, state)
+            _settle_backend(config, record)
+            run = Run(config, algorithm, run_dir, record, state, load_adversary(config.corruption))
             if fresh:
                 record["spec"] = dataclasses.asdict(run.spec)
                 with checkpoint.replacing(run_dir / "config.yaml") as file:
@@ -76,6 +79,19 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
             if (run_dir / LOCK).exists():  # else it was removed
                 record["ended"] = _now()
                 checkpoint.save_json(run_dir / "run.json", record)
+
+
+def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
+    """Replaces `env.backend=auto` by what it is here, for the whole run, resumed on another machine too."""
+    env = config.env
+    asked = env.backend
+    try:
+        env.backend = resolve_backend(env)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    record["config"]["env"]["backend"] = env.backend
+    if asked == "auto" and env.backend == "gymnasium" and in_envpool():
+        print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from zoo.errors import UsageError, nearest
-from zoo.registry import folder
+from zoo.settings.registry import folder
 
 
 def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
 from zoo.errors import RunError
+from zoo.settings.config import RunConfig
 
 IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
@@ -117,3 +118,25 @@ def value_error(
     if not known.any() or not (spread := actual[known].std()):
         return float("nan")
     return float(np.sqrt(((predicted - actual)[known] ** 2).mean()) / spread)
+
+
+def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
+    """The columns of one evaluation; `score` is empty for an environment without reference scores."""
+    score = config.env.normalize(episodes.returns.mean())
+    return {
+        "return_mean": float(episodes.returns.mean()),
+        "return_std": float(episodes.returns.std()),
+        "score": "" if score is None else float(score),
+        "length_mean": float(episodes.lengths.mean()),
+        **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
+        **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
+        **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
+    }
+
+
+def judged(row: dict[str, Any]) -> str:
+    """What a `summary` says beside the return, as the terminal shows it: each where there is one."""
+    score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
+    success = f"  success {row['success']:.0%}" if "success" in row else ""
+    error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""
+    return score + success + error + (f"  idle {row['idle']:.0%}" if row.get("idle") else "")

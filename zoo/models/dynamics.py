@@ -10,7 +10,7 @@ are none.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,9 @@ from zoo.data.dataset import Dataset
 from zoo.errors import RunError, UsageError
 from zoo.nn import EnsembleLinear, EnsembleMLP, Normalizer
 from zoo.nn.optim import Adam
-from zoo.run import Run
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers' weights, first to last: half of it times squares
 BOUND_WEIGHT = 0.01  # of the width that the variances may take, in the loss
@@ -221,7 +223,7 @@ def branched(
             return
 
 
-def learn_dynamics(run: Run, dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
+def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
     """The stage `dynamics` of a run that tracks the agent with the model: trains it, for so many epochs at most."""
     dynamics.prepare(data, run.config.seed)
     dynamics.update = run.compiled(dynamics.update)  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-from zoo.registry import Algorithm, folder
+from zoo.settings.registry import Algorithm, folder
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
 

@@ -1,6 +1,6 @@
 """Offline algorithms that go on in the environment: `online_steps=`."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +10,9 @@ from zoo.data.batch import Batch, Transition, either, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.data.dataset import Dataset
 from zoo.nn import Normalizer
-from zoo.run import Run
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
 
 
 class Learner(Protocol):
@@ -22,7 +24,7 @@ class Learner(Protocol):
     def update(self, batch: Batch) -> Metrics: ...
 
 
-def learn_online(run: Run, agent: Learner, data: Dataset, batch_size: int) -> None:
+def learn_online(run: "Run", agent: Learner, data: Dataset, batch_size: int) -> None:
     """Acts, exploring, and learns after each step from the dataset and what has been collected.
 
     A batch is drawn from both together, every transition with the same probability, as if they were one buffer (Nair

@@ -1,37 +1,29 @@
 """One training run: device and seed, environments or a dataset, and the loop's steps with what is due between them."""
 
-import contextlib
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 
 from zoo import checkpoint
 from zoo.agent import Agent, Metrics
-from zoo.config import RunConfig
-from zoo.data.arrays import check_fits, missing_ends, out_of_bounds
-from zoo.data.buffers import ReplayBuffer
-from zoo.data.corruption import CorruptionConfig, corrupt
+from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
-from zoo.data.load import load_arrays
-from zoo.envs import in_envpool, make, resolve_backend, time_limit
+from zoo.envs import make, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.evaluation import Episodes, evaluate, seeds
-from zoo.logging import Logger, ProgressBar, parse_loggers
-from zoo.registry import Algorithm
-from zoo.replay_log import ReplayLog
-from zoo.rollout import Rollout
+from zoo.runs.dataset import open_dataset
+from zoo.runs.device import compile_update, restore_rng, rng_state, set_up
+from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
+from zoo.runs.interruption import Interruption
+from zoo.runs.logging import Logger, ProgressBar, parse_loggers
+from zoo.runs.rollout import Rollout
+from zoo.runs.tracking import Stateful, Tracked
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
-
-
-class Stateful(Protocol):
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
 class Run:
@@ -54,35 +46,30 @@ class Run:
         run_dir: Path,
         record: dict[str, Any],
         state: dict[str, Any] | None,
+        adversary: Adversary | None = None,
     ) -> None:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
-        self.device = resolve_device(config.device)
-        torch.set_num_threads(config.threads)
-        torch.set_flush_denormal(True)  # a CPU takes ten times as long with weights that have decayed to almost nothing
-        torch.set_float32_matmul_precision(config.matmul_precision)
-        torch.manual_seed(config.seed)
-        self._state = state
+        self.device = set_up(config)
+        self._state, self._adversary = state, adversary
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
-        self._tracked: dict[str, Stateful] = {}
-        self._replay: dict[str, ReplayLog] = {}  # of the replay buffers among them
+        self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
         self._rollout: Rollout | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
-        self._interrupted = False
+        self._interruption = Interruption()
         self._bar: ProgressBar | None = None
-        self._told_of_clipping = self._restored = False
+        self._reported_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
-            self._resolve_backend()
             self._eval_envs = make(config.env, config.eval_episodes, config.threads)
             self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        self._check_spaces()
+        check_spaces(algorithm, self.spec, f"{config.env.name} has {self._eval_envs.single_action_space}")
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
@@ -108,34 +95,13 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The dataset of the run, checked against its environment, on the run's device."""
-        name, env = self.config.dataset, self.config.env
-        limit = time_limit(env.id)
-        arrays, sources = load_arrays(env, name, limit)
-        check_fits(arrays, self.spec, name, env)
-        unmarked = missing_ends(arrays, name, env, limit)
-        if outside := int(out_of_bounds(arrays.action, self.spec).sum()):
-            self.report(
-                f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
-                f"size up to {np.abs(arrays.action).max():.4g}; they are learned from as they are"
-            )
-        described = {
-            "name": name,
-            "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],
-            "transitions": len(arrays.reward),
-            "episodes": len(arrays.episode_starts),
-            "fingerprint": arrays.fingerprint(),
-        }
-        if self._state and self.record["dataset"]["fingerprint"] != described["fingerprint"]:
-            raise UsageError(
-                f"dataset={name} is not the data this run began with: its content has changed. Start a new run."
-            )
-        corruption = self.config.corruption
-        if corruption.name != CorruptionConfig.name:
-            arrays, changed = corrupt(arrays, corruption, self.config.seed, self.device)
-            described["corrupted"] = changed
-        self.record["dataset"] = described
+        begun_with = self.record["dataset"]["fingerprint"] if self._state else None
+        self._dataset, self.record["dataset"], notes = open_dataset(
+            self.config, self.spec, self.device, self._adversary, begun_with
+        )
+        for note in notes:
+            self.report(note)
         self.save_record()
-        self._dataset = Dataset(arrays, self.spec, self.device, self.config.sampler, unmarked)
         return self._dataset
 
     def track(self, **tracked: Stateful) -> None:
@@ -144,31 +110,20 @@ class Run:
         One of them is the `agent`. It moves to the run's device, and its `update` is compiled if the run is to compile.
         """
         for name, one in tracked.items():
-            assert name not in self._tracked, f"{name} is tracked twice"
             if name == "agent":
                 assert isinstance(one, Agent)
                 self._agent = one.to(self.device)
                 one.update = self.compiled(one.update)  # type: ignore[method-assign]
-            if isinstance(one, ReplayBuffer):
-                self._replay[name] = ReplayLog(self.dir / "replay" / name, one)
+            self._tracked.add(name, one)
             if self._state:
-                self._load(name, one, self._state)
-            self._tracked[name] = one
-
-    def _load(self, name: str, one: Stateful, state: dict[str, Any]) -> None:
-        """Raises RunError where the checkpoint holds another one."""
-        try:
-            saved = state["tracked"][name]
-            if name in self._replay:
-                new_episodes = self._rollout is not None and not self._rollout.resumed
-                self._replay[name].read(saved, new_episodes)
-            else:
-                one.load_state_dict(saved)
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or it was written by an older "
-                "version of the zoo. Start a new run."
-            ) from error
+                try:
+                    new_episodes = self._rollout is not None and not self._rollout.resumed
+                    self._tracked.load(name, self._state["tracked"], new_episodes)
+                except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                    raise RunError(
+                        f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or it was written by an "
+                        "older version of the zoo. Start a new run."
+                    ) from error
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
@@ -195,7 +150,7 @@ class Run:
         if done >= passes or until():
             return
         self._restore()
-        with self._signals(), ProgressBar(passes, done, f"passes of {name}") as bar:
+        with self._interruption, ProgressBar(passes, done, f"passes of {name}") as bar:
             self._bar = bar
             while done < passes and not until():
                 mark = time.perf_counter()
@@ -210,11 +165,8 @@ class Run:
                 spent["seconds"], spent["passes"] = round(spent["seconds"] + seconds, 2), done
                 self.save_record()
                 self._checkpoint()
-                if self._interrupted:
-                    raise Interrupted(
-                        f"interrupted after pass {done:,} of {name}; its checkpoint is written. Continue: "
-                        f"{self.algorithm.command} resume={self.dir}"
-                    )
+                if self._interruption.asked:
+                    raise self._interrupted(f"pass {done:,} of {name}")
 
     def steps(self) -> Iterator[int]:
         """The number of steps done before each pass of the loop: 0, 1, 2, ... offline; by `num_envs` online.
@@ -235,7 +187,7 @@ class Run:
         stride = self._rollout.num_envs if self._rollout else 1
         mark, mark_step = time.perf_counter(), self.done
         with (
-            self._signals(),
+            self._interruption,
             ProgressBar(end, self.done, "env steps" if self._rollout else "updates") as bar,
         ):
             self._bar = bar
@@ -243,7 +195,7 @@ class Run:
                 yield self.done
                 before, self.done = self.done, self.done + stride
                 last = self.done >= end
-                interrupted = self._interrupted  # once: a signal that comes during the evaluation is the next pass's
+                interrupted = self._interruption.asked  # once: a signal that comes during the evaluation is the next pass's
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
                 saving = last or interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
                 if saving or evaluating or self.done // config.log_every > before // config.log_every:
@@ -257,10 +209,13 @@ class Run:
                     mark, mark_step = time.perf_counter(), self.done
                 bar.update(self.done)
                 if interrupted and not last:
-                    raise Interrupted(
-                        f"interrupted after step {self.done:,}; its checkpoint is written. Continue: "
-                        f"{self.algorithm.command} resume={self.dir}"
-                    )
+                    raise self._interrupted(f"step {self.done:,}")
+
+    def _interrupted(self, after: str) -> Interrupted:
+        return Interrupted(
+            f"interrupted after {after}; its checkpoint is written. Continue: "
+            f"{self.algorithm.command} resume={self.dir}"
+        )
 
     # --- Between passes -----------------------------------------------------------------------------------------------
 
@@ -287,8 +242,8 @@ class Run:
 
     def _log_metrics(self, steps_per_second: float) -> None:
         values = self._values(f"before step {self.done:,}")
-        if values.get("clipped_targets") and not self._told_of_clipping:
-            self._told_of_clipping = True
+        if values.get("clipped_targets") and not self._reported_clipping:
+            self._reported_clipping = True
             self.report(
                 f"{values['clipped_targets']:.0f} value targets up to step {self.done:,} were outside the support and "
                 "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
@@ -317,8 +272,7 @@ class Run:
 
     def _checkpoint(self) -> None:
         self._save_state(self.dir / "checkpoint.pt")
-        for log in self._replay.values():
-            log.prune()
+        self._tracked.prune()
 
     def _save_state(self, path: Path) -> None:
         checkpoint.save(
@@ -327,10 +281,7 @@ class Run:
                 "step": self.done,
                 "seconds": self._seconds,
                 "stages": self._stages,
-                "tracked": {
-                    name: self._replay[name].write() if name in self._replay else one.state_dict()
-                    for name, one in self._tracked.items()
-                },
+                "tracked": self._tracked.state_dict(),
                 "rng": rng_state(self.device),
                 "rollout": self._rollout.state_dict() if self._rollout else None,
                 "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,
@@ -347,103 +298,3 @@ class Run:
         self._eval_envs.close()
         if self._rollout:
             self._rollout.envs.close()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM asks for a checkpoint and the end; a second one ends the process as usual."""
-        before: dict[int, Any] = {}
-
-        def ask(number: int, _frame: Any) -> None:
-            self._interrupted = True
-            signal.signal(number, before[number])
-
-        with contextlib.suppress(ValueError):  # not the main thread: signals stay with whoever owns it
-            for asked in (signal.SIGINT, signal.SIGTERM):
-                before[asked] = signal.signal(asked, ask)
-        try:
-            yield
-        finally:
-            for number, previous in before.items():
-                signal.signal(number, previous)
-
-    def _resolve_backend(self) -> None:
-        """Settles for the whole run, resumed on another machine too, what `env.backend=auto` is."""
-        env = self.config.env
-        asked, env.backend = env.backend, resolve_backend(env)
-        self.record["config"]["env"]["backend"] = env.backend
-        if asked == "auto" and env.backend == "gymnasium" and in_envpool():
-            print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
-
-    def _check_spaces(self) -> None:
-        from zoo.registry import algorithms
-
-        if self.spec.action_space not in self.algorithm.action_spaces:
-            able = [name for name, other in algorithms().items() if self.spec.action_space in other.action_spaces]
-            raise UsageError(
-                f"{self.algorithm.name} needs {' or '.join(self.algorithm.action_spaces)} actions; "
-                f"{self.config.env.name} has {self._eval_envs.single_action_space}. "
-                + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
-            )
-        if len(self.spec.obs_shape) != 1 and not self.algorithm.takes_frames:
-            able = [name for name, other in algorithms().items() if other.takes_frames]
-            raise UsageError(
-                f"{self.algorithm.name} needs vectors; {self.config.env.name} has observations of shape "
-                f"{list(self.spec.obs_shape)}. Try: {', '.join(able)}."
-            )
-
-
-def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
-    """The columns of one evaluation; `score` is empty for an environment without reference scores."""
-    score = config.env.normalize(episodes.returns.mean())
-    return {
-        "return_mean": float(episodes.returns.mean()),
-        "return_std": float(episodes.returns.std()),
-        "score": "" if score is None else float(score),
-        "length_mean": float(episodes.lengths.mean()),
-        **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
-        **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
-        **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
-    }
-
-
-def judged(row: dict[str, Any]) -> str:
-    """What a `summary` says beside the return, as the terminal shows it: each where there is one."""
-    score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
-    success = f"  success {row['success']:.0%}" if "success" in row else ""
-    error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""
-    return score + success + error + (f"  idle {row['idle']:.0%}" if row.get("idle") else "")
-
-
-def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:
-    """An agent's update as one compiled graph, its gradients included. Raises UsageError where torch is too old."""
-    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-        raise UsageError(f"compile=true needs a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'")
-    torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(update, fullgraph=True, backend=backend)
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto` -> a GPU where there is one. Raises UsageError where the device does not exist."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device={name} is not on this machine. Try: device=cpu.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device={name} is of a kind that the zoo does not use. Try: device=cpu or device=cuda.")
-    return device
-
-
-def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def restore_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:  # else it was written where there was no GPU
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,0 +1,1 @@
+"""The command line's verbs, a file each."""

@@ -1,0 +1,37 @@
+"""`zoo data`: the offline datasets at hand, what is in them, and how to get more."""
+
+import importlib
+
+from zoo.errors import UsageError, nearest
+
+USAGE = """\
+usage: zoo data COMMAND
+
+  zoo data list                       the datasets at hand
+  zoo data show hopper/demo           size, returns, lengths; draws their distribution as a PNG
+  zoo data make hopper medium         train the zoo's SAC and collect data with it: random, medium, medium-replay,
+                                      expert, medium-expert
+                                      pointmaze-stitch without a kind: the detours of its paper
+  zoo data import FILE hopper/NAME    take a D4RL-layout HDF5 file into the local Minari store
+  zoo data verify hopper/demo         is it whole, finite, and of this environment?
+
+  zoo data COMMAND --help says more about each."""
+
+COMMANDS = {"list": "list", "show": "show", "make": "make", "import": "import_file", "verify": "verify"}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one of the commands; returns its exit code.
+
+    Raises:
+        UsageError: the user's mistake.
+        RunError: a failure.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise UsageError(f"data {name} is not a command. {nearest(name, COMMANDS)}")
+    code: int = importlib.import_module(f"{__name__}.{COMMANDS[name]}").main(rest)
+    return code

@@ -1,0 +1,128 @@
+"""`zoo data make`: datasets of D4RL's kinds, by the zoo's own agents."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.commands.data.names import HEADER, Parser, describe_origin, environment, new_id, print_table, row, spec_of
+from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, store
+from zoo.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from zoo.envs import EnvConfig
+
+SIZE = 1_000_000  # transitions of each of D4RL's kinds
+SCRIPTED_SIZE = 200_000  # 1,000 episodes of Point Maze
+STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="zoo data make",
+        description="Trains the zoo's SAC and writes D4RL's kinds of dataset by their definitions. "
+        "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
+        "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
+        "medium-expert: half and half. "
+        "A command that was stopped goes on where it was when it is repeated. pointmaze-stitch has a kind of its own, "
+        "waypoint, which takes no training: a controller's detours.",
+    )
+    parser.add_argument("env")
+    parser.add_argument(
+        "kinds", nargs="*", metavar="KIND",
+        help=f"{', '.join(D4RL_KINDS)}, or the environment's own, or with --name a mixture such as "
+        "medium-replay+30%%medium; then settings of the training run, key=value",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", type=int, help=f"transitions of each kind, at least (default {SIZE:,}; {SCRIPTED_SIZE:,} of waypoint)"
+    )
+    parser.add_argument("--steps", type=int, default=1_000_000, help="training steps of the expert (default 1,000,000)")
+    parser.add_argument("--seed", type=int, default=0, help="decides everything (default 0)")
+    parser.add_argument("--run", type=Path, help="a finished run of sac with keep_agents=true, instead of training")
+    parser.add_argument("--name", help="the dataset's name, of a single kind or mixture")
+    parser.add_argument("--out", type=Path, help="write the dataset's folder here rather than into the Minari store")
+    parser.add_argument("--force", action="store_true", help="replace datasets of these names")
+    args = parser.parse_intermixed_args(arguments)
+    overrides = [text for text in args.kinds if "=" in text]
+    kinds = [text for text in args.kinds if "=" not in text]
+    env, targets = _check_make(args, kinds, overrides)
+
+    from zoo.commands.data.collect import Collector, check_kinds, train_sac
+    from zoo.data.arrays import concatenate
+    from zoo.data.minari import write_minari
+
+    run_dir = args.run
+    if run_dir is None and any(check_kinds(kind, env) for kind in kinds):
+        run_dir = Path("runs") / env.name / f"sac-data-seed{args.seed}"
+        print(
+            f"training sac for {args.steps:,} steps in {run_dir}: about "
+            f"{math.ceil(args.steps / STEPS_PER_SECOND / 60)} minutes at {STEPS_PER_SECOND} steps/s. "
+            f"If it is stopped, the same command goes on.",
+            flush=True,
+        )
+        try:
+            train_sac(args.env, args.steps, args.seed, overrides, run_dir)
+        except Interrupted as error:
+            raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
+    collector = Collector(env, run_dir, args.size, args.seed)
+    rows = []
+    for kind, folder in targets.items():
+        print(f"collecting {kind}", flush=True)
+        parts = collector.mixture(kind)
+        arrays = concatenate([part.arrays for _, part in parts])
+        name = args.name or kind
+        origin = describe_origin(["make", *arguments]) | {
+            "seed": args.seed,
+            "training": collector.training(),
+            "parts": [part.record(part_kind) for part_kind, part in parts],
+        }
+        metadata = {
+            "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
+            "author": {"rl-zoo"},
+            "algorithm_name": "SAC" if run_dir else "none: controllers and random actions",
+            "zoo": origin,
+        }
+        flat = args.out is None  # what is made for elsewhere is to be small
+        write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=flat)
+        rows.append(row(f"{env.name}/{name}", arrays, folder))
+        if any(part_kind == "medium-replay" for part_kind, _ in parts):
+            print(
+                f"medium-replay holds what was collected up to step {collector.medium_step():,}, at most about --size."
+            )
+    print_table(HEADER, rows)
+    return 0
+
+
+def _check_make(
+    args: argparse.Namespace, kinds: list[str], overrides: list[str]
+) -> tuple["EnvConfig", dict[str, Path]]:
+    """All that can be wrong with the request, before an hour is spent on it."""
+    env = environment(args.env)
+    scripted = SCRIPTED_KINDS.get(env.id, ())
+    kinds = kinds or list(scripted)
+    if args.size is None:
+        args.size = SCRIPTED_SIZE if set(kinds) <= set(scripted) else SIZE
+    for option in ("size", "steps"):
+        if getattr(args, option) < 1:
+            raise UsageError(f"--{option} {getattr(args, option)} must be at least 1.")
+    if not kinds:
+        raise UsageError(f"no kind of dataset is given. There are: {', '.join(D4RL_KINDS)}.")
+    if (args.name or args.out) and len(kinds) > 1:
+        raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
+    if overrides and args.run:
+        raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
+    from zoo.commands.data.collect import check_kinds, open_run
+    from zoo.data.minari import check_free
+
+    for kind in kinds:
+        check_kinds(kind, env)
+        if kind not in D4RL_KINDS + scripted and not args.name:
+            raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
+    if spec_of(env).num_actions is not None:
+        raise UsageError(f"SAC needs continuous actions; {env.name} has {spec_of(env).num_actions} discrete ones.")
+    if args.run:
+        open_run(args.run, env)
+    targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}
+    for folder in targets.values():
+        check_free(folder, args.force)
+    return env, targets

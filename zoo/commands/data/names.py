@@ -1,0 +1,95 @@
+"""What a dataset's name on the command line means, and what the commands about datasets print alike."""
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
+    from zoo.data.arrays import Arrays
+    from zoo.envs import EnvConfig
+    from zoo.spec import Spec
+
+HEADER = ["dataset", "transitions", "episodes", "mean return", "where"]
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See: {self.prog} --help")
+
+
+def environment(name: str) -> "EnvConfig":
+    """An environment of the zoo or of Gymnasium. Raises UsageError with the nearest ones."""
+    from zoo.settings.compose import compose
+
+    return compose(["algo=bc", f"env={name}"])[0].env
+
+
+def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
+    """`hopper/medium`, a full Minari id or a file -> its environment and its name as `dataset=` takes it."""
+    if env is not None:
+        return environment(env), name.removeprefix(f"{env}/")
+    if Path(name).suffix in FILE_SUFFIXES:
+        raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
+    parts = name.split("/")
+    if len(parts) == 2:
+        return environment(parts[0]), parts[1]
+    if len(parts) > 2 and re.search(r"-v\d+$", name):
+        return environment(parts[-2]), name
+    raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
+
+
+def spec_of(env: "EnvConfig") -> "Spec":
+    from zoo.envs import make
+    from zoo.spec import Spec
+
+    try:
+        envs = make(env, 1)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    envs.close()
+    return Spec.of(envs.single_observation_space, envs.single_action_space)
+
+
+def step_limit(env: "EnvConfig") -> int | None:
+    from zoo.envs import time_limit
+
+    return time_limit(env.id)
+
+
+def new_id(env: "EnvConfig", name: str) -> str:
+    if not re.fullmatch(r"[-\w]+", name) or re.search(r"-v\d+$", name):
+        raise UsageError(
+            f"{name} cannot be a dataset's name: letters, digits, - and _ only, without a version at its end."
+        )
+    return f"{ZOO_NAMESPACE}/{env.name}/{name}-v0"
+
+
+def describe_origin(arguments: list[str]) -> dict[str, Any]:
+    """The command and the code that made a dataset."""
+    import zoo
+    from zoo.runs.provenance import commit
+
+    return {"command": shlex.join(["zoo", "data", *arguments]), "version": zoo.__version__, "commit": commit()}
+
+
+def row(name: str, arrays: "Arrays", folder: Path) -> list[str]:
+    counts = [f"{len(arrays.reward):,}", f"{len(arrays.episode_starts):,}"]
+    return [name, *counts, f"{arrays.episode_returns.mean():.1f}", f"{folder}/"]
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Columns of text; numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in [header, *rows]:
+        cells = (
+            cell.ljust(width) if i in (0, len(row) - 1) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())

@@ -1,0 +1,86 @@
+"""`zoo data show`: what is in a dataset."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from zoo.commands.data.names import Parser, locate, spec_of, step_limit
+from zoo.data.catalog import Source
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="zoo data show", description="Size, returns and lengths of a dataset, and a PNG of their distribution."
+    )
+    parser.add_argument("name", help="ENV/DATASET, a mixture such as hopper/random+10%%expert, a Minari id, or a file")
+    parser.add_argument("--env", help="the environment, where the name does not say it")
+    parser.add_argument("--png", type=Path, help="where to draw (default: ENV-DATASET.png in this folder)")
+    args = parser.parse_args(arguments)
+    env, name = locate(args.name, args.env)
+    from zoo.data.arrays import check_fits
+    from zoo.data.load import load_arrays
+
+    arrays, sources = load_arrays(env, name, step_limit(env))
+    check_fits(arrays, spec_of(env), name, env)
+    returns, lengths = arrays.episode_returns, arrays.episode_lengths
+    for source in sources:
+        print(f"source       {source.kind}  {source.path}")
+    print(f"transitions  {len(arrays.reward):,}")
+    print(f"episodes     {len(lengths):,}")
+    for label, values in (("returns", returns), ("lengths", lengths)):
+        quartiles = f"min {values.min():.1f}  median {_median(values):.1f}  max {values.max():.1f}"
+        print(f"{label:<11}  mean {values.mean():.1f}  std {values.std():.1f}  {quartiles}")
+    ends = arrays.terminated[arrays.episode_starts + lengths - 1]
+    print(f"ends         {ends.mean():.1%} terminated, {1 - ends.mean():.1%} truncated")
+    score = env.normalize(returns.mean())
+    if score is not None:
+        print(f"score        {score:.1f} normalized, of the mean return")
+    for source in sources:
+        for key, value in _provenance(source).items():
+            print(f"{source.name}: {key}: {value}")
+    png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{Path(name).name}").removesuffix(".hdf5") + ".png")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("not drawn: that needs pip install 'rl-zoo[plot]'")
+        return 0
+    _draw(returns, lengths, f"{env.name} / {name}", png)
+    print(f"drawn to {png}")
+    return 0
+
+
+def _median(values: Any) -> float:
+    import numpy as np
+
+    return float(np.median(values))
+
+
+def _provenance(source: Source) -> dict[str, Any]:
+    """What is recorded of how a dataset came to be."""
+    if source.kind == "hdf5":
+        import h5py
+
+        with h5py.File(source.path, "r") as file:
+            return dict(file.attrs)
+    from zoo.data.load import readable
+
+    with readable(source):
+        metadata: dict[str, Any] = json.loads((source.path / "metadata.json").read_text())
+    shown = ("description", "algorithm_name", "author", "fingerprint")
+    return {key: metadata[key] for key in shown if key in metadata} | dict(metadata.get("zoo", {}))
+
+
+def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from zoo.checkpoint import replacing
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    figure.suptitle(title)
+    for axes, values, label in zip(
+        figure.subplots(1, 2), (returns, lengths), ("return", "length (steps)"), strict=True
+    ):
+        axes.hist(values, bins=50)
+        axes.set(xlabel=f"episode {label}", ylabel="episodes")
+    with replacing(png) as file:
+        figure.savefig(file, format="png")

@@ -1,0 +1,68 @@
+"""`zoo data verify`: is a dataset whole, finite, and of its environment?"""
+
+import json
+from typing import TYPE_CHECKING
+
+from zoo.commands.data.names import Parser, locate, spec_of, step_limit
+from zoo.data.catalog import Source, parse_mixture, resolve
+from zoo.errors import RunError
+
+if TYPE_CHECKING:
+    from zoo.envs import EnvConfig
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="zoo data verify", description="Is a dataset whole, finite, and of its environment? Reads all of it."
+    )
+    parser.add_argument("name", help="ENV/DATASET, a mixture, a Minari id, or a file")
+    parser.add_argument("--env", help="the environment, where the name does not say it")
+    args = parser.parse_args(arguments)
+    env, name = locate(args.name, args.env)
+    for part in dict.fromkeys(part for _, part in parse_mixture(name)):
+        source = resolve(env, part)
+        print(f"{source.name}  ({source.kind}, {source.path})")
+        for checked in _verify(source, env):
+            print(f"  {checked}")
+        print("  OK")
+    return 0
+
+
+def _verify(source: Source, env: "EnvConfig") -> list[str]:
+    """What was checked and found right. Raises RunError at the first thing that is wrong."""
+    import numpy as np
+
+    from zoo.data.arrays import check_fits, cut_at_breaks, out_of_bounds
+    from zoo.data.load import read, readable
+    from zoo.data.minari import read_episodes
+
+    arrays, spec = read(source, step_limit(env)), spec_of(env)
+    check_fits(arrays, spec, source.name, env)
+    lengths = arrays.episode_lengths
+    done = [f"{len(arrays.reward):,} transitions in {len(lengths):,} episodes, finite, with the shapes of {env.id}"]
+
+    def check(ok: bool, wrong: str, right: str) -> None:
+        if not ok:
+            raise RunError(f"dataset {source.name}: {wrong}.")
+        done.append(right)
+
+    if source.kind != "hdf5":
+        with readable(source):
+            metadata = json.loads((source.path / "metadata.json").read_text())
+            episodes = read_episodes(source.path)
+        same = all(np.array_equal(a, b) for a, b in zip(episodes, arrays, strict=True))
+        check(same, "its flat copy differs from its episodes", "read alike by every way")
+        total, found = int(metadata["total_episodes"]), len(lengths)
+        check(total == found, f"{total} episodes by its metadata, {found} by its ends", "metadata and contents agree")
+        if "fingerprint" in metadata:
+            found_print = arrays.fingerprint()
+            wrong = f"its fingerprint is {found_print}, not {metadata['fingerprint']} as when it was made"
+            check(found_print == metadata["fingerprint"], wrong, f"fingerprint {found_print}, as when it was made")
+    outside = out_of_bounds(arrays.action, spec)
+    check(not outside.any(), f"{int(outside.sum()):,} actions outside the bounds of {env.id}", "actions within bounds")
+    _, breaks = cut_at_breaks(arrays)
+    check(breaks == 0, f"{breaks:,} steps whose successor is not the next one", "each step's successor is the next one")
+    limit = step_limit(env) or int(lengths.max())
+    long = f"an episode of {lengths.max():,} steps; {env.id} ends after {limit:,}"
+    check(int(lengths.max()) <= limit, long, f"lengths from {lengths.min():,} to {lengths.max():,} steps")
+    return done

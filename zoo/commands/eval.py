@@ -1,0 +1,42 @@
+"""`zoo eval`: a trained policy, played."""
+
+import argparse
+from pathlib import Path
+
+from zoo.errors import UsageError
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="zoo eval",
+        description="Plays episodes with a trained policy: one in each environment, from fixed seeds, as the run's own "
+        "evaluations did.",
+    )
+    parser.add_argument("run_dir", type=Path, help="a run's folder")
+    parser.add_argument("--episodes", type=int, help="how many (default: the run's eval_episodes)")
+    parser.add_argument(
+        "--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
+    how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
+    args = parser.parse_args(arguments)
+    if args.episodes is not None and args.episodes < 1:
+        raise UsageError(f"--episodes {args.episodes} must be at least 1.")
+    from zoo.envs import make
+    from zoo.runs.evaluation import evaluate, judged, summary
+    from zoo.runs.load import load_agent
+
+    config, agent, _ = load_agent(args.run_dir, args.file)
+    try:
+        envs = make(config.env, args.episodes or config.eval_episodes, config.threads)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    explore = args.explore or not (args.deterministic or config.eval_deterministic)
+    episodes = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore)
+    for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
+        print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
+    row = summary(episodes, config)
+    print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{judged(row)}")
+    return 0
