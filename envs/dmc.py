@@ -79,31 +79,5 @@ def flat(
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32), flatten
 
 
-class DMControl(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One environment of EnvPool's, for what takes its environments one by one.
-
-    Raises:
-        ValueError: EnvPool is not installed.
-    """
-
-    def __init__(self, env_id: str) -> None:
-        from zoo.envs.envpool import EnvPoolVectorEnv
-
-        self._envs = EnvPoolVectorEnv(env_id, 1)
-        self.observation_space = self._envs.single_observation_space
-        self.action_space = self._envs.single_action_space
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._envs.reset(seed=seed)[0][0], {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self._envs.step(action[None])
-        last = info["final_obs"][0] if "final_obs" in info else obs[0]
-        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
-
-
 for _id in TASKS:
-    gymnasium.register(_id, "zoo.envs.dmc:DMControl", kwargs={"env_id": _id}, max_episode_steps=1_000)
+    gymnasium.register(_id, "zoo.envs.envpool:SingleEnv", kwargs={"env_id": _id}, max_episode_steps=1_000)

@@ -133,3 +133,27 @@ def _as_in_gymnasium(action_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]
     if isinstance(action_space, gymnasium.spaces.Box):
         return gymnasium.spaces.Box(action_space.low.astype(np.float32), action_space.high.astype(np.float32))
     return action_space
+
+
+class SingleEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An environment of EnvPool's as a Gymnasium environment, not a vector of them.
+
+    Raises:
+        ValueError: EnvPool is not installed.
+    """
+
+    def __init__(self, env_id: str) -> None:
+        self._envs = EnvPoolVectorEnv(env_id, 1)
+        self.observation_space = self._envs.single_observation_space
+        self.action_space = self._envs.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._envs.reset(seed=seed)[0][0], {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._envs.step(action[None])
+        last = info["final_obs"][0] if "final_obs" in info else obs[0]
+        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}

@@ -1,13 +1,15 @@
 """Episodes as flat NumPy arrays, and what must hold of them."""
 
 import hashlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zoo.envs import EnvConfig
 from zoo.errors import RunError, UsageError
-from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.envs import EnvConfig
+    from zoo.spec import Spec
 
 ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for want of digits
 
@@ -73,7 +75,7 @@ def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
     return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
 
 
-def missing_ends(arrays: Arrays, name: str, env: EnvConfig, limit: int | None) -> str:
+def missing_ends(arrays: Arrays, name: str, env: "EnvConfig", limit: int | None) -> str:
     """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
     _, unmarked = cut_at_breaks(arrays)
     longest = int(arrays.episode_lengths.max())
@@ -110,7 +112,7 @@ def check_finite(arrays: Arrays, name: str) -> None:
                 )
 
 
-def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
+def check_fits(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> None:
     """Raises UsageError unless the data has the environment's shapes and, where they are discrete, its actions."""
     expected = (spec.obs_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
@@ -126,7 +128,7 @@ def check_fits(arrays: Arrays, spec: Spec, name: str, env: EnvConfig) -> None:
         )
 
 
-def out_of_bounds(action: np.ndarray, spec: Spec) -> np.ndarray:
+def out_of_bounds(action: np.ndarray, spec: "Spec") -> np.ndarray:
     """Which of the actions, `[N, A]` or `[N]`, the environment does not have: `[N]`; rounding does not count."""
     if spec.num_actions is not None:
         return np.asarray((action < 0) | (action >= spec.num_actions))

@@ -8,10 +8,10 @@ from torch import Tensor
 from zoo.agent import Metrics
 from zoo.data.batch import Batch, Transition, either, mixed
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.dataset import Dataset
 from zoo.nn import Normalizer
 
 if TYPE_CHECKING:
+    from zoo.data.dataset import Dataset
     from zoo.runs.run import Run
 
 
@@ -24,7 +24,7 @@ class Learner(Protocol):
     def update(self, batch: Batch) -> Metrics: ...
 
 
-def learn_online(run: "Run", agent: Learner, data: Dataset, batch_size: int) -> None:
+def learn_online(run: "Run", agent: Learner, data: "Dataset", batch_size: int) -> None:
     """Acts, exploring, and learns after each step from the dataset and what has been collected.
 
     A batch is drawn from both together, every transition with the same probability, as if they were one buffer (Nair
@@ -47,7 +47,7 @@ def learn_online(run: "Run", agent: Learner, data: Dataset, batch_size: int) -> 
             run.log(metrics)
 
 
-def sample(data: Dataset, buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:
+def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:
     """A batch of the dataset, drawn by its sampler, and of the buffer."""
     if online_fraction is not None:
         online = round(online_fraction * batch_size)
