@@ -13,16 +13,16 @@ import zoo.benchmarks
 from zoo.data.waypoints import center
 from zoo.envs.pointmaze import GOAL, START
 
-BENCHMARKS = Path(zoo.benchmarks.__path__[0])
+SCRIPTS = Path(zoo.benchmarks.__path__[0]) / "scripts"
 
 
-@pytest.mark.parametrize("folder", [BENCHMARKS, Path(zoo.algos.__path__[0])], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [SCRIPTS, Path(zoo.algos.__path__[0])], ids=lambda folder: folder.name)
 def test_no_script_has_a_neighbour_that_hides_a_module_of_the_standard_library(folder):
     assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
 
 
 def script(name: str, *args: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *args]
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

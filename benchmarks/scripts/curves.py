@@ -1,10 +1,10 @@
-"""Lays learning curves side by side: `python benchmarks/curves.py RUN_DIR_OR_CSV ...`.
+"""Lays learning curves side by side: `python benchmarks/scripts/curves.py RUN_DIR_OR_CSV ...`.
 
 Reads `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean` such as `sb3.py` writes.
 Prints one row an evaluation and one column a curve, then each curve's mean over its last three evaluations (`--last`),
 and the mean of these means with its standard deviation over the curves and its 95 % interval, Student's.
 
-    python benchmarks/curves.py --training 100000 RUN_DIR_OR_CSV ...
+    python benchmarks/scripts/curves.py --training 100000 RUN_DIR_OR_CSV ...
 
 Prints each run's mean return of the episodes it trained on, those that ended in so many last steps, from `metrics.csv`
 or CSV files with the columns `step` and `episode_return`.

@@ -1,7 +1,7 @@
 """Learning curve of a Stable-Baselines3 algorithm under the zoo's settings and evaluation protocol.
 
-    python benchmarks/sb3.py sac --env hopper --steps 200000 --out hopper.csv
-    python benchmarks/sb3.py ppo --env pong --steps 1000000 --eval-every 50000 --out pong.csv
+    python benchmarks/scripts/sb3.py sac --env hopper --steps 200000 --out hopper.csv
+    python benchmarks/scripts/sb3.py ppo --env pong --steps 1000000 --eval-every 50000 --out pong.csv
 
 Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs, step and return_mean, so
 that the two files lie side by side. `ppo` and `dqn` play Atari games with the settings that stand behind the defaults

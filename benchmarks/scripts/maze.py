@@ -2,7 +2,7 @@
 
     zoo data make pointmaze-stitch
     zoo run algo=mbrcsl env=pointmaze-stitch dataset=waypoint preset=paper run_dir=mbrcsl
-    python benchmarks/maze.py waypoint mbrcsl/rollouts.hdf5 --out maze.png
+    python benchmarks/scripts/maze.py waypoint mbrcsl/rollouts.hdf5 --out maze.png
 
 Prints how many episodes of each come to the goal, and how many of these without the detour by the left.
 """

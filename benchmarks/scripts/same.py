@@ -1,7 +1,7 @@
 """Whether a change of the code has changed a result: digests of the evaluations of short runs, to the last bit.
 
-    python benchmarks/same.py --write benchmarks/results/digests.json
-    python benchmarks/same.py --compare benchmarks/results/digests.json
+    python benchmarks/scripts/same.py --write benchmarks/results/digests.json
+    python benchmarks/scripts/same.py --compare benchmarks/results/digests.json
 
 Floating-point results depend on the machine and on PyTorch's version: both are written beside the digests, and a
 comparison with another machine's is refused.

@@ -1,9 +1,9 @@
 """How fast the zoo's algorithms are beside their peers, in one process, in turn.
 
     pip install -e '.[peers,envpool,atari]' && pip install --no-deps 'd3rlpy==2.8.1'
-    OMP_NUM_THREADS=1 python benchmarks/speed.py            # everything that is installed
-    OMP_NUM_THREADS=1 python benchmarks/speed.py td3_bc cql --corl CORL/algorithms/offline
-    OMP_NUM_THREADS=3 python benchmarks/speed.py vector --threads 3
+    OMP_NUM_THREADS=1 python benchmarks/scripts/speed.py            # everything that is installed
+    OMP_NUM_THREADS=1 python benchmarks/scripts/speed.py td3_bc cql --corl CORL/algorithms/offline
+    OMP_NUM_THREADS=3 python benchmarks/scripts/speed.py vector --threads 3
 
 Every subject of a section gets the same shapes and settings (iql, sac: Hopper's, batches of 256, two hidden layers of
 256) and is timed in turn, round after round, so that a machine whose speed drifts slows all of them alike; the medians
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.algos import cql, dqn, iql, ppo, sac, stream_ac, td3_bc
-from zoo.benchmarks import corl, streaming
+from zoo.benchmarks.scripts import corl, streaming
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Transition
 from zoo.data.buffers import ReplayBuffer, replay_buffer
@@ -532,12 +532,12 @@ def time_vector(args: argparse.Namespace) -> None:
 
 
 def time_atari(args: argparse.Namespace) -> None:
-    """Pong, the settings of `benchmarks/sb3.py`, with a replay buffer that two of them fit into memory."""
+    """Pong, the settings of `benchmarks/scripts/sb3.py`, with a replay buffer that two of them fit into memory."""
     if not importlib.util.find_spec("ale_py"):
         return
     backend, pong = "envpool" if ENVPOOL else "gymnasium", EnvConfig(id=PONG)
     if SB3:
-        from zoo.benchmarks import sb3
+        from zoo.benchmarks.scripts import sb3
     common: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
     config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **common)
     subjects = eager_and_compiled(lambda compiled: zoo_dqn(rollout(PONG, backend=backend), config, compiled))

@@ -1,8 +1,8 @@
 """MBRCSL's authors' code on the zoo's Point Maze data, judged as the zoo's own runs are: their method, MOPO and COMBO.
 
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
-    python benchmarks/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
-    python benchmarks/mbrcsl.py DIR --algo mopo --epoch 20 --last_eval --out mopo-authors-seed0.csv
+    python benchmarks/scripts/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
+    python benchmarks/scripts/mbrcsl.py DIR --algo mopo --epoch 20 --last_eval --out mopo-authors-seed0.csv
 
 Whatever else is given goes to their script, such as the epochs of 1,000 updates. MBRCSL's behaviour learns for hours;
 for one with `--network resnet`, the smaller of the two noise networks that they have. If it was interrupted,

@@ -1,8 +1,8 @@
 """The authors' own stream-x on the zoo's environments: their learning curves, and how far an update lies apart.
 
     git clone https://github.com/mohmdelsayed/streaming-drl
-    python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --steps 1000000 --out theirs.csv
-    python benchmarks/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
+    python benchmarks/scripts/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --steps 1000000 --out theirs.csv
+    python benchmarks/scripts/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
 
 The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
 current task, which ends its episodes where the zoo's do, unless `--max-episode-steps 10000` has them go on as classic

@@ -1,6 +1,6 @@
 """What the runner of suites costs and gains: IQL runs one after another, through the runner, and side by side.
 
-    python benchmarks/scaling.py --runs 8 --steps 4000
+    python benchmarks/scripts/scaling.py --runs 8 --steps 4000
 
 Prints the time of as many `zoo run`, each started when the one before has ended; of the runner with one run at a time,
 and what it adds; and of a run a core, without the runner, which is what the machine can give, and with it. Nothing else

@@ -1,6 +1,6 @@
 """What a checkpoint of a replay buffer costs: all of it, and what is new since the one before.
 
-python benchmarks/checkpoints.py --size 100000
+python benchmarks/scripts/checkpoints.py --size 100000
 """
 
 import argparse

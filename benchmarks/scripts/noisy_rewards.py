@@ -1,6 +1,6 @@
 """DQN's value heads under noisy rewards: the mechanism of Farebrother et al. 2024 (arXiv 2403.03950, section 5), small.
 
-    python benchmarks/noisy_rewards.py --noise 0 2 4 --seeds 5 --out noisy.csv
+    python benchmarks/scripts/noisy_rewards.py --noise 0 2 4 --seeds 5 --out noisy.csv
 
 CartPole pays 1 a step; here it pays 1 plus uniform noise from [-noise, noise], drawn anew at every step. A policy is
 judged by how long it balances, which the noise does not touch: the mean length of the evaluations in the second half

@@ -1,9 +1,10 @@
 """CORL's own offline algorithms on a file of the zoo's: their learning curves, and how far theirs and ours lie apart.
 
     git clone https://github.com/corl-team/CORL
-    python benchmarks/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --steps 50000 --out corl.csv
-    python benchmarks/corl.py iql CORL/algorithms/finetune --data hopper-medium.hdf5 --steps 20000 --online-steps 20000
-    python benchmarks/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --agree 300 --after 15000
+    python benchmarks/scripts/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --steps 50000 --out corl.csv
+    python benchmarks/scripts/corl.py iql CORL/algorithms/finetune --data hopper-medium.hdf5 --steps 20000 \
+        --online-steps 20000
+    python benchmarks/scripts/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --agree 300 --after 15000
 
 riql is not CORL's but its authors', of CORL's making: git clone https://github.com/YangRui2015/RIQL
 
