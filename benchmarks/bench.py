@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from zoo.benchmarks import peers
+from zoo.benchmarks import export, peers
 from zoo.benchmarks.launchers import LAUNCHERS, Local, launcher
 from zoo.benchmarks.report import build, require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
@@ -31,12 +31,15 @@ def main(arguments: list[str]) -> int:
     """The command."""
     if arguments[:1] == ["import-peer"]:
         return peers.main(arguments[1:])
+    if arguments[:1] == ["export"]:
+        return export.main(arguments[1:])
     titles = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in suites().items()}
     listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
     parser = argparse.ArgumentParser(
         prog="zoo bench",
         description="Runs a suite; run again, only what is missing.",
-        epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: another library's runs, for the report",
+        epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: another library's runs, for the report\n"
+        "zoo bench export --help: the runs of a folder as one CSV file",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", metavar="SUITE")

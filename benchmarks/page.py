@@ -77,8 +77,8 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "runs": [
             {
                 "name": str(run.dir.relative_to(report.folder)),
-                "href": Path(os.path.relpath(run.dir, folder)).as_posix(),
-                "files": [name for name in LINKED if (run.dir / name).exists()],
+                "href": Path(os.path.relpath(run.source, folder)).as_posix(),
+                "files": [] if run.archive else [name for name in LINKED if (run.dir / name).exists()],
                 "seed": run.seed,
                 "command": run.command,
                 "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),

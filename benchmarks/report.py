@@ -18,7 +18,8 @@ import numpy as np
 
 from zoo.benchmarks import page, plots, published
 from zoo.benchmarks.published import Reference
-from zoo.benchmarks.records import FIGURES, MEASURES, NONDETERMINISM, Result, read
+from zoo.benchmarks.reading import NONDETERMINISM, read
+from zoo.benchmarks.records import FIGURES, MEASURES, Result
 from zoo.benchmarks.stats import LEAST_RUNS, Estimate, aggregates, improvement, mean, verdict
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
@@ -377,7 +378,7 @@ def markdown(report: Report, folder: Path) -> str:
         parts += ["## Performance profiles", "![Share of runs above each score](profiles.png)"]
     parts.append("## Runs")
     runs = [
-        [f"[{run.dir.name}]({os.path.relpath(run.dir, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
+        [f"[{run.dir.name}]({os.path.relpath(run.source, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
         for run in report.results
     ]
     parts.append(as_markdown(["run", "task", "method", "seed", "command"], runs))

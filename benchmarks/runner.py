@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.benchmarks.launchers import Launcher, Process
-from zoo.benchmarks.records import read_run
+from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.suite import Planned
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.execute import LOCK, locked

@@ -23,7 +23,8 @@ from omegaconf import OmegaConf
 
 from zoo.benchmarks.bench import showing
 from zoo.benchmarks.launchers import Local
-from zoo.benchmarks.records import LEAST_IS_BEST, Result, read_run
+from zoo.benchmarks.reading import read_run
+from zoo.benchmarks.records import LEAST_IS_BEST, Result
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import mean

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from zoo.benchmarks.peers import PARTS, curve
-from zoo.benchmarks.records import read
+from zoo.benchmarks.reading import read
 from zoo.cli import main
 from zoo.errors import UsageError
 from zoo.settings.compose import compose

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import pytest
 
 from zoo.benchmarks import plots, published
 from zoo.benchmarks.published import Reference
-from zoo.benchmarks.records import read
+from zoo.benchmarks.reading import read
 from zoo.benchmarks.report import build, task_table
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
@@ -207,6 +208,59 @@ def test_a_half_written_folder_is_left_out_and_said(run, tmp_path, capsys, damag
     assert "broken is left out" in text
     assert says in text
     assert "broken is left out" in capsys.readouterr().out
+
+
+def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path, capsys):
+    for seed in range(3):
+        run(
+            f"runs/iql-{seed}", f"algo=iql env=hopper dataset=medium steps=40 seed={seed}", [10.1 * seed, 100 / 3, 50.0]
+        )
+    run("runs/ppo", "algo=ppo env=cartpole steps=40", [10.0, 20.0], training=12.5)
+    run("runs/unscored", "algo=iql env=pendulum dataset=medium steps=40", [-3.0])
+    run("runs/deeper/peer", "algo=stream_ac env=cartpole steps=40", [7.0], peer="SB3")
+    run("runs/unfinished", "algo=stream_ac env=cartpole steps=40", [7.0], status="running")
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    printed = capsys.readouterr().out
+    assert "unfinished is left out: it is running, not finished" in printed
+    assert "6 runs written" in printed
+    shutil.rmtree(tmp_path / "runs" / "unfinished")
+    for folder in ("runs", "archives"):
+        assert main(["report", str(tmp_path / folder)]) == 0
+    for name in ("results", "published", "overall", "improvement", "speeds"):
+        path = f"report/{name}.csv"
+        assert (tmp_path / "archives" / path).read_bytes() == (tmp_path / "runs" / path).read_bytes(), name
+    runs, archived = (table(tmp_path / folder, "runs") for folder in ("runs", "archives"))
+    assert [row | {"run": f"runs/{row['run']}"} for row in runs] == archived
+    assert (
+        f"[iql-0]({os.path.relpath(archive, archive.parent / 'report')})"
+        in (tmp_path / "archives" / "report" / "report.md").read_text()
+    )
+
+
+def test_a_damaged_archive_is_refused_in_a_line(run, tmp_path, capsys):
+    run("runs/a", "algo=ppo env=cartpole steps=40", [10.0, 20.0])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    archive.write_text(archive.read_text().replace("20.0", "twenty"))
+    assert main(["report", str(archive.parent)]) == 1
+    assert f"{archive} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "says"),
+    [
+        ("nowhere", "a.csv", "nowhere is not a folder"),
+        ("empty", "a.csv", "holds no finished run"),
+        ("empty", "a.json", "does not end in .csv. Try: a.csv"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch, capsys, folder, file, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(["bench", "export", folder, file]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / file).exists()
 
 
 def test_a_folder_without_a_finished_run_is_refused(run, tmp_path, capsys):

@@ -1,0 +1,66 @@
+"""Finished runs as one CSV file, from which `zoo report` prints the same as from their folders.
+
+A row is an evaluation. The first row of each run also holds its record, the content of its `run.json`.
+"""
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from zoo.benchmarks.records import Result
+from zoo.checkpoint import replacing
+from zoo.errors import RunError
+
+KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are those of `evaluations.csv`
+
+
+def save(results: list[Result], folder: Path, path: Path) -> None:
+    """Writes the runs of a folder. A column that a run does not have is empty in its rows; unknown values are `nan`."""
+    columns = list(dict.fromkeys(name for result in results for name in result.columns))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file, io.StringIO() as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*KEYS, *columns])
+        for result in results:
+            record = json.dumps(result.record, separators=(",", ":"))
+            for i, step in enumerate(result.steps):
+                figures = (repr(float(result.columns[name][i])) if name in result.columns else "" for name in columns)
+                writer.writerow(
+                    [result.dir.relative_to(folder), record, int(step), repr(float(result.seconds[i])), *figures]
+                )
+                record = ""
+        file.write(text.getvalue().encode())
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a CSV file was written by `save`."""
+    with path.open() as file:
+        return file.readline().startswith(",".join(KEYS))
+
+
+def load(path: Path) -> list[Result]:
+    """The runs of an archive. Raises RunError where it is damaged."""
+    results = []
+    csv.field_size_limit(2**31 - 1)
+    with path.open(newline="") as file:
+        try:
+            for name, rows_ in itertools.groupby(csv.DictReader(file), key=lambda row: row["run"]):
+                rows = list(rows_)
+                columns = [key for key in rows[0] if key not in KEYS and rows[0][key] != ""]
+                results.append(
+                    Result(
+                        path.with_suffix("") / name,
+                        json.loads(rows[0]["record"]),
+                        np.array([int(row["step"]) for row in rows]),
+                        {key: np.array([float(row[key]) for row in rows]) for key in columns},
+                        np.array([float(row["seconds"]) for row in rows]),
+                        path,
+                    )
+                )
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} is damaged ({error}). Write it again: zoo bench export DIR {path}") from error
+    return results

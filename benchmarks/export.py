@@ -1,0 +1,33 @@
+"""`zoo bench export`: the finished runs of a folder as one CSV file."""
+
+import argparse
+from pathlib import Path
+
+from zoo.benchmarks import archive
+from zoo.benchmarks.reading import find
+from zoo.errors import UsageError
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="zoo bench export",
+        description="Writes the finished runs of a folder to one CSV file: settings, seeds, steps and figures. "
+        "zoo report reads such files like folders of runs.",
+        epilog="Example: zoo bench export bench/smoke results/smoke.csv",
+    )
+    parser.add_argument("dir", type=Path, metavar="DIR", help="of runs, at any depth")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the CSV file to write; one that exists is replaced")
+    args = parser.parse_args(arguments)
+    if not args.dir.is_dir():
+        raise UsageError(f"{args.dir} is not a folder. Give one that holds runs, such as runs or bench/smoke.")
+    if args.file.suffix != ".csv":
+        raise UsageError(f"{args.file} does not end in .csv. Try: {args.file.with_suffix('.csv')}")
+    results, notes = find(args.dir)
+    if not results:
+        raise UsageError(f"{args.dir} holds no finished run. Run some: zoo bench SUITE, or zoo run.")
+    archive.save(results, args.dir, args.file)
+    for note in notes:
+        print(note)
+    print(f"{len(results)} runs written to {args.file}")
+    return 0

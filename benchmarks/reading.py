@@ -1,0 +1,193 @@
+"""Finished runs, read back from their folders and from archives, and named beside each other."""
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from zoo.benchmarks import archive
+from zoo.benchmarks.records import Result
+from zoo.data.catalog import parse_mixture
+from zoo.data.corruption import CorruptionConfig
+from zoo.settings.compose import as_overrides
+from zoo.settings.presets import short
+
+LAST_EPISODES = 100  # of training, averaged as in CleanRL's tables: rlops --metric-last-n-average-window
+FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
+NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
+
+
+def read(folder: Path) -> tuple[list[Result], list[str]]:
+    """The finished runs below a folder, named and each once, and notes on the others, a line each."""
+    results, notes = find(folder)
+    return _once(named(results), folder, notes), notes
+
+
+def find(folder: Path) -> tuple[list[Result], list[str]]:
+    """The finished runs below a folder, in folders of their own and in archives, and notes on the others."""
+    results, notes = [], []
+    places = {path.parent for path in folder.rglob("*") if path.name in FILES}
+    runs = {place for place in places if (place / "run.json").exists()}
+    for run_dir in sorted(places):
+        if not runs.isdisjoint(run_dir.parents):
+            continue  # what a logger keeps inside of a run
+        found = read_run(run_dir)
+        if isinstance(found, Result):
+            results.append(found)
+        else:
+            notes.append(f"{run_dir.relative_to(folder)} is left out: {found}")
+    for path in sorted(set(folder.rglob("*.csv"))):
+        if places.isdisjoint(path.parents) and archive.is_archive(path):
+            results += archive.load(path)
+    return sorted(results, key=lambda result: result.dir), notes
+
+
+def read_run(run_dir: Path) -> Result | str:
+    """A run, or why it cannot be taken."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text())
+        if record["status"] != "finished":
+            return f"it is {record['status']}, not finished"
+        text = (run_dir / "evaluations.csv").read_text()
+        rows = list(csv.DictReader(text.splitlines()))
+        steps = np.array([int(row["step"]) for row in rows])
+        columns = {
+            name: np.array([float(row[name] or "nan") for row in rows])
+            for name in rows[-1]
+            if name not in ("step", "returns")
+        }
+        columns |= _training_return(run_dir, steps)
+        result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
+        _ = result.figure("final"), result.task, result.settings, result.seed, result.env
+        _ = result.peer or result.record["versions"]["zoo"]
+        due = int(result.config["steps"]) + int(result.config["online_steps"])
+        if not text.endswith("\n") or (steps[-1] < due and not result.peer):
+            raise ValueError(f"its evaluations end at {steps[-1]:,} of {due:,} steps")
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        return f"it is half-written ({type(error).__name__}: {error})"
+    return result
+
+
+def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
+    """Of training, up to each of some steps."""
+    path = run_dir / "metrics.csv"
+    known: list[tuple[int, float]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            known = [(int(row["step"]), float(row["seconds"])) for row in csv.DictReader(file) if row["seconds"]]
+    if not known:
+        return np.full(len(steps), np.nan)
+    times = np.array([(0, 0.0), *known])
+    seconds: np.ndarray = np.interp(steps, times[:, 0], times[:, 1])
+    return seconds
+
+
+def _training_return(run_dir: Path, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none."""
+    path = run_dir / "metrics.csv"
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("episode_return") and row.get("episode_length")]
+    means, counts, before = [], [], 0
+    for row in rows:  # the mean of the episodes that ended since the row before
+        length, step = float(row["episode_length"]), int(row["step"])
+        if length == length:
+            means.append(float(row["episode_return"]))
+            counts.append((step - before) / length)
+            before = step
+    if not means:
+        return {}
+    later = np.cumsum(counts[::-1])[::-1] - counts  # episodes after those of each row
+    weights = np.clip(LAST_EPISODES - later, 0, counts)
+    values = np.full(len(steps), np.nan)
+    values[-1] = np.average(means, weights=weights)
+    return {"training_return": values}
+
+
+def named(results: Sequence[Result]) -> list[Result]:
+    """The runs with their tasks and methods."""
+    by_task: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        by_task[_setting(result), _data(result)].append(result)
+    results = []
+    for found in by_task.values():  # one short name may stand for several environments or datasets
+        ids = {result.config["env"]["id"] for result in found}
+        data = {(result.record.get("dataset") or {}).get("fingerprint") for result in found} - {None}
+        results += [replace(r, setting=_setting(r, len(ids) > 1), data=_data(r, len(data) > 1)) for r in found]
+    alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        alike_but_for[result.peer, result.file or result.algo, str(result.config.get("preset"))].append(result)
+    return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
+
+
+def _setting(result: Result, whole: bool = False) -> str:
+    name = str(result.config["env"]["id"]) if whole else result.env
+    return ", ".join([name, *as_overrides(result.altered)])
+
+
+def _data(result: Result, whole: bool = False) -> str:
+    parts = []
+    if result.dataset:
+        mixture = [(share, part if whole else short(part)) for share, part in parse_mixture(result.dataset)]
+        parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + part for share, part in mixture))
+    if corruption := result.corruption:
+        parts.append(corruption["name"])
+        parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]
+    return ", ".join(parts)
+
+
+def _method(result: Result, others: Iterable[Result]) -> str:
+    """The algorithm, its preset, and the settings that somebody changed or that tell it from others of the same task.
+
+    Args:
+        result: a run.
+        others: all runs of the same algorithm and preset, itself among them.
+    """
+    preset = result.config.get("preset")
+    by_task: dict[str, list[Result]] = defaultdict(list)
+    for other in others:
+        by_task[other.task].append(other)
+    parts = [Path(result.file).name or result.algo] + ([preset] if preset else [])
+    for key, value in sorted(result.changed.items()):
+        varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
+        if varies or (key.startswith(("algo.", "sampler.")) and not result.file):
+            shown = as_overrides({key.removeprefix("algo."): value})[0]
+            parts.append(str(value) if key == "sampler.name" else shown)
+    return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")
+
+
+def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Result]:
+    """Of the runs of one task, method and seed, one; what was decided is noted."""
+    groups: dict[tuple[str, str, int], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.task, result.method, result.seed].append(result)
+    kept = []
+    for (task, method, seed), found in groups.items():
+        same: dict[str, list[Result]] = defaultdict(list)
+        for result in found:
+            same[result.identity].append(result)
+        for contradicting in filter(_differ, same.values()):
+            places = ", ".join(str(result.dir.relative_to(folder)) for result in contradicting)
+            notes.append(f"{NONDETERMINISM} {method} on {task}, seed {seed}: {places} are left out")
+            found = [result for result in found if result.identity != contradicting[0].identity]
+        if not found:
+            continue
+        places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
+        if _differ(found):
+            notes.append(f"{method} on {task}, seed {seed} was run more than once ({places}): the last one counts")
+        kept.append(max(found, key=lambda result: str(result.record.get("ended", ""))))
+    return kept
+
+
+def _differ(results: Sequence[Result]) -> bool:
+    first, *others = ({"step": result.steps, **result.columns} for result in results)
+    return any(
+        first.keys() != other.keys()
+        or not all(np.array_equal(first[name], other[name], equal_nan=True) for name in first)
+        for other in others
+    )
