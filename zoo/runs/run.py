@@ -96,11 +96,9 @@ class Run:
     def dataset(self) -> Dataset:
         """The dataset of the run, checked against its environment, on the run's device."""
         begun_with = self.record["dataset"]["fingerprint"] if self._state else None
-        self._dataset, self.record["dataset"], notes = open_dataset(
-            self.config, self.spec, self.device, self._adversary, begun_with
+        self._dataset, self.record["dataset"] = open_dataset(
+            self.config, self.spec, self.device, self._adversary, begun_with, self.report
         )
-        for note in notes:
-            self.report(note)
         self.save_record()
         return self._dataset
 

@@ -1,0 +1,30 @@
+"""SIGINT and SIGTERM: the first asks a run for a checkpoint and its end."""
+
+import contextlib
+import signal
+from types import TracebackType
+from typing import Any
+
+
+class Interruption:
+    """While entered, `asked` says whether SIGINT or SIGTERM came; a second one ends the process as usual."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        with contextlib.suppress(ValueError):  # not the main thread: signals stay with whoever owns it
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, previous in self._before.items():
+            signal.signal(number, previous)
+        self._before = {}
+
+    def _ask(self, number: int, _frame: Any) -> None:
+        self.asked = True
+        signal.signal(number, self._before[number])

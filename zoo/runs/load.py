@@ -1,0 +1,89 @@
+"""A run that exists, read from its folder: its settings, its record and its agent."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from zoo import checkpoint
+from zoo.agent import Agent
+from zoo.data.corruption import Adversary, CorruptionConfig
+from zoo.errors import RunError, UsageError
+from zoo.settings.compose import as_overrides, compose
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm
+from zoo.spec import Spec
+
+
+def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text())
+        if record.get("peer"):
+            raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to go on with.")
+        settings = record["config"] | {"preset": None}  # what a preset set is among them
+        made_by = record["algorithm"]["file"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
+    if file is None and made_by is not None:
+        raise UsageError(
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "
+            f"zoo eval {run_dir} --file {made_by}, or python {made_by} resume={run_dir}"
+        )
+    if file is not None and not file.is_file():
+        raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
+    algo = dict(settings.pop("algo"))
+    env = dict(settings.pop("env"))
+    name = algo.pop("name")
+    arguments = as_overrides({"algo": name, "env": env.pop("id"), **settings})
+    config, algorithm, _ = compose([*arguments, *as_overrides(algo, "algo."), *as_overrides(env, "env.")], file)
+    return config, algorithm, record
+
+
+def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent, dict[str, Any]]:
+    """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `zoo.load`."""
+    config, algorithm, record = reopen(run_dir, file)
+    path = run_dir / "checkpoint.pt"
+    tracked = checkpoint.load(path)["tracked"]
+    if not isinstance(tracked, dict):
+        raise RunError(f"{path} was written by an older version of the zoo, which can read it; this one cannot.")
+    return config, build_agent(config, algorithm, record, tracked["agent"], path), record
+
+
+def build_agent(
+    config: RunConfig, algorithm: Algorithm, record: dict[str, Any], state: dict[str, Any], path: Path
+) -> Agent:
+    """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
+    agent: Agent = algorithm.agent_class(spec_of(record), config.algo)
+    try:
+        agent.load_state_dict(state)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
+    return agent
+
+
+def spec_of(record: dict[str, Any]) -> Spec:
+    """The shapes and bounds that a run's record holds."""
+    shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
+    return Spec(**shapes)
+
+
+def load_adversary(config: CorruptionConfig) -> Adversary | None:
+    """The agent whose critics decide how a dataset is corrupted, for the kinds of corruption that need one.
+
+    Raises:
+        UsageError: no run is named, or its agent has no critics of actions.
+    """
+    if not config.needs_critic:
+        return None
+    if config.critic is None:
+        raise UsageError(
+            f"corruption={config.name} needs critics of the same dataset. Train them, zoo run algo=edac "
+            "algo.num_critics=10 with this env and dataset, and give the run's folder: corruption.critic=DIR"
+        )
+    folder = Path(config.critic)
+    _, agent, record = load_agent(folder)
+    if not all(hasattr(agent, name) for name in ("critic", "actor", "normalizer")):
+        raise UsageError(f"corruption.critic={folder} is a run without critics of actions; take one of edac.")
+    digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).digest()
+    return Adversary(agent, (record.get("dataset") or {}).get("fingerprint"), folder, digest)

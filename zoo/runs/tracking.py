@@ -1,0 +1,48 @@
+"""What a run's checkpoints hold, by name: its agent, its replay buffer, and whatever else an algorithm tracks."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from zoo.data.buffers import ReplayBuffer
+from zoo.runs.replay_log import ReplayLog
+
+
+class Stateful(Protocol):
+    """Whatever has a state dict."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Tracked:
+    """The tracked objects of the run in `run_dir`. The contents of replay buffers go to files in its `replay/`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._dir = run_dir
+        self._objects: dict[str, Stateful] = {}
+        self._replay: dict[str, ReplayLog] = {}  # of the replay buffers among them
+
+    def add(self, name: str, one: Stateful) -> None:
+        assert name not in self._objects, f"{name} is tracked twice"
+        self._objects[name] = one
+        if isinstance(one, ReplayBuffer):
+            self._replay[name] = ReplayLog(self._dir / "replay" / name, one)
+
+    def load(self, name: str, state: dict[str, Any], new_episodes: bool) -> None:
+        """Loads one of them from what `state_dict` gave; `new_episodes` as in `ReplayLog.read`."""
+        if name in self._replay:
+            self._replay[name].read(state[name], new_episodes)
+        else:
+            self._objects[name].load_state_dict(state[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their states. Writes what has been added to the replay buffers since the last time."""
+        return {
+            name: self._replay[name].write() if name in self._replay else one.state_dict()
+            for name, one in self._objects.items()
+        }
+
+    def prune(self) -> None:
+        """Deletes the replay files that no checkpoint needs any more."""
+        for log in self._replay.values():
+            log.prune()
