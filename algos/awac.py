@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.runs.online import learn_online
 from zoo.spec import Spec
@@ -81,7 +81,7 @@ class AWAC(Agent):
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 8, summed over the critics, and their mean value."""
         with torch.no_grad():
-            next_out = self.head.least(self.target_critic(batch.next_obs, self.actor.sample(batch.next_obs)))
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, self.actor.sample(batch.next_obs)))
             target = self.head.backup(batch.reward, self.config.discount * ~batch.terminated, next_out)
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
         return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
@@ -118,12 +118,7 @@ class AWAC(Agent):
 def train(run: "Run", config: Config) -> AWAC:
     data = run.dataset()
     agent = AWAC(data.spec, config)
-    if config.normalize_reward:
-        data.normalize_reward()
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
-    if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

@@ -68,8 +68,7 @@ def train(run: "Run", config: Config) -> BC:
     if config.top_fraction < 1:
         data.top_episodes(config.top_fraction)
     agent = BC(data.spec, config)
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
+    data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.runs.online import learn_online
 from zoo.spec import Spec
@@ -104,7 +104,7 @@ class CQL(Agent):
         discount = self.config.discount * ~batch.terminated
         if not self.config.max_target:
             next_action, _ = self.actor.draw(*next_policy, torch.randn_like(batch.action))
-            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, next_action))
             return self.head.backup(batch.reward, discount, next_out)
         value = self.head.value(self.target_critic.of_many(batch.next_obs, next_actions)).amin(0).amax(0)  # [B]
         return self.head.project(batch.reward + discount * value)
@@ -167,12 +167,7 @@ class CQL(Agent):
 def train(run: "Run", config: Config) -> CQL:
     data = run.dataset()
     agent = CQL(data.spec, config)
-    if config.normalize_reward:
-        data.normalize_reward()
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
-    if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

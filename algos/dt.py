@@ -45,8 +45,10 @@ class Config:
     max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
     batch_size: int = 64  # windows an update
     target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float | None = None  # a network is told returns divided by that; null takes the largest of the data
-    max_episode_steps: int = 1000  # steps in an episode that are told apart; later ones are taken for the last of them
+    return_scale: float | None = (
+        None  # a network's input is returns divided by this; null takes the largest of the data
+    )
+    max_episode_steps: int = 1000  # steps in an episode with an embedding of their own; later ones have the last
 
     def __post_init__(self) -> None:
         for name in ("context", "layers", "heads", "width", "max_episode_steps"):
@@ -160,16 +162,16 @@ class DT(Agent):
         self.steps = 0
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
-        seen = [*self.seen, (self.normalizer(obs), action, self.goal.left(len(obs)))]
+        seen = [*self.seen, (self.normalizer(obs), action, self.goal.remaining(len(obs)))]
         self.seen = seen[max(0, len(seen) + 1 - self.config.context) :]
         self.steps += 1
-        self.goal.pay(reward)
+        self.goal.subtract(reward)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         if self.seen and len(self.seen[0][0]) != len(obs):
             self.begin(len(obs))
-        now = (self.normalizer(obs), obs.new_zeros(len(obs), self.spec.action_dim), self.goal.left(len(obs)))
+        now = (self.normalizer(obs), obs.new_zeros(len(obs), self.spec.action_dim), self.goal.remaining(len(obs)))
         seen, done, left = (torch.stack(column, 1) for column in zip(*self.seen, now, strict=True))
         timestep = torch.arange(self.steps - len(self.seen), self.steps + 1, device=obs.device)
         return self.policy(seen, done, left, timestep.expand(len(obs), -1), dropout=0.0)[:, -1]
@@ -179,7 +181,7 @@ def train(run: "Run", config: Config) -> DT:
     data = run.dataset()
     agent = DT(data.spec, config)
     data.normalize_obs(agent.normalizer)
-    run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
+    run.report(agent.goal.set_target(config.target_return, data.episode_returns, config.return_scale))
     run.track(agent=agent)
     return_to_go, timestep, left = data.return_to_go(), *data.timesteps()
     ahead = torch.arange(config.context, device=run.device)

@@ -137,10 +137,7 @@ class EDAC(Agent):
 def train(run: "Run", config: Config) -> EDAC:
     data = run.dataset()
     agent = EDAC(data.spec, config)
-    if config.normalize_reward:
-        data.normalize_reward()
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
+    data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

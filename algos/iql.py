@@ -24,7 +24,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.runs.online import learn_online
 from zoo.spec import Spec
@@ -134,12 +134,7 @@ class IQL(Agent):
 def train(run: "Run", config: Config) -> IQL:
     data = run.dataset()
     agent = IQL(data.spec, config, decay_steps=None if run.config.online_steps else run.config.steps)
-    if config.normalize_reward:
-        data.normalize_reward()
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
-    if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))

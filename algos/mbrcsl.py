@@ -14,13 +14,13 @@ file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for
 
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
 shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:
-their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. It is told
+their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. It takes
 observations normalized, and its weights do not decay (theirs by 1e-6). Either way the behaviour stays a blurred copy of
 the data's, which is what lets it go over from one episode to another: the longer it learns, the rarer are imagined
 episodes that beat the data. These are as long as the task's, end where its own rule says so, theirs never, and are not
 kept where the model pays what the data's rewards lie far from. The model learns for 200 epochs at most, theirs for as
 long as it gets better; theirs draws batches in passes, without replacement, and leaves a tenth out of stage 4. The
-policy is told returns in units of the largest and its weights do not decay; with returns as they are and a decay of
+policy's input is returns in units of the largest and its weights do not decay; with returns as they are and a decay of
 0.1, which preset=paper takes, it is another from one evaluation to the next. It takes a fixed number of updates; theirs
 ends by a hold-out loss after 80 to 100 epochs.
 """
@@ -55,7 +55,9 @@ class Config:
     weight_decay: float = 0.0  # times the policy's weights, added to their gradients; the authors take 0.1
     batch_size: int = 256  # transitions an update, in all stages
     target_return: float | None = None  # what is asked for; null asks for the best return that was imagined
-    return_scale: float | None = None  # a network is told returns divided by that; null takes the largest of the data
+    return_scale: float | None = (
+        None  # a network's input is returns divided by this; null takes the largest of the data
+    )
     dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
@@ -134,11 +136,11 @@ class MBRCSL(Agent):
         self.goal.begin(num_envs)
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
-        self.goal.pay(reward)
+        self.goal.subtract(reward)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.bounds.clip(self.policy(obs, self.goal.left(len(obs))))
+        return self.bounds.clip(self.policy(obs, self.goal.remaining(len(obs))))
 
 
 def train(run: "Run", config: Config) -> MBRCSL:
@@ -153,7 +155,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
     if config.target_return is not None:  # before all that takes time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])
-        agent.goal.aim(config.target_return, reachable, of=f"{horizon} steps of the data's rewards could")
+        agent.goal.set_target(config.target_return, reachable, of=f"{horizon} steps of the data's rewards could")
     threshold = best if config.min_return is None else config.min_return
     kept = Kept(threshold, (float(data.reward.min()), float(data.reward.max())))
     run.track(kept=kept)
@@ -172,10 +174,13 @@ def train(run: "Run", config: Config) -> MBRCSL:
         run.log(kept.add(agent.imagine(starts, horizon, terminates)))
     imagined = Dataset(kept.arrays(), data.spec, run.device)
     kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {env.name}")
-    run.report(f"{kept.told()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {env.name}")
+    run.report(f"{kept.summary()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {env.name}")
 
-    told = agent.goal.aim(config.target_return, imagined.episode_returns, config.return_scale, "the imagined episodes")
-    run.report(told)
+    run.report(
+        agent.goal.set_target(
+            config.target_return, imagined.episode_returns, config.return_scale, "the imagined episodes"
+        )
+    )
     return_to_go = imagined.return_to_go()
     for _ in run.steps():
         batch = imagined.sample(config.batch_size)

@@ -24,7 +24,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
-from zoo.models.dynamics import EnsembleDynamics, branched, learn_dynamics, termination_of
+from zoo.models.dynamics import EnsembleDynamics, learn_dynamics, model_rollouts, termination_of
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -136,7 +136,7 @@ def train(run: "Run", config: Config) -> MOPO:
     for step in run.steps():
         if step % config.rollout_every == 0:
             obs = data.obs[data.sampler(config.rollout_batch)]
-            for imagined in branched(agent, obs, config.rollout_length, terminates, config.penalty):
+            for imagined in model_rollouts(agent, obs, config.rollout_length, terminates, config.penalty):
                 buffer.add(imagined)
         batch = buffer.sample(config.batch_size - real)
         run.log(agent.update(mixed(data.sample(real), batch) if real else batch))

@@ -1,8 +1,8 @@
 """RCSL: return-conditioned supervised learning (Brandfonbrener et al. 2022, arXiv 2206.01079; RvS, arXiv 2112.10751).
 
-Behaviour cloning that is told how much return came of each action, the return-to-go g of its episode, and that is later
-asked for as much as the data's best episode got. Unlike a value it needs no bootstrapping; unlike a value it cannot
-join two episodes: what it is asked for must have been done in one.
+Behaviour cloning conditioned on the return-to-go g, the return that followed the action in its episode. Acting, g begins
+as the return of the data's best episode. Unlike a value it needs no bootstrapping; unlike a value it cannot join parts
+of two episodes: the return asked for must have been reached in one.
 
     actor   L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + r_{t+1} + ... + r_T
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
@@ -38,7 +38,9 @@ class Config:
     weight_decay: float = 0.0  # times the weights, added to their gradients; MBRCSL's authors take 0.1
     batch_size: int = 256  # transitions an update
     target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float | None = None  # a network is told returns divided by that; null takes the largest of the data
+    return_scale: float | None = (
+        None  # a network's input is returns divided by this; null takes the largest of the data
+    )
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
@@ -83,20 +85,19 @@ class RCSL(Agent):
         self.goal.begin(num_envs)
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
-        self.goal.pay(reward)
+        self.goal.subtract(reward)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.bounds.clip(self.policy(self.normalizer(obs), self.goal.left(len(obs))))
+        return self.bounds.clip(self.policy(self.normalizer(obs), self.goal.remaining(len(obs))))
 
 
 def train(run: "Run", config: Config) -> RCSL:
     data = run.dataset()
     agent = RCSL(data.spec, config)
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
+    data.prepare(agent, config)
     return_to_go = data.return_to_go()
-    run.report(agent.goal.aim(config.target_return, data.episode_returns, config.return_scale))
+    run.report(agent.goal.set_target(config.target_return, data.episode_returns, config.return_scale))
     run.track(agent=agent)
     for _ in run.steps():
         batch = data.sample(config.batch_size)

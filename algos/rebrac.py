@@ -22,7 +22,7 @@ from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -101,7 +101,7 @@ class ReBRAC(Agent):
             noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
             action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
             penalty = self.config.critic_penalty * (action - batch.next_action).square().sum(-1) * batch.follows
-            next_out = self.head.least(self.target_critic(batch.next_obs, action))  # [B, outputs]
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, action))  # [B, outputs]
             discount = self.config.discount * ~batch.terminated
             target = self.head.backup(batch.reward - discount * penalty, discount, next_out)
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
@@ -136,10 +136,7 @@ class ReBRAC(Agent):
 def train(run: "Run", config: Config) -> ReBRAC:
     data = run.dataset()
     agent = ReBRAC(data.spec, config)
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
-    if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    data.prepare(agent, config)
     run.track(agent=agent)
     next_action, follows = data.next_action()
     metrics: Metrics = {}

@@ -171,7 +171,7 @@ def train(run: "Run", config: Config) -> RIQL:
         data.map_obs(agent.normalizer)
     low, high = data.value_bounds(config.discount)
     if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(low, high))
+        run.report(agent.head.fit_support(low, high))
     if -math.inf < low < config.target_bounds[0] or config.target_bounds[1] < high < math.inf:
         run.report(
             f"the data's discounted returns go from {low:.4g} to {high:.4g}, and targets are clipped to "

@@ -23,7 +23,7 @@ from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -76,7 +76,7 @@ class SAC(Agent):
         """Eq. 5, and the critics' mean value."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs)
-            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
             discount = self.config.discount * ~batch.terminated
             soft_reward = batch.reward - discount * self.log_alpha.exp() * next_log_prob
             target = self.head.backup(soft_reward, discount, next_out)
@@ -122,8 +122,8 @@ def train(run: "Run", config: Config) -> SAC:
     data = run.dataset() if config.offline_fraction > 0 else None
     offline = round(config.offline_fraction * config.batch_size)
     agent = SAC(envs.spec, config)
-    if data and config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    if data:
+        data.prepare(agent, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
     for step in run.steps():

@@ -80,7 +80,7 @@ class TD3(Agent):
             clip = self.config.target_noise_clip
             noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
             next_action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
-            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
             target = self.head.backup(batch.reward, self.config.discount * ~batch.terminated, next_out)
         out = self.critic(batch.obs, batch.action)  # [num_critics, B, outputs]
         return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()

@@ -23,7 +23,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update
-from zoo.nn.heads import CATEGORICAL, value_head
+from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -79,7 +79,7 @@ class TD3BC(Agent):
             clip = self.config.target_noise_clip
             noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
             next_action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
-            next_out = self.head.least(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
+            next_out = self.head.min_member(self.target_critic(batch.next_obs, next_action))  # [B, outputs]
             target = self.head.backup(batch.reward, self.config.discount * ~batch.terminated, next_out)
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
         return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
@@ -111,12 +111,7 @@ class TD3BC(Agent):
 def train(run: "Run", config: Config) -> TD3BC:
     data = run.dataset()
     agent = TD3BC(data.spec, config)
-    if config.normalize_reward:
-        data.normalize_reward()
-    if config.normalize_obs:
-        data.normalize_obs(agent.normalizer)
-    if config.value_head in CATEGORICAL:
-        run.report(agent.head.hold(*data.value_bounds(config.discount)))
+    data.prepare(agent, config)
     run.track(agent=agent)
     metrics: Metrics = {}
     for step in run.steps():

@@ -1,6 +1,6 @@
 """Discounted sums over a rollout, in a logarithmic number of vectorized steps rather than a loop over time.
 
-Of running episodes, `ReturnsSoFar`; and `ReturnToGo`, what a return-conditioned policy is asked for.
+`ReturnsSoFar` and `ReturnToGo` are of running episodes.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor
 
 
 class ReturnsSoFar(nn.Module):
-    """The discounted returns so far of the episodes that N environments go through, saved with the agent."""
+    """The discounted returns so far of the running episodes of N environments, saved with the agent."""
 
     def __init__(self, discount: float) -> None:
         super().__init__()
@@ -81,9 +81,9 @@ class ReturnsSoFar(nn.Module):
 
 
 class ReturnToGo(nn.Module):
-    """What is left of the return that each running episode is asked for: a target, less what has been paid.
+    """The return-to-go of each running episode: a target return minus the rewards so far.
 
-    Target and scale are saved with the agent that has them; the episodes are not.
+    Target and scale are saved with the agent; the running episodes are not.
     """
 
     FAR = 2.0  # spreads of the returns beyond the best or the worst of them, a spread being a tenth of them at least
@@ -93,13 +93,13 @@ class ReturnToGo(nn.Module):
         self.target: Tensor
         self.scale: Tensor
         self.register_buffer("target", torch.zeros(()))
-        self.register_buffer("scale", torch.ones(()))  # a network is told returns divided by that
-        self._left = torch.zeros(0)
+        self.register_buffer("scale", torch.ones(()))  # the networks' inputs are divided by it
+        self._remaining = torch.zeros(0)
 
-    def aim(
+    def set_target(
         self, target: float | None, returns: Tensor, scale: float | None = None, of: str = "the episodes of the data"
     ) -> str:
-        """Sets target and scale; returns what they are, to be reported.
+        """Sets target and scale; returns a line that says what they are.
 
         Args:
             target: or None, for the best of the returns.
@@ -124,14 +124,14 @@ class ReturnToGo(nn.Module):
 
     def begin(self, num_envs: int) -> None:
         """So many episodes begin."""
-        self._left = self.target.repeat(num_envs)
+        self._remaining = self.target.repeat(num_envs)
 
-    def left(self, num_envs: int) -> Tensor:
-        """`[num_envs]`; of other episodes than have begun, the whole target."""
-        if len(self._left) != num_envs:
+    def remaining(self, num_envs: int) -> Tensor:
+        """The returns-to-go `[num_envs]`; the whole target where so many episodes have not begun yet."""
+        if len(self._remaining) != num_envs:
             self.begin(num_envs)
-        return self._left
+        return self._remaining
 
-    def pay(self, reward: Tensor) -> None:
-        """Each episode has got its reward `[num_envs]`."""
-        self._left = self.left(len(reward)) - reward
+    def subtract(self, reward: Tensor) -> None:
+        """Subtracts the rewards `[num_envs]` of the last step."""
+        self._remaining = self.remaining(len(reward)) - reward

@@ -113,7 +113,7 @@ def test_loss_is_the_mean_over_the_steps_there_are(agent, spec):
 @pytest.mark.parametrize("context", [1, 2, 5])
 def test_acts_step_by_step_as_it_would_on_whole_windows(spec, context):
     agent = DT(spec, Config(**SMALL | {"context": context}))
-    agent.goal.aim(3.0, torch.tensor([0.0, 4.0]))
+    agent.goal.set_target(3.0, torch.tensor([0.0, 4.0]))
     agent.normalizer.fit(torch.randn(100, 3) * 2 + 1)
     obs, reward = torch.randn(9, 2, 3), torch.randn(9, 2)
     agent.begin(2)

@@ -80,7 +80,7 @@ def test_what_pays_far_from_the_datas_rewards_is_broken_and_said(rewards, low, h
     metrics = kept.add(episodes([low - 0.1, low, high, high + 0.1, 1e9]))
     assert kept.arrays().episode_returns.tolist() == [low, high]
     assert int(metrics["broken"]) == 3
-    assert "3 nothing that the data's rewards could" in kept.told()
+    assert "3 nothing that the data's rewards could" in kept.summary()
 
 
 def test_a_model_that_diverges_in_imagination_is_said_to():
@@ -99,7 +99,7 @@ def test_what_is_kept_survives_a_checkpoint():
     other.load_state_dict(kept.state_dict())
     for one, same in zip(kept.arrays(), other.arrays(), strict=True):
         np.testing.assert_array_equal(one, same)
-    assert kept.told() == other.told()
+    assert kept.summary() == other.summary()
 
 
 def test_where_none_beats_the_data_it_says_what_was_imagined_and_what_to_change():

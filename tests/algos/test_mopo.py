@@ -9,7 +9,7 @@ from plain import assert_close, forward, leaves, member, soft_update, step
 
 from zoo import cli
 from zoo.algos.mopo import MOPO, Config
-from zoo.models.dynamics import branched, never
+from zoo.models.dynamics import model_rollouts, never
 
 SMALL = {"hidden": [16, 16], "dynamics_hidden": [8] * 4}
 
@@ -69,9 +69,9 @@ def test_updates_as_soft_actor_critic_written_out_does(agent, spec, make_batch, 
 def test_a_reward_is_reduced_by_how_unsure_the_model_is(agent):
     obs = torch.randn(6, 3)
     torch.manual_seed(0)
-    (plain,) = branched(agent, obs, 1, never)
+    (plain,) = model_rollouts(agent, obs, 1, never)
     torch.manual_seed(0)
-    (penalized,) = branched(agent, obs, 1, never, penalty=2.5)
+    (penalized,) = model_rollouts(agent, obs, 1, never, penalty=2.5)
     torch.manual_seed(0)
     action = agent.act(obs, explore=True)
     _, log_var = agent.dynamics(obs, action)
@@ -85,7 +85,7 @@ def test_a_rollout_goes_on_where_it_was_and_stops_where_it_terminates(agent):
     def ends_below_zero(next_obs):
         return next_obs[:, 0] < 0
 
-    steps = list(branched(agent, torch.randn(200, 3), 4, ends_below_zero))
+    steps = list(model_rollouts(agent, torch.randn(200, 3), 4, ends_below_zero))
     for one, after in itertools.pairwise(steps):
         assert torch.equal(after.obs, one.next_obs[~one.terminated])
         assert torch.equal(one.terminated, one.next_obs[:, 0] < 0)
@@ -97,10 +97,10 @@ def test_imagines_anew_when_due_and_learns_from_rollouts_and_data(pendulum_file,
 
     def recording(agent, obs, *rest):
         drawn.append(len(obs))
-        yield from branched(agent, obs, *rest)
+        yield from model_rollouts(agent, obs, *rest)
 
     update = MOPO.update
-    monkeypatch.setattr("zoo.algos.mopo.branched", recording)
+    monkeypatch.setattr("zoo.algos.mopo.model_rollouts", recording)
     monkeypatch.setattr(MOPO, "update", lambda self, batch: (batches.append(batch), update(self, batch))[1])
     settings = [
         "algo.hidden=[8]",

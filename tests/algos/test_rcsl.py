@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize(("agent_class", "config_class"), [(RCSL, Config),
 @BOTH
 def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, network, agent_class, config_class):
     agent = agent_class(spec, config_class(hidden=[8, 8])).double()
-    agent.goal.aim(None, torch.tensor([-10.0, 3.0]))
+    agent.goal.set_target(None, torch.tensor([-10.0, 3.0]))
     obs, action, left = (
         torch.randn(3, 32, 3, dtype=torch.float64)[0],
         torch.randn(32, 2).double(),
@@ -45,13 +45,13 @@ def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, netw
 def test_what_was_paid_is_no_longer_asked_for(spec, agent_class, config_class):
     agent = agent_class(spec, config_class(hidden=[8]))
     agent.actor[-1].weight.data *= 1_000  # or it hardly depends on anything yet
-    agent.goal.aim(2.0, torch.tensor([0.0, 4.0]))
+    agent.goal.set_target(2.0, torch.tensor([0.0, 4.0]))
     obs, reward = torch.randn(5, 3), torch.randn(5)
     agent.begin(5)
     first = agent.act(obs)
     agent.observe(obs, first, reward)
     after = agent.act(obs)
-    agent.goal.aim(3.0, torch.tensor([0.0, 4.0]))
+    agent.goal.set_target(3.0, torch.tensor([0.0, 4.0]))
     agent.begin(5)
     agent.observe(obs, first, reward + 1)
     torch.testing.assert_close(agent.act(obs), after)  # 3 - (r + 1) is 2 - r
@@ -121,49 +121,49 @@ def test_return_to_go_is_a_sum_to_the_end_of_the_episode(spec):
 
 def test_is_asked_for_the_target_less_what_has_been_paid():
     goal = ReturnToGo()
-    goal.aim(10.0, torch.tensor([0.0, 8.0]))
+    goal.set_target(10.0, torch.tensor([0.0, 8.0]))
     goal.begin(2)
-    goal.pay(torch.tensor([1.0, 2.0]))
-    goal.pay(torch.tensor([0.5, -1.0]))
-    assert goal.left(2).tolist() == [8.5, 9.0]
+    goal.subtract(torch.tensor([1.0, 2.0]))
+    goal.subtract(torch.tensor([0.5, -1.0]))
+    assert goal.remaining(2).tolist() == [8.5, 9.0]
     goal.begin(2)
-    assert goal.left(2).tolist() == [10.0, 10.0]
-    assert goal.left(3).tolist() == [10.0] * 3  # other episodes than those that have begun
+    assert goal.remaining(2).tolist() == [10.0, 10.0]
+    assert goal.remaining(3).tolist() == [10.0] * 3  # other episodes than those that have begun
 
 
 def test_aims_at_the_best_episode_of_the_data_unless_told():
     goal, returns = ReturnToGo(), torch.tensor([3.0, 12.0, 7.0])
-    goal.aim(None, returns)
+    goal.set_target(None, returns)
     assert float(goal.target) == 12
-    goal.aim(20.0, returns)
+    goal.set_target(20.0, returns)
     assert float(goal.target) == 20
 
 
 def test_tells_returns_in_units_of_the_largest_unless_told():
     goal = ReturnToGo()
-    goal.aim(None, torch.tensor([-30.0, 12.0]))
+    goal.set_target(None, torch.tensor([-30.0, 12.0]))
     assert float(goal.scale) == 30
-    goal.aim(None, torch.tensor([-30.0, 12.0]), scale=5.0)
+    goal.set_target(None, torch.tensor([-30.0, 12.0]), scale=5.0)
     assert float(goal.scale) == 5
-    goal.aim(None, torch.tensor([0.0, 0.0]))
+    goal.set_target(None, torch.tensor([0.0, 0.0]))
     assert float(goal.scale) == 1  # nothing to scale by
 
 
 @pytest.mark.parametrize("target", [1e4, -1e4, float("inf"), float("nan")])
 def test_a_target_far_outside_the_data_is_refused(target):
     with pytest.raises(UsageError, match=r"far from what the episodes of the data return, 3 to 12"):
-        ReturnToGo().aim(target, torch.tensor([3.0, 12.0]))
+        ReturnToGo().set_target(target, torch.tensor([3.0, 12.0]))
 
 
 @pytest.mark.parametrize(("target", "taken"), [(999, True), (1199, True), (801, True), (1201, False), (799, False)])
 def test_near_is_near_where_all_returns_are_the_same_too(target, taken):
     goal, same = ReturnToGo(), torch.tensor([1000.0, 1000.0])
     if taken:
-        goal.aim(target, same)
+        goal.set_target(target, same)
         assert float(goal.target) == target
     else:
         with pytest.raises(UsageError, match="far from what"):
-            goal.aim(target, same)
+            goal.set_target(target, same)
 
 
 @BOTH
@@ -177,6 +177,6 @@ def test_does_what_it_is_asked_for(spec, agent_class, config_class):
         action = torch.where(got[:, None] == 1, good, poor)
         agent.update(ReturnBatch(torch.randn(64, 3), action, got))
     for target, action in ((1.0, good), (0.0, poor)):
-        agent.goal.aim(target, torch.tensor([0.0, 1.0]))
+        agent.goal.set_target(target, torch.tensor([0.0, 1.0]))
         agent.begin(50)
         torch.testing.assert_close(agent.act(torch.randn(50, 3)), action.expand(50, 2), atol=0.1, rtol=0)

@@ -121,7 +121,7 @@ def test_the_least_member_is_chosen_for_each_transition(kind):
     head = kind() if kind is ValueHead else kind(-1.0, 1.0, 5)
     out = torch.randn(3, 20, head.outputs)
     values = head.value(out)
-    for i, chosen in enumerate(head.least(out)):
+    for i, chosen in enumerate(head.min_member(out)):
         assert torch.equal(chosen, out[values[:, i].argmin(), i])
 
 
@@ -129,7 +129,7 @@ def test_the_least_member_is_chosen_for_each_transition(kind):
 @pytest.mark.parametrize("bins", [51, 101])
 def test_a_computed_support_tells_the_bounds_themselves_without_bias(kind, bins):
     head = kind(None, None, bins).double()
-    head.hold(-3.0, 7.0)
+    head.fit_support(-3.0, 7.0)
     ends = torch.tensor([-3.0, 7.0], dtype=torch.float64)
     torch.testing.assert_close(head.project(ends) @ head.centers(), ends, atol=0.01 * 10 / bins, rtol=0)
 
@@ -137,7 +137,7 @@ def test_a_computed_support_tells_the_bounds_themselves_without_bias(kind, bins)
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_the_support_is_saved_with_the_head(kind):
     saved, restored = kind(None, None, 7), kind(None, None, 7)
-    assert "for values from -4 to 9" in saved.hold(-4.0, 9.0)
+    assert "for values from -4 to 9" in saved.fit_support(-4.0, 9.0)
     restored.load_state_dict(saved.state_dict())
     assert torch.equal(saved.centers(), restored.centers())
 
@@ -162,14 +162,14 @@ def test_what_no_head_can_be_made_of_is_refused(settings, message):
 def test_a_support_that_cannot_hold_the_returns_is_refused():
     head = HLGauss(0.0, 10.0, 51)
     with pytest.raises(UsageError, match=r"v_min=0 algo.v_max=10 cannot hold the data's returns, from 1 to 12"):
-        head.hold(1.0, 12.0)
-    assert "as given" in head.hold(1.0, 9.0)
-    assert "as given" in head.hold(-math.inf, math.inf)  # undiscounted: nothing to hold it against
+        head.fit_support(1.0, 12.0)
+    assert "as given" in head.fit_support(1.0, 9.0)
+    assert "as given" in head.fit_support(-math.inf, math.inf)  # undiscounted: nothing to hold it against
 
 
 def test_an_undiscounted_value_asks_for_a_support():
     with pytest.raises(UsageError, match=r"bounds no value.*algo.v_min=... algo.v_max=..."):
-        HLGauss(None, None, 51).hold(-math.inf, math.inf)
+        HLGauss(None, None, 51).fit_support(-math.inf, math.inf)
 
 
 def following(kind, bins: int = 51, discount: float = 0.99):
@@ -301,10 +301,10 @@ def test_a_restored_support_follows_the_running_episodes_on(kind):
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_a_dataset_that_is_learned_from_as_well_widens_an_online_support(kind):
     head = following(kind)
-    assert "follows the returns" in head.hold(-5.0, 30.0)
+    assert "follows the returns" in head.fit_support(-5.0, 30.0)
     seen(head, -8.0)
     assert float(head.v_max) == 60
-    assert "follows the returns" in following(kind).hold(-math.inf, math.inf)  # undiscounted
+    assert "follows the returns" in following(kind).fit_support(-math.inf, math.inf)  # undiscounted
 
 
 def test_only_a_head_that_follows_the_returns_has_more_state_than_its_support():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from zoo.data.batch import Batch, gather
 from zoo.data.samplers import SamplerConfig, make_sampler, top_weights
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
+from zoo.nn.heads import CATEGORICAL
 from zoo.returns import discounted_sum
 from zoo.spec import Spec
 
@@ -27,11 +29,12 @@ class Dataset:
         arrays: the transitions.
         missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
             UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
+        report: called with a line that the user should know.
     """
 
     def __init__(
         self, arrays: Arrays, spec: Spec, device: torch.device, sampler: SamplerConfig | None = None,
-        missing_ends: str = "",
+        missing_ends: str = "", report: Callable[[str], None] = print,
     ) -> None:  # fmt: skip
         self.spec, self.device, self.reward_scale = spec, device, 1.0
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
@@ -39,7 +42,7 @@ class Dataset:
         )
         episodes = (arrays.episode_starts, arrays.episode_lengths, arrays.episode_returns)
         self._episodes = tuple(torch.from_numpy(column).to(device) for column in episodes)
-        self._missing_ends = missing_ends
+        self._missing_ends, self._report = missing_ends, report
         self.use(sampler or SamplerConfig())
 
     @property
@@ -78,6 +81,20 @@ class Dataset:
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions, drawn with replacement by the sampler."""
         return gather(self, self.sampler(batch_size))
+
+    def prepare(self, agent: Any, config: Any) -> None:
+        """Normalizes the data and fits the agent to it, as far as an algorithm's config asks for it.
+
+        `normalize_reward`: see `normalize_reward`. `normalize_obs`: by the mean and standard deviation of the
+        observations, which `agent.normalizer` keeps. `value_head`, where it is categorical: `agent.head` gets the
+        support of the data's returns.
+        """
+        if getattr(config, "normalize_reward", False):
+            self.normalize_reward()
+        if getattr(config, "normalize_obs", False):
+            self.normalize_obs(agent.normalizer)
+        if getattr(config, "value_head", None) in CATEGORICAL:
+            self._report(agent.head.fit_support(*self.value_bounds(config.discount)))
 
     def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
         """Applies a function of observations `[N, ...]` to all of them once, rather than to every batch."""

@@ -202,13 +202,13 @@ class Imagining(Protocol):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor: ...
 
 
-def branched(
+def model_rollouts(
     agent: Imagining, obs: Tensor, length: int, terminates: "Termination", penalty: float = 0.0
 ) -> Iterator[Transition]:
     """The steps of rollouts `[N, ...]` of an exploring agent in its model, from observations `[N, obs_dim]` (MBPO).
 
     Those that terminate take no further step. Each transition counts as the end of an episode: rollouts of one call are
-    not told apart.
+    not grouped.
 
     Args:
         penalty: times how unsure the model is, taken from the rewards.

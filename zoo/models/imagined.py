@@ -94,8 +94,8 @@ class Kept:
             )
         return concatenate(self.parts)
 
-    def told(self) -> str:
-        """What was kept, to be reported."""
+    def summary(self) -> str:
+        """One line on what was kept."""
         return (
             f"imagined {sum(map(len, self.returns)):,} episodes, kept {len(self):,} that return more than "
             f"{self.threshold:.4g}; all return {self._distribution()}"
@@ -112,8 +112,8 @@ class Kept:
         if len(finite) == 0:
             return broken
         low, median, high, best = np.percentile(finite, [1, 50, 99, 100])
-        told = f"{low:.4g} (1 %), {median:.4g} (median), {high:.4g} (99 %), {best:.4g} at most"
-        return ", ".join(filter(None, [told, broken]))
+        shares = f"{low:.4g} (1 %), {median:.4g} (median), {high:.4g} (99 %), {best:.4g} at most"
+        return ", ".join(filter(None, [shares, broken]))
 
     def write(self, path: Path, description: str) -> None:
         """Leaves what was kept as a D4RL-layout HDF5 file."""

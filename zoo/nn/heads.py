@@ -28,7 +28,7 @@ class ValueHead(nn.Module):
         """Initializes a critic's last layers in place, where the head needs it."""
 
     def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
-        """Counts N environments' latest rewards and episode ends in, each `[T, N]`; critics may change in place."""
+        """Takes the latest rewards and episode ends of N environments, each `[T, N]`; may change critics in place."""
 
     def value(self, out: Tensor) -> Tensor:
         """Values `[...]` of outputs `[..., outputs]`."""
@@ -46,16 +46,16 @@ class ValueHead(nn.Module):
         """Losses `[...]` of outputs `[..., outputs]` against a target of `project` or `backup`."""
         return (self.value(out) - target).square()
 
-    def least(self, out: Tensor) -> Tensor:
-        """Of an ensemble's outputs `[members, B, outputs]` those of the member with the least value: `[B, outputs]`."""
+    def min_member(self, out: Tensor) -> Tensor:
+        """Of outputs `[members, B, outputs]` those of the member with the smallest value: `[B, outputs]`."""
         return out.amin(0)
 
-    def hold(self, low: float, high: float) -> str:
-        """Makes sure that values from `low` to `high` can be told; returns what was done, to be reported."""
+    def fit_support(self, low: float, high: float) -> str:
+        """Fits the support to values from `low` to `high`; returns a line that says how."""
         return ""
 
     def metrics(self) -> Metrics:
-        """What there is to log."""
+        """Metrics to log."""
         return {}
 
 
@@ -73,10 +73,10 @@ class TwoHot(ValueHead):
     A target's mass lies on the two values next to it, in the shares that have it as their mean. Targets outside the
     support are clipped and counted.
 
-    Without bounds the support is that of a dataset's returns (`hold`). With a `discount`, it is symmetric and follows
-    the discounted returns that are observed: where one exceeds two thirds of it, in size, it becomes twice as large as
-    that one, and the critics are changed such that values stay about what they are, in the manner of PopArt (van
-    Hasselt et al. 2016, arXiv 1602.07714).
+    Without bounds the support is that of a dataset's returns (`fit_support`). With a `discount`, it is symmetric and
+    follows the discounted returns that are observed: where one exceeds two thirds of it, in size, it becomes twice as
+    large as that one, and the critics are changed such that values stay about what they are, in the manner of PopArt
+    (van Hasselt et al. 2016, arXiv 1602.07714).
 
     Attributes:
         v_min, v_max: the support, `[]`; NaN until it is known.
@@ -134,10 +134,10 @@ class TwoHot(ValueHead):
     @torch.no_grad()
     def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
         if self.returns is not None:
-            self.reach(float(self.returns.update(reward, ended).abs().max()), *critics)
+            self.widen(float(self.returns.update(reward, ended).abs().max()), *critics)
 
-    def reach(self, size: float, *critics: nn.Module) -> None:
-        """Widens a support that follows the returns, if it must for one of this size."""
+    def widen(self, size: float, *critics: nn.Module) -> None:
+        """Widens a support that follows the returns, where a return of this size needs it."""
         v_max = self.v_max.item()
         if 1.5 * size > v_max:
             self.set_support(-2 * size, 2 * size)
@@ -153,11 +153,11 @@ class TwoHot(ValueHead):
         for weights in self.last_weights(critic):
             weights.copy_(torch.lerp(weights[..., below], weights[..., below + 1], (place - below).to(weights)))
 
-    def hold(self, low: float, high: float) -> str:
+    def fit_support(self, low: float, high: float) -> str:
         """Sets a support that is open; raises UsageError where the one that was given is too small, or none can be."""
         bounded = math.isfinite(low) and math.isfinite(high)
         if self.returns is not None:
-            self.reach(max(-low, high) if bounded else 0.0)
+            self.widen(max(-low, high) if bounded else 0.0)
             return f"value support: [{self.v_min:.4g}, {self.v_max:.4g}] at first; it follows the returns"
         if self.v_min.isnan():
             if not bounded:
@@ -181,7 +181,7 @@ class TwoHot(ValueHead):
         )
 
     def around(self, low: float, high: float) -> tuple[float, float]:
-        """The support in which values from `low` to `high` can be told without bias."""
+        """The support that represents values from `low` to `high` without bias."""
         return low, high
 
     def metrics(self) -> Metrics:
@@ -220,7 +220,7 @@ class TwoHot(ValueHead):
         """Cross-entropy."""
         return -(target * out.log_softmax(-1)).sum(-1)
 
-    def least(self, out: Tensor) -> Tensor:
+    def min_member(self, out: Tensor) -> Tensor:
         member = self.value(out).argmin(0)  # [B]
         return out.gather(0, member[None, :, None].expand(1, *out.shape[1:])).squeeze(0)
 
@@ -245,7 +245,7 @@ class HLGauss(TwoHot):
 
     Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
     renormalization (Farebrother et al., section 3.1 and appendix A). That moves the mean of a target near an end of the
-    support inwards; so one that is set by `hold` goes on for three standard deviations on either side.
+    support inwards; so one that is set by `fit_support` goes on for three standard deviations on either side.
     """
 
     sigma = 0.75  # in widths of a bin

@@ -16,16 +16,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
-from zoo.runs.load import load_adversary
-from zoo.settings.compose import takes_data
-from zoo.settings.config import RunConfig
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
+from zoo.runs.load import load_adversary
 from zoo.runs.provenance import code_version, provenance
-from zoo.settings.registry import Algorithm
 from zoo.runs.run import Run
+from zoo.settings.compose import takes_data
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm
 
 LOCK = ".lock"
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by

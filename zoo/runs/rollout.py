@@ -37,7 +37,7 @@ class Rollout:
         spec: shapes and bounds of one environment.
         num_envs: N.
         resumed: whether it goes on in the middle of the episodes of a run that was stopped.
-        on_episode: is told the return and length of every episode that ends; of the whole game where a lost life
+        on_episode: is called with the return and length of every episode that ends; of the whole game where a lost life
             terminates, see `zoo.envs.atari`.
     """
 

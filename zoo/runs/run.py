@@ -193,7 +193,7 @@ class Run:
                 yield self.done
                 before, self.done = self.done, self.done + stride
                 last = self.done >= end
-                interrupted = self._interruption.asked  # once: a signal that comes during the evaluation is the next pass's
+                interrupted = self._interruption.asked  # read once: a later signal counts for the next pass
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
                 saving = last or interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
                 if saving or evaluating or self.done // config.log_every > before // config.log_every:

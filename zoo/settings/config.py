@@ -1,4 +1,4 @@
-"""What `zoo run` can be told: the top-level keys. An algorithm's own are the `Config` of its file, under `algo`."""
+"""The settings of `zoo run`: the top-level keys. An algorithm's own are the `Config` of its file, under `algo`."""
 
 from dataclasses import dataclass, field
 from typing import Any
