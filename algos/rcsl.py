@@ -1,8 +1,8 @@
 """RCSL: return-conditioned supervised learning (Brandfonbrener et al. 2022, arXiv 2206.01079; RvS, arXiv 2112.10751).
 
-Behaviour cloning conditioned on the return-to-go g, the return that followed the action in its episode. Acting, g begins
-as the return of the data's best episode. Unlike a value it needs no bootstrapping; unlike a value it cannot join parts
-of two episodes: the return asked for must have been reached in one.
+Behaviour cloning conditioned on the return-to-go g, the return that followed the action in its episode. When acting, g
+begins as the return of the data's best episode. Unlike a value it needs no bootstrapping; unlike a value it cannot join
+parts of two episodes: the return asked for must have been reached in one.
 
     actor   L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + r_{t+1} + ... + r_T
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
