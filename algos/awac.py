@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import above, check
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.nn.heads import value_head
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline to online"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -51,8 +53,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"algo.temperature={self.temperature} must be above 0; CORL takes 1")
+        check(self, temperature=above(0, "CORL takes 1"))
 
 
 class Policy(GaussianPolicy):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import between, check
 from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, Normalizer
 from zoo.nn.optim import Adam
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -36,8 +38,7 @@ class Config:
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
 
     def __post_init__(self) -> None:
-        if not 0 < self.top_fraction <= 1:
-            raise ValueError(f"algo.top_fraction={self.top_fraction} must be above 0 and at most 1; 0.1 is 10 % BC")
+        check(self, top_fraction=between(0, 1, "right", "0.1 is 10 % BC"))
 
 
 class BC(Agent):

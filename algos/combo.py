@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, between, check
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.models.dynamics import EnsembleDynamics, learn_dynamics, model_rollouts, termination_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -61,19 +63,13 @@ class Config:
     dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:
-        names = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
-        if not 0 < self.real_fraction < 1:
-            raise ValueError(f"algo.real_fraction={self.real_fraction} must lie between 0 and 1")
+        counts = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
+        check(self, beta=at_least(0), real_fraction=between(0, 1, "neither"), **dict.fromkeys(counts, at_least(1)))
         if not 0 < round(self.real_fraction * self.batch_size) < self.batch_size:
             raise ValueError(
                 f"algo.real_fraction={self.real_fraction} of algo.batch_size={self.batch_size} leaves no transition of "
                 "the data, or none of the model"
             )
-        if self.beta < 0:
-            raise ValueError(f"algo.beta={self.beta} must be 0 or more")
 
 
 class COMBO(Agent):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
 from zoo.nn.heads import value_head
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline to online"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -59,10 +61,11 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError(f"algo.alpha={self.alpha} must be 0 (no conservatism) or more; the paper takes 5 to 10")
-        if self.num_actions < 1:
-            raise ValueError(f"algo.num_actions={self.num_actions} must be at least 1; the paper takes 10")
+        check(
+            self,
+            alpha=at_least(0, "0 is SAC without conservatism, the paper takes 5 to 10"),
+            num_actions=at_least(1, "the paper takes 10"),
+        )
 
 
 class CQL(Agent):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check, check_replay
 from zoo.data.batch import NStepBatch
 from zoo.data.buffers import replay_buffer
 from zoo.nn import MLP, encoder, polyak_update
@@ -33,8 +34,10 @@ from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
+    from zoo.settings.config import RunConfig
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("discrete",)
 FRAMES = True
 
@@ -65,9 +68,10 @@ class Config:
     num_bins: int = 51  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        for name in ("n_step", "train_every", "target_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        check(self, n_step=at_least(1), train_every=at_least(1), target_every=at_least(1))
+
+    def check_run(self, run: "RunConfig") -> None:
+        check_replay(run, self.learning_starts, self.buffer_size)
 
 
 class QNetwork(nn.Module):

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import above, at_least, between, check
 from zoo.nn import BoundedPolicy, Normalizer
 from zoo.nn.optim import Adam, warm_up
 from zoo.returns import ReturnToGo
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -51,15 +53,10 @@ class Config:
     max_episode_steps: int = 1000  # steps in an episode with an embedding of their own; later ones have the last
 
     def __post_init__(self) -> None:
-        for name in ("context", "layers", "heads", "width", "max_episode_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        counts = ("context", "layers", "heads", "width", "max_episode_steps")
+        check(self, dropout=between(0, 1, "left"), return_scale=above(0), **dict.fromkeys(counts, at_least(1)))
         if self.width % self.heads:
             raise ValueError(f"algo.width={self.width} must be a multiple of algo.heads={self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"algo.dropout={self.dropout} must be at least 0 and below 1")
-        if self.return_scale is not None and not self.return_scale > 0:
-            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
 
 
 class Windows(NamedTuple):

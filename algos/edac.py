@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check
 from zoo.data.batch import Batch
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, edac_critic_, polyak_update, small_last_
 from zoo.nn.optim import Adam
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -50,12 +52,9 @@ class Config:
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
 
     def __post_init__(self) -> None:
-        if self.num_critics < 1:
-            raise ValueError(f"algo.num_critics={self.num_critics} must be at least 1; the paper takes 10 or 50")
-        if self.eta < 0:
-            raise ValueError(f"algo.eta={self.eta} must be 0 (SAC-N) or more")
+        check(self, num_critics=at_least(1, "the paper takes 10 or 50"), eta=at_least(0, "0 is SAC-N"))
         if self.eta > 0 and self.num_critics == 1:
-            raise ValueError("algo.num_critics=1 has nothing to keep apart: give algo.eta=0")
+            raise ValueError("algo.num_critics=1 has no other critic to differ from: give algo.eta=0")
 
 
 class EDAC(Agent):

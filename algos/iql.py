@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import between, check, one_of
 from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.nn.heads import value_head
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline to online"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -57,10 +59,11 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"algo.expectile={self.expectile} must lie between 0 and 1; the paper takes 0.7")
-        if self.policy not in ("gaussian", "deterministic"):
-            raise ValueError(f"algo.policy={self.policy} does not exist; there are gaussian and deterministic")
+        check(
+            self,
+            expectile=between(0, 1, "neither", "the paper takes 0.7"),
+            policy=one_of("gaussian", "deterministic"),
+        )
 
 
 class IQL(Agent):

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import above, at_least, check
 from zoo.data.dataset import Dataset
 from zoo.models.diffusion import DiffusionPolicy
 from zoo.models.dynamics import EnsembleDynamics, Termination, learn_dynamics, termination_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -73,13 +75,10 @@ class Config:
     min_return: float | None = None  # keep the episodes that return more; null takes the best return in the data
 
     def __post_init__(self) -> None:
-        if self.return_scale is not None and not self.return_scale > 0:
-            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
-        for name in (
+        counts = (
             "dynamics_epochs", "behavior_epochs", "diffusion_steps", "rollouts", "rollout_batch", "rollout_rounds",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        )  # fmt: skip
+        check(self, return_scale=above(0), **dict.fromkeys(counts, at_least(1)))
 
 
 class ReturnBatch(NamedTuple):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, between, check
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.models.dynamics import EnsembleDynamics, learn_dynamics, model_rollouts, termination_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -58,13 +60,8 @@ class Config:
     dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:
-        for name in ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
-        if not 0 <= self.real_fraction < 1:
-            raise ValueError(f"algo.real_fraction={self.real_fraction} must be at least 0 and below 1")
-        if self.penalty < 0:
-            raise ValueError(f"algo.penalty={self.penalty} must be 0 or more")
+        counts = ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
+        check(self, real_fraction=between(0, 1, "left"), penalty=at_least(0), **dict.fromkeys(counts, at_least(1)))
 
 
 class MOPO(Agent):

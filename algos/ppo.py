@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check
 from zoo.data.batch import Transition
 from zoo.errors import UsageError
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
@@ -32,8 +33,10 @@ from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
+    from zoo.settings.config import RunConfig
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("continuous", "discrete")
 FRAMES = True
 
@@ -64,9 +67,23 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        check(self, num_steps=at_least(1), epochs=at_least(1), minibatches=at_least(1))
+
+    def check_run(self, run: "RunConfig") -> None:
+        batch_size = self.num_steps * run.num_envs
+        if batch_size % self.minibatches:
+            raise UsageError(
+                f"num_envs={run.num_envs} times algo.num_steps={self.num_steps} are {batch_size} transitions a "
+                f"rollout, which algo.minibatches={self.minibatches} does not divide. "
+                f"Try: algo.minibatches={math.gcd(batch_size, self.minibatches)}"
+            )
+        if run.steps < batch_size:
+            raise UsageError(
+                f"steps={run.steps} are fewer than one rollout of {batch_size}, after which PPO learns first. Give "
+                "more, or fewer algo.num_steps"
+            )
+        if self.normalize_advantage and batch_size == self.minibatches:
+            raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
 
 
 class Gaussian(BoundedPolicy):
@@ -247,19 +264,6 @@ class PPO(Agent):
 def train(run: "Run", config: Config) -> PPO:
     envs = run.envs()
     batch_size = config.num_steps * envs.num_envs
-    if batch_size % config.minibatches:
-        raise UsageError(
-            f"num_envs={envs.num_envs} times algo.num_steps={config.num_steps} are {batch_size} transitions a rollout, "
-            f"which algo.minibatches={config.minibatches} does not divide. "
-            f"Try: algo.minibatches={math.gcd(batch_size, config.minibatches)}"
-        )
-    if run.config.steps < batch_size:
-        raise UsageError(
-            f"steps={run.config.steps} are fewer than one rollout of {batch_size}, after which PPO learns first. Give "
-            "more, or fewer algo.num_steps"
-        )
-    if config.normalize_advantage and batch_size == config.minibatches:
-        raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
     iterations = run.config.steps // batch_size
     agent = PPO(envs.spec, config, iterations * config.epochs * config.minibatches)
     rollout = Steps()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import above, check
 from zoo.nn import MLP, BoundedPolicy, Normalizer, near_zero_
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -44,8 +46,7 @@ class Config:
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
-        if self.return_scale is not None and not self.return_scale > 0:
-            raise ValueError(f"algo.return_scale={self.return_scale} must be above 0")
+        check(self, return_scale=above(0))
 
 
 class ReturnBatch(NamedTuple):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -56,11 +58,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if self.policy_delay < 1:
-            raise ValueError(f"algo.policy_delay={self.policy_delay} must be at least 1")
-        for name in ("actor_penalty", "critic_penalty"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be 0 or more")
+        check(self, policy_delay=at_least(1), actor_penalty=at_least(0), critic_penalty=at_least(0))
 
 
 class SarsaBatch(NamedTuple):

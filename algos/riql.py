@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import above, at_least, between, check, one_of
 from zoo.data.batch import Batch
 from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, edac_critic_, polyak_update
 from zoo.nn.heads import CATEGORICAL, SCALAR, value_head
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -63,16 +65,14 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if self.num_critics < 1:
-            raise ValueError(f"algo.num_critics={self.num_critics} must be at least 1; the paper takes 3 or 5")
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"algo.quantile={self.quantile} must lie between 0 and 1; the paper takes 0.1 to 0.5")
-        if not self.sigma > 0:
-            raise ValueError(f"algo.sigma={self.sigma} must be above 0; the paper takes 0.1 to 3")
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"algo.expectile={self.expectile} must lie between 0 and 1; the paper takes 0.7")
-        if self.policy not in ("gaussian", "deterministic"):
-            raise ValueError(f"algo.policy={self.policy} does not exist; there are gaussian and deterministic")
+        check(
+            self,
+            num_critics=at_least(1, "the paper takes 3 or 5"),
+            quantile=between(0, 1, "neither", "the paper takes 0.1 to 0.5"),
+            sigma=above(0, "the paper takes 0.1 to 3"),
+            expectile=between(0, 1, "neither", "the paper takes 0.7"),
+            policy=one_of("gaussian", "deterministic"),
+        )
         if len(self.target_bounds) != 2 or not self.target_bounds[0] < self.target_bounds[1]:
             raise ValueError(f"algo.target_bounds={self.target_bounds} must be two, the lower first: [-100,1000]")
 

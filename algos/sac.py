@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import between, check, check_replay
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
@@ -29,8 +30,10 @@ from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
+    from zoo.settings.config import RunConfig
 
 SETTING = "online"
+DATA = "offline_fraction"
 ACTION_SPACES = ("continuous",)
 
 
@@ -53,8 +56,10 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if not 0 <= self.offline_fraction < 1:
-            raise ValueError(f"algo.offline_fraction={self.offline_fraction} must be at least 0 and below 1")
+        check(self, offline_fraction=between(0, 1, "left"))
+
+    def check_run(self, run: "RunConfig") -> None:
+        check_replay(run, self.learning_starts, self.buffer_size)
 
 
 class SAC(Agent):

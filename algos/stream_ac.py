@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from zoo.agent import Metrics
 from zoo.nn import HALF_LOG_2PI, BoundedPolicy
 from zoo.spec import Spec
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, optimizer, stream
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("continuous", "discrete")
 FRAMES = True
 
@@ -52,7 +53,7 @@ class Config:
     time_feature: bool = True  # vectors are joined by the elapsed share of the episode
 
     def __post_init__(self) -> None:
-        check(self, "kappa_policy", "kappa_value")
+        check_stream(self, "kappa_policy", "kappa_value")
 
 
 class Gaussian(BoundedPolicy):

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from zoo.agent import Metrics
 from zoo.spec import Spec
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, epsilon_greedy, optimizer, stream
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, epsilon_greedy, optimizer, stream
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("discrete",)
 FRAMES = True
 
@@ -48,7 +49,7 @@ class Config:
     time_feature: bool = True  # vectors are joined by the elapsed share of the episode
 
     def __post_init__(self) -> None:
-        check(self, "kappa")
+        check_stream(self, "kappa")
 
 
 class StreamSARSA(StreamAgent):

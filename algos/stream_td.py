@@ -24,12 +24,13 @@ from torch import Tensor
 from zoo.agent import Metrics, Predictor
 from zoo.errors import UsageError
 from zoo.spec import Spec
-from zoo.streaming import Sample, StreamAgent, StreamNetwork, check, optimizer, stream
+from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, optimizer, stream
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("discrete",)
 FRAMES = True
 
@@ -49,7 +50,7 @@ class Config:
     time_feature: bool = False  # vectors are joined by the elapsed share of the episode
 
     def __post_init__(self) -> None:
-        check(self, "kappa")
+        check_stream(self, "kappa")
 
 
 class StreamTD(StreamAgent, Predictor):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check, check_replay
 from zoo.data.batch import Batch
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import DeterministicPolicy, EnsembleCritic, polyak_update
@@ -28,8 +29,10 @@ from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
+    from zoo.settings.config import RunConfig
 
 SETTING = "online"
+DATA = "none"
 ACTION_SPACES = ("continuous",)
 
 
@@ -54,9 +57,10 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        for name in ("num_critics", "policy_delay"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"algo.{name}={getattr(self, name)} must be at least 1")
+        check(self, num_critics=at_least(1), policy_delay=at_least(1))
+
+    def check_run(self, run: "RunConfig") -> None:
+        check_replay(run, self.learning_starts, self.buffer_size)
 
 
 class TD3(Agent):

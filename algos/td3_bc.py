@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, check
 from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update
 from zoo.nn.heads import value_head
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 SETTING = "offline"
+DATA = "required"
 ACTION_SPACES = ("continuous",)
 
 
@@ -54,10 +56,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        if self.policy_delay < 1:
-            raise ValueError(f"algo.policy_delay={self.policy_delay} must be at least 1")
-        if self.alpha < 0:
-            raise ValueError(f"algo.alpha={self.alpha} must be 0 (cloning alone) or more; the paper takes 2.5")
+        check(self, policy_delay=at_least(1), alpha=at_least(0, "0 is cloning alone, the paper takes 2.5"))
 
 
 class TD3BC(Agent):

@@ -403,7 +403,7 @@ def run(*arguments: str, capsys) -> str:
         (("algo.trace_lambda=1.5",), "algo.trace_lambda=1.5 must lie between 0 and 1"),
         (("algo.epsilon=5",), "algo.epsilon=5.0 must lie between 0 and 1"),
         (("algo.exploration_fraction=-1",), "algo.exploration_fraction=-1.0 must lie between 0 and 1"),
-        (("algo.kappa=0.5",), "algo.kappa=0.5 must be at least 1, or a step could overshoot"),
+        (("algo.kappa=0.5",), "algo.kappa=0.5 must be at least 1; below 1 a step could overshoot"),
         (("algo.optimizer=obdg",), "algo.optimizer=obdg does not exist; there are obgd, adaptive_obgd, sgd, adam"),
     ],
 )

@@ -91,10 +91,10 @@ REFUSED = {
         ["algo=iql", "env=pendulum", "online_steps=9", "online_fraction=2"], ["online_fraction=2.0", "between 0 and 1"],
     ),
     "steps that end before it learns": (
-        ["algo=sac", "env=pendulum", "steps=50"], ["steps=50: sac begins to learn after algo.learning_starts="],
+        ["algo=sac", "env=pendulum", "steps=50"], ["steps=50: learning begins after algo.learning_starts="],
     ),
     "steps that make no rollout": (["algo=ppo", "env=pendulum", "steps=50"], ["steps=50 are fewer than one rollout"]),
-    "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a number"]),
+    "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a finite number"]),
     "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),
     "a sampler's name": (["algo=iql", "env=pendulum", "sampler.name=foo"], ["sampler=foo does not exist"]),
     "frames for vectors": (["algo=sac", "env=CarRacing-v3"], ["sac needs vectors", "[96, 96, 3]. Try: dqn, ppo"]),

@@ -2,10 +2,9 @@
 
 import dataclasses
 import itertools
-import math
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,6 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     except ValueError as error:  # a dataclass's own check of its values
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
-    _check_ranges(config.algo)
     _check_setting(config, chosen)
     settings = dataclasses.asdict(config)
     settings["algo"] = {"name": chosen.name, **settings["algo"]}
@@ -178,60 +176,25 @@ def _check_switches(given: dict[str, Override], config_class: type, prefix: str)
             )
 
 
-# What a hyperparameter of that name must be, in whichever algorithm: the names are the field's, and so are the ranges.
-RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "discount": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
-    "tau": (lambda value: 0 < value <= 1, "be above 0 and at most 1"),
-    "lr": (lambda value: value > 0, "be above 0"),
-    "batch_size": (lambda value: value >= 1, "be at least 1"),
-    "buffer_size": (lambda value: value >= 1, "be at least 1"),
-    "learning_starts": (lambda value: value >= 0, "be 0 or more"),
-    "hidden": (lambda value: all(width >= 1 for width in value), "hold widths of at least 1, such as [256,256]"),
-    "warmup": (lambda value: value >= 0, "be 0 or more"),
-    "epsilon": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
-    "eval_epsilon": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
-    "exploration_fraction": (lambda value: 0 <= value <= 1, "lie between 0 and 1"),
-    "entropy_coef": (lambda value: value >= 0, "be 0 or more"),
-}
-
-
-def _check_ranges(config: Any) -> None:
-    for field in dataclasses.fields(config):
-        kind = field.name.rpartition("_")[2]
-        name = kind if kind in ("lr", "hidden") else field.name
-        value = getattr(config, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"algo.{field.name}={value} must be a number that is finite.")
-        if name in RANGES and not RANGES[name][0](value):
-            raise UsageError(f"algo.{field.name}={value} must {RANGES[name][1]}.")
-
-
 def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
     """Whether a run reads a dataset."""
-    return chosen.setting != "online" or getattr(config.algo, "offline_fraction", 0) > 0
+    if chosen.data in ("none", "required"):
+        return chosen.data == "required"
+    return bool(getattr(config.algo, chosen.data) > 0)
 
 
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored, and a run that ends before it learns."""
     online, name = chosen.setting == "online", chosen.name
-    first = getattr(config.algo, "learning_starts", 0)
-    if online and config.steps <= first:
-        raise UsageError(
-            f"steps={config.steps}: {name} begins to learn after algo.learning_starts={first}. Give more steps, "
-            "or begin earlier."
-        )
-    if getattr(config.algo, "buffer_size", config.num_envs) < config.num_envs:
-        raise UsageError(
-            f"num_envs={config.num_envs}: algo.buffer_size={config.algo.buffer_size} holds fewer transitions than come "
-            "in one step. Try: num_envs=1"
-        )
+    if hasattr(config.algo, "check_run"):
+        config.algo.check_run(config)
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),
         ("sampler", config.sampler.name, SamplerConfig.name),
         ("corruption", config.corruption.name, CorruptionConfig.name),
     ):
         if value != default and not takes_data(config, chosen):
-            share = ", or give algo.offline_fraction=0.5" if hasattr(config.algo, "offline_fraction") else ""
+            share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")

@@ -97,6 +97,11 @@ class Algorithm:
         return str(self._constant("SETTING"))
 
     @property
+    def data(self) -> str:
+        """`none`, `required`, or the setting above 0 of which it learns from a dataset: `offline_fraction`."""
+        return str(self._constant("DATA"))
+
+    @property
     def action_spaces(self) -> tuple[str, ...]:
         """`continuous`, `discrete` or both."""
         return tuple(self._constant("ACTION_SPACES"))

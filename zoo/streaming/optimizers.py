@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.checks import at_least, between, check, one_of
 from zoo.nn import optim
 from zoo.streaming.network import StreamNetwork
 
@@ -112,16 +113,13 @@ def optimizer(config: Any, network: StreamNetwork, kappa: float) -> TraceOptimiz
     return OPTIMIZERS[config.optimizer](network, config.lr, config.discount * config.trace_lambda, kappa)
 
 
-def check(config: Any, *kappas: str) -> None:
-    """What every streaming algorithm's `Config` must hold. Raises ValueError."""
-    if config.optimizer not in OPTIMIZERS:
-        raise ValueError(f"algo.optimizer={config.optimizer} does not exist; there are {', '.join(OPTIMIZERS)}")
-    for name in ("discount", "trace_lambda", "sparsity"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise ValueError(f"algo.{name}={getattr(config, name)} must lie between 0 and 1")
-    for name in kappas:
-        if getattr(config, name) < 1:
-            raise ValueError(
-                f"algo.{name}={getattr(config, name)} must be at least 1, or a step could overshoot; the paper takes 2 "
-                "for values, 3 for policies"
-            )
+def check_stream(config: Any, *kappas: str) -> None:
+    """Checks every streaming algorithm's `Config`. Raises ValueError."""
+    kappa = at_least(1, "below 1 a step could overshoot; the paper takes 2 for values, 3 for policies")
+    check(
+        config,
+        optimizer=one_of(*OPTIMIZERS),
+        trace_lambda=between(0, 1),
+        sparsity=between(0, 1),
+        **dict.fromkeys(kappas, kappa),
+    )

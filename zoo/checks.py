@@ -1,0 +1,117 @@
+"""Checks of an algorithm's `Config`, each in one line of its `__post_init__`.
+
+check(self, expectile=between(0, 1, "neither"), policy=one_of("gaussian", "deterministic"), num_critics=at_least(1))
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.settings.config import RunConfig
+
+
+class Condition(NamedTuple):
+    """What a value must be.
+
+    Attributes:
+        holds: whether a value is that.
+        words: the message's end, such as `must be above 0`.
+    """
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def at_least(low: float, hint: str = "") -> Condition:
+    """`low` or more. The hint is added to the message, such as `the paper takes 10`."""
+    return Condition(lambda value: value >= low, _words(f"must be at least {low}", hint))
+
+
+def above(low: float, hint: str = "") -> Condition:
+    """More than `low`."""
+    return Condition(lambda value: value > low, _words(f"must be above {low}", hint))
+
+
+def between(low: float, high: float, inclusive: str = "both", hint: str = "") -> Condition:
+    """From `low` to `high`; inclusive: `both`, `left`, `right` or `neither`, as in pandas."""
+    words = {
+        "both": f"must lie between {low} and {high}",
+        "left": f"must be at least {low} and below {high}",
+        "right": f"must be above {low} and at most {high}",
+        "neither": f"must lie between {low} and {high}, both excluded",
+    }[inclusive]
+
+    def holds(value: float) -> bool:
+        return low < value < high or (value == low and inclusive in ("both", "left")) or (
+            value == high and inclusive in ("both", "right")
+        )  # fmt: skip
+
+    return Condition(holds, _words(words, hint))
+
+
+def one_of(*names: str) -> Condition:
+    """One of these names."""
+    return Condition(lambda value: value in names, f"does not exist; there are {', '.join(names)}")
+
+
+def _words(text: str, hint: str) -> str:
+    return f"{text}; {hint}" if hint else text
+
+
+# Of settings that many algorithms have. One that ends in `_lr` or `_hidden` is checked as `lr` or `hidden`.
+COMMON = {
+    "discount": between(0, 1),
+    "tau": between(0, 1, "right"),
+    "lr": above(0),
+    "hidden": Condition(
+        lambda widths: all(width >= 1 for width in widths), "must hold widths of at least 1, such as [256,256]"
+    ),
+    "batch_size": at_least(1),
+    "buffer_size": at_least(1),
+    "learning_starts": at_least(0),
+    "warmup": at_least(0),
+    "epsilon": between(0, 1),
+    "eval_epsilon": between(0, 1),
+    "exploration_fraction": between(0, 1),
+    "entropy_coef": at_least(0),
+}
+
+
+def check(config: Any, **conditions: Condition) -> None:
+    """Checks the values of a `Config`: the given conditions, the common ones, and that every number is finite.
+
+    Raises:
+        ValueError: a value that cannot be. None is not checked.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        kind = field.name.rpartition("_")[2]
+        condition = conditions.pop(field.name, COMMON.get(kind if kind in ("lr", "hidden") else field.name))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"algo.{field.name}={value} must be a finite number")
+        if value is not None and condition and not condition.holds(value):
+            raise ValueError(f"algo.{field.name}={value} {condition.words}")
+    if conditions:
+        raise TypeError(f"{type(config).__name__} has no {', '.join(conditions)}")
+
+
+def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int) -> None:
+    """Whether an online run learns at all, and its replay buffer holds a step of its environments.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if run.steps <= learning_starts:
+        raise UsageError(
+            f"steps={run.steps}: learning begins after algo.learning_starts={learning_starts}. Give more steps, or "
+            "begin earlier."
+        )
+    if buffer_size < run.num_envs:
+        raise UsageError(
+            f"num_envs={run.num_envs}: algo.buffer_size={buffer_size} holds fewer transitions than come in one step. "
+            "Try: num_envs=1"
+        )
