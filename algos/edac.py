@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check
 from zoo.data.batch import Batch
-from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, edac_critic_, polyak_update, small_last_
+from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, fan_out_critic_, polyak_update, small_last_
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -65,7 +65,7 @@ class EDAC(Agent):
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
         small_last_(self.actor.net, 1e-3)
         self.critic = EnsembleCritic(config.num_critics, spec.obs_dim, spec.action_dim, config.hidden)
-        edac_critic_(self.critic)
+        fan_out_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)

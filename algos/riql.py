@@ -28,7 +28,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check, one_of
 from zoo.data.batch import Batch
-from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, edac_critic_, polyak_update
+from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, fan_out_critic_, polyak_update
 from zoo.nn.heads import CATEGORICAL, SCALAR, value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -95,7 +95,7 @@ class RIQL(Agent):
         self.critic = EnsembleCritic(
             config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs
         )
-        edac_critic_(self.critic)
+        fan_out_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

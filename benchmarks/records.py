@@ -17,7 +17,7 @@ from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.corruption import CorruptionConfig
 from zoo.errors import UsageError
 from zoo.settings.compose import as_overrides, compose
-from zoo.settings.registry import environments
+from zoo.settings.registry import algorithms, environments
 
 FIGURES = ("final", "best", "area")
 MEASURES = {
@@ -25,7 +25,6 @@ MEASURES = {
     "training_return": "return of training episodes",
 }  # fmt: skip
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
-ANY = "ppo"  # an algorithm, for the settings that are every one's
 # settings that make one method another
 METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs", "eval_deterministic")
 
@@ -148,16 +147,17 @@ class Result:
 
     @property
     def command(self) -> str:
-        """Starts the run again; empty where it is somebody else's."""
+        """Starts the run again; empty for a peer's."""
         if self.peer:
             return ""
         env = environment(self.config)
         start, named, usual = "zoo run", {"algo": self.algo, "env": env}, defaults(self.algo, env)
         if self.file:  # is not asked what its settings usually are: that would run it
             start, named = f"python {shlex.quote(self.file)}", {"env": env}
-            usual = {key: value for key, value in defaults(ANY, env).items() if not key.startswith("algo.")}
-        told = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")
-        changed = {k: v for k, v in flat(self.config).items() if k not in told and (k, v) not in usual.items()}
+            zoos = defaults(next(iter(algorithms())), env)
+            usual = {key: value for key, value in zoos.items() if not key.startswith("algo.")}
+        named_apart = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")
+        changed = {k: v for k, v in flat(self.config).items() if k not in named_apart and (k, v) not in usual.items()}
         named |= {
             group: changed.pop(f"{group}.name") for group in ("sampler", "corruption") if f"{group}.name" in changed
         }

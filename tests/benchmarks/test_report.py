@@ -57,7 +57,7 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 def test_final_best_and_area_are_kept_apart(run, tmp_path):
-    run("a", "algo=ppo env=cartpole steps=40", [10.0, 90.0, 40.0, 20.0])
+    run("a", "algo=stream_q env=cartpole steps=40", [10.0, 90.0, 40.0, 20.0])
     (result,), notes = read(tmp_path)
     assert not notes
     assert [result.figure(name) for name in ("final", "best", "area")] == [20, 90, 40]
@@ -215,7 +215,7 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
         run(
             f"runs/iql-{seed}", f"algo=iql env=hopper dataset=medium steps=40 seed={seed}", [10.1 * seed, 100 / 3, 50.0]
         )
-    run("runs/ppo", "algo=ppo env=cartpole steps=40", [10.0, 20.0], training=12.5)
+    run("runs/stream_q", "algo=stream_q env=cartpole steps=40", [10.0, 20.0], training=12.5)
     run("runs/unscored", "algo=iql env=pendulum dataset=medium steps=40", [-3.0])
     run("runs/deeper/peer", "algo=stream_ac env=cartpole steps=40", [7.0], peer="SB3")
     run("runs/unfinished", "algo=stream_ac env=cartpole steps=40", [7.0], status="running")
@@ -239,7 +239,7 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
 
 
 def test_a_damaged_archive_is_refused_in_a_line(run, tmp_path, capsys):
-    run("runs/a", "algo=ppo env=cartpole steps=40", [10.0, 20.0])
+    run("runs/a", "algo=stream_q env=cartpole steps=40", [10.0, 20.0])
     archive = tmp_path / "archives" / "runs.csv"
     assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
     archive.write_text(archive.read_text().replace("20.0", "twenty"))
@@ -319,7 +319,7 @@ def test_published_training_returns_are_compared_with_training_returns_alone(run
 
 
 def test_a_training_return_is_the_mean_of_the_last_hundred_episodes(run, tmp_path):
-    folder = run("a", "algo=ppo env=hopper steps=1000", [1.0])
+    folder = run("a", "algo=stream_ac env=hopper steps=1000", [1.0])
     lengths, returns, rows, step = [5] * 60 + [10] * 70, list(range(130)), [], 0
     for start in range(0, 130, 10):  # a row after every ten episodes
         step += sum(lengths[start : start + 10])
@@ -472,11 +472,11 @@ def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
 
 
 def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
-    run("a", "algo=ppo env=hopper steps=10", [1.0])
+    run("a", "algo=ppo env=hopper steps=2048", [1.0])
     own = tmp_path / "own.csv"
     header = "task,algorithm,mean,std,seeds,steps,source\n"
     own.write_text(
-        f"{header}Hopper-v5,PPO,2.0,,3,10,mine\nHoper-v5,PPO,2.0,,3,1e1,mine\nHopper-v5,SAC,2.0,,3,10,mine\n"
+        f"{header}Hopper-v5,PPO,2.0,,3,2048,mine\nHoper-v5,PPO,2.0,,3,2.048e3,mine\nHopper-v5,SAC,2.0,,3,2048,mine\n"
     )
     assert main(["report", str(tmp_path), "--references", str(own)]) == 0
     out = capsys.readouterr().out

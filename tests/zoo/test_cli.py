@@ -73,7 +73,7 @@ REFUSED = {
         ["algo=iql", "env=pendulum", "corruption=random-obs", "corruption.rate=2"], ["corruption.rate=2.0", "0 and 1"],
     ),
     "adversary without critics": (
-        ["algo=iql", "env=pendulum", "corruption=adversarial-obs"], ["zoo run algo=edac", "corruption.critic=DIR"],
+        ["algo=iql", "env=pendulum", "corruption=adversarial-obs"], ["zoo run algo=NAME", "corruption.critic=DIR"],
     ),
     "quantile of all": (["algo=riql", "env=pendulum", "algo.quantile=1"], ["algo.quantile=1.0", "between 0 and 1"]),
     "unknown preset": (["algo=iql", "env=hopper", "preset=papr"], ["preset=papr does not exist", "paper"]),

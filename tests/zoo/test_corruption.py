@@ -185,7 +185,7 @@ def test_critics_of_other_data_are_refused(critic, clean):
 
 
 def test_an_adversary_needs_critics():
-    with pytest.raises(UsageError, match=r"zoo run algo=edac .* corruption.critic=DIR"):
+    with pytest.raises(UsageError, match=r"zoo run algo=NAME .* corruption.critic=DIR"):
         load_adversary(CorruptionConfig("adversarial-obs"))
 
 

@@ -148,7 +148,6 @@ def test_the_support_is_saved_with_the_head(kind):
         ({"value_head": "hl_gaus"}, "value_head=hl_gaus does not exist. There are: mse, huber, two_hot, c51, hl_gauss"),
         ({"value_head": "c51", "v_min": 1.0, "v_max": 1.0}, r"\[1, 1\] is empty: algo.v_min must be below algo.v_max"),
         ({"value_head": "c51", "v_min": 2.0, "v_max": -2.0}, r"\[2, -2\] is empty"),
-        ({"value_head": "c51", "v_min": 2.0, "v_max": math.inf}, r"\[2, inf\]"),
         ({"value_head": "two_hot", "v_min": 0.0}, "go together: give both, or none"),
         ({"value_head": "hl_gauss", "num_bins": 1}, "algo.num_bins=1 must be at least 2"),
         ({"v_min": 0.0, "v_max": 1.0}, "Add: algo.value_head=hl_gauss"),
@@ -157,6 +156,11 @@ def test_the_support_is_saved_with_the_head(kind):
 def test_what_no_head_can_be_made_of_is_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         value_head(Config(**settings))
+
+
+def test_a_support_without_an_end_is_refused():
+    with pytest.raises(UsageError, match=r"\[2, inf\]"):
+        C51(2.0, math.inf, 51)
 
 
 def test_a_support_that_cannot_hold_the_returns_is_refused():

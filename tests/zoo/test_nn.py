@@ -17,8 +17,8 @@ from zoo.nn import (
     Normalizer,
     RunningNormalizer,
     TanhGaussian,
-    edac_critic_,
     encoder,
+    fan_out_critic_,
     orthogonal_,
     polyak_update,
 )  # fmt: skip
@@ -240,7 +240,7 @@ def test_running_statistics_are_those_of_all_that_was_seen(shape):
 
 
 def test_edacs_critics_begin_with_weights_as_wide_as_a_layer_has_outputs():
-    critic = edac_critic_(EnsembleCritic(50, 11, 3, [64, 256]))
+    critic = fan_out_critic_(EnsembleCritic(50, 11, 3, [64, 256]))
     layers = [layer for layer in critic if isinstance(layer, EnsembleLinear)]
     for layer, bound in zip(layers, (1 / 8, 1 / 16, 3e-3), strict=True):
         assert 0.98 * bound < layer.weight.abs().max() <= bound

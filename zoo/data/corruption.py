@@ -31,9 +31,7 @@ class CorruptionConfig:
     name: str = "none"  # random- or adversarial-, and obs, action, reward, dynamics or mixed, which is all four
     rate: float = 0.3  # share of the transitions that are corrupted
     scale: float = 1.0  # how far, in standard deviations of each dimension; rewards: times 30, adversarial: times -1
-    critic: str | None = (
-        None  # of adversarial-: folder of a finished run of edac on the same dataset; the paper's: 10 critics
-    )
+    critic: str | None = None  # of adversarial-: folder of a finished run with critics, on the same dataset
 
     def __post_init__(self) -> None:
         if self.name not in KINDS:
@@ -75,8 +73,8 @@ def corrupt(
     rng = np.random.default_rng(seed)
     if adversary and adversary.fingerprint != arrays.fingerprint():
         raise UsageError(
-            f"corruption.critic={config.critic} has not learned from this dataset. Train one, zoo run algo=edac "
-            "algo.num_critics=10 with this env and dataset, and give the run's folder."
+            f"corruption.critic={config.critic} has not learned from this dataset. Train an "
+            "offline actor-critic (the paper: EDAC with 10 critics) on this env and dataset, and give the run's folder."
         )
     changed = np.zeros(len(arrays.reward), dtype=bool)
     for part in PARTS if asked == "mixed" else (asked,):

@@ -1,7 +1,7 @@
 """What agents are built of: layers, policies, normalizers and encoders, beside `heads` and `optim`."""
 
 from zoo.nn.encoders import FrameEncoder, check_frames, encoder
-from zoo.nn.initialization import edac_critic_, near_zero_, orthogonal_, small_last_
+from zoo.nn.initialization import fan_out_critic_, near_zero_, orthogonal_, small_last_
 from zoo.nn.layers import MLP, EnsembleCritic, EnsembleLayerNorm, EnsembleLinear, EnsembleMLP, polyak_update
 from zoo.nn.normalizers import Normalizer, RunningNormalizer
 from zoo.nn.policies import HALF_LOG_2PI, BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian
@@ -9,6 +9,6 @@ from zoo.nn.policies import HALF_LOG_2PI, BoundedPolicy, DeterministicPolicy, Ga
 __all__ = [
     "HALF_LOG_2PI", "MLP", "BoundedPolicy", "DeterministicPolicy", "EnsembleCritic", "EnsembleLayerNorm",
     "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "GaussianPolicy", "Normalizer", "RunningNormalizer",
-    "TanhGaussian", "check_frames", "edac_critic_", "encoder", "near_zero_", "orthogonal_", "polyak_update",
+    "TanhGaussian", "check_frames", "encoder", "fan_out_critic_", "near_zero_", "orthogonal_", "polyak_update",
     "small_last_",
 ]  # fmt: skip

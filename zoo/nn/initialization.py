@@ -41,8 +41,8 @@ def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
     return network
 
 
-def edac_critic_(critic: nn.Sequential) -> nn.Sequential:
-    """Critics as EDAC's code begins them, and RIQL's, in place: `small_last_` and weights in +-1/sqrt(outputs).
+def fan_out_critic_(critic: nn.Sequential) -> nn.Sequential:
+    """Critics as the code of EDAC and RIQL begins them, in place: `small_last_` and weights in +-1/sqrt(outputs).
 
     Their layers take a weight's outputs for its inputs, so that the first one begins four times as small as it would.
     """

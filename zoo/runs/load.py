@@ -78,12 +78,15 @@ def load_adversary(config: CorruptionConfig) -> Adversary | None:
         return None
     if config.critic is None:
         raise UsageError(
-            f"corruption={config.name} needs critics of the same dataset. Train them, zoo run algo=edac "
-            "algo.num_critics=10 with this env and dataset, and give the run's folder: corruption.critic=DIR"
+            f"corruption={config.name} needs critics of the same dataset. Train an offline actor-critic (the paper: "
+            "EDAC with 10 critics), zoo run algo=NAME with this env and dataset, and give the run's folder: "
+            "corruption.critic=DIR"
         )
     folder = Path(config.critic)
     _, agent, record = load_agent(folder)
     if not all(hasattr(agent, name) for name in ("critic", "actor", "normalizer")):
-        raise UsageError(f"corruption.critic={folder} is a run without critics of actions; take one of edac.")
+        raise UsageError(
+            f"corruption.critic={folder} is a run without critics of actions; take one of an offline actor-critic."
+        )
     digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).digest()
     return Adversary(agent, (record.get("dataset") or {}).get("fingerprint"), folder, digest)

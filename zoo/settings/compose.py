@@ -214,6 +214,20 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         )
 
 
+def environment_config(env: str) -> EnvConfig:
+    """An environment of the zoo or of Gymnasium, as it is set where nothing else is asked for.
+
+    Raises:
+        UsageError: there is none of that name, with the nearest ones.
+    """
+    if env not in environments():
+        _check_id(env)
+        return EnvConfig(id=env)
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(EnvConfig), OmegaConf.load(environments()[env])))
+    assert isinstance(config, EnvConfig)
+    return config
+
+
 def _check_id(env: str) -> None:
     try:
         found = exists(env)

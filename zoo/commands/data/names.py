@@ -26,9 +26,9 @@ class Parser(argparse.ArgumentParser):
 
 def environment(name: str) -> "EnvConfig":
     """An environment of the zoo or of Gymnasium. Raises UsageError with the nearest ones."""
-    from zoo.settings.compose import compose
+    from zoo.settings.compose import environment_config
 
-    return compose(["algo=bc", f"env={name}"])[0].env
+    return environment_config(name)
 
 
 def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
