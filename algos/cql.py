@@ -7,10 +7,10 @@ is worth less than it seems, and the policy has no reason to leave it.
              y    = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')
     actor    L_pi = E[alpha_H log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)                                    (SAC)
 
-The soft maximum is an importance-weighted sum over actions drawn uniformly, from pi(s) and from pi(s') (appendix F).
+The soft maximum is an importance-weighted sum over actions sampled uniformly, from pi(s) and from pi(s') (appendix F).
 With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30). Deviations, as in CORL (github
 young-geng/CQL): no entropy in y; all losses are taken before any network moves. Unlike there, one forward pass of the
-policy serves all actions that are drawn at an observation, and its log standard deviation begins at -1 by the bias of
+policy serves all actions that are sampled at an observation, and its log standard deviation begins at -1 by the bias of
 its layer, without a learned scale and offset besides.
 """
 
@@ -112,19 +112,23 @@ class CQL(Agent):
         value = self.head.value(self.target_critic.of_many(batch.next_obs, next_actions)).amin(0).amax(0)  # [B]
         return self.head.project(batch.reward + discount * value)
 
-    def gap(self, batch: Batch, q: Tensor, drawn: tuple[Tensor, Tensor], drawn_next: tuple[Tensor, Tensor]) -> Tensor:
+    def gap(
+        self, batch: Batch, q: Tensor, sampled: tuple[Tensor, Tensor], sampled_next: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """The soft maximum over all actions minus the data's value, `[2]`.
 
         Args:
             batch: transitions.
             q: `[2, B]` values of the data's actions.
-            drawn: actions `[n, B, A]` of the policy at the observations, and their log densities `[n, B]`.
-            drawn_next: likewise at the next observations.
+            sampled: actions `[n, B, A]` of the policy at the observations, and their log densities `[n, B]`.
+            sampled_next: likewise at the next observations.
         """
         low, high = self.actor.center - self.actor.scale, self.actor.center + self.actor.scale
-        uniform = low + (high - low) * torch.rand_like(drawn[0])
-        actions = torch.cat([uniform, drawn_next[0], drawn[0]])  # [3 n, B, A]
-        log_density = torch.cat([torch.full_like(drawn[1], self.log_uniform), drawn_next[1], drawn[1]])  # [3 n, B]
+        uniform = low + (high - low) * torch.rand_like(sampled[0])
+        actions = torch.cat([uniform, sampled_next[0], sampled[0]])  # [3 n, B, A]
+        log_density = torch.cat(
+            [torch.full_like(sampled[1], self.log_uniform), sampled_next[1], sampled[1]]
+        )  # [3 n, B]
         values = self.head.value(self.critic.of_many(batch.obs, actions))  # [2, 3 n, B]
         return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
 
@@ -135,11 +139,11 @@ class CQL(Agent):
         with torch.no_grad():
             noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
             next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
-            drawn, drawn_next = self.actor.draw(*policy, noise[0]), self.actor.draw(*next_policy, noise[1])
-            target = self.target(batch, next_policy, drawn_next[0])
+            sampled, sampled_next = self.actor.draw(*policy, noise[0]), self.actor.draw(*next_policy, noise[1])
+            target = self.target(batch, next_policy, sampled_next[0])
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
         q = self.head.value(out)
-        gap = self.gap(batch, q, drawn, drawn_next)
+        gap = self.gap(batch, q, sampled, sampled_next)
         penalty = self.config.alpha * gap.sum()
         if self.config.lagrange:
             weight = self.log_weight.exp().clamp(max=1e6)

@@ -45,7 +45,7 @@ class Config:
     rollout_batch: int = 50_000  # rollouts at a time
     rollout_every: int = 1_000  # updates between them
     rollouts_kept: int = 5  # times that they are imagined until the oldest are overwritten
-    real_fraction: float = 0.05  # share of a batch that is drawn from the data
+    real_fraction: float = 0.05  # share of a batch that comes from the data
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update

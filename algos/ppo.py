@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check
 from zoo.data.batch import Transition
+from zoo.data.buffers import RolloutBuffer
 from zoo.errors import UsageError
 from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam, linear
 from zoo.returns import ReturnsSoFar, gae
-from zoo.runs.rollout import Steps
 from zoo.spec import Spec
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class PPO(Agent):
         frames = len(spec.obs_shape) == 3
         self.normalizer = RunningNormalizer(spec.obs_shape) if config.normalize_obs and not frames else nn.Identity()
         self.returns_so_far = ReturnsSoFar(config.discount)
-        self.returns = RunningNormalizer(())  # their statistics
+        self.return_normalizer = RunningNormalizer(())
         self.encoder, features = encoder(spec.obs_shape)
         orthogonal_(self.encoder)
         hidden = [] if frames else config.hidden  # frames: one network with two heads
@@ -225,8 +225,8 @@ class PPO(Agent):
             return rollout._replace(reward=reward.sign())
         if not self.config.normalize_reward:
             return rollout
-        self.returns.update(self.returns_so_far.update(reward, ended).flatten())
-        return rollout._replace(reward=(reward / self.returns.std).clamp(-10, 10))
+        self.return_normalizer.update(self.returns_so_far.update(reward, ended).flatten())
+        return rollout._replace(reward=(reward / self.return_normalizer.std).clamp(-10, 10))
 
     def learn(self, rollout: Transition) -> Metrics:
         """`epochs` passes over a rollout, its rewards scaled, in minibatches, each pass in an order of its own.
@@ -266,19 +266,19 @@ def train(run: "Run", config: Config) -> PPO:
     batch_size = config.num_steps * envs.num_envs
     iterations = run.config.steps // batch_size
     agent = PPO(envs.spec, config, iterations * config.epochs * config.minibatches)
-    rollout = Steps()
-    run.track(agent=agent, rollout=rollout)
+    buffer = RolloutBuffer()
+    run.track(agent=agent, buffer=buffer)
     if not envs.resumed:  # new episodes begin
-        rollout.clear()
+        buffer.clear()
         agent.returns_so_far.carried = 0.0
     for _ in run.steps():
         action = agent.sample(envs.obs)
-        rollout.append(envs.step(agent.policy.clip(action))._replace(action=action))
-        if len(rollout) == config.num_steps:
-            data = agent.scale_reward(Transition(*map(torch.stack, zip(*rollout, strict=True))))
+        buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        if len(buffer) == config.num_steps:
+            data = agent.scale_reward(buffer.stacked())
             agent.head.observe(data.reward, data.terminated | data.truncated, agent.value)
             run.log(agent.learn(data))
-            rollout.clear()
+            buffer.clear()
     return agent
 
 

@@ -139,8 +139,8 @@ def train(run: "Run", config: Config) -> ReBRAC:
     next_action, follows = data.next_action()
     metrics: Metrics = {}
     for step in run.steps():
-        drawn = data.sample(config.batch_size)
-        batch = SarsaBatch(*drawn[:5], next_action[drawn.index], follows[drawn.index])
+        sampled = data.sample(config.batch_size)
+        batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])
         metrics |= agent.update(batch, delayed=step % config.policy_delay == 0)
         run.log(metrics)
     return agent

@@ -49,7 +49,7 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
-    offline_fraction: float = 0.0  # share of a batch that is drawn from `dataset`
+    offline_fraction: float = 0.0  # share of a batch that comes from `dataset`
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return, without entropy

@@ -80,9 +80,9 @@ def main(arguments: list[str]) -> int:
     done = sum(job.state == "finished" for job in jobs)
     print(f"{done} of {len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/\n")
     problems = []
-    for told in (lambda: write(build(folder), folder / "report") if done else None, lambda: failures(jobs)):
+    for step in (lambda: write(build(folder), folder / "report") if done else None, lambda: failures(jobs)):
         try:
-            told()
+            step()
         except (RunError, UsageError) as error:
             problems.append(str(error))
     if problems:
@@ -155,21 +155,21 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None
 @contextmanager
 def showing() -> Iterator[Callable[[list[Job]], None]]:
     """What shows how the jobs go: a table kept up to date or, where nobody looks, a line whenever one changes."""
-    console, told = Console(), dict[str, str]()
+    console, states = Console(), dict[str, str]()
 
-    def tell(jobs: list[Job]) -> None:
+    def print_changes(jobs: list[Job]) -> None:
         for job in jobs:
-            if job.state != told.get(job.run.name, "waiting"):
+            if job.state != states.get(job.run.name, "waiting"):
                 done = sum(other.state == "finished" for other in jobs)
                 line = f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)"
                 try:
                     print(line, flush=True)
                 except BrokenPipeError:  # the reader of a pipe has gone; the runs go on
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            told[job.run.name] = job.state
+            states[job.run.name] = job.state
 
     if not console.is_terminal:
-        yield tell
+        yield print_changes
         return
     shown: list[Job] = []
     with Live(get_renderable=lambda: view(shown), console=console, refresh_per_second=1, transient=True):
@@ -191,7 +191,7 @@ def view(jobs: Sequence[Job]) -> Table:
 
 
 def progress(run_dir: Path) -> tuple[int, float]:
-    """The last step that a run has told of, and its speed; 0 where it has told nothing yet."""
+    """The last step that a run has logged, and its speed; 0 where it has logged nothing yet."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             *_, row = csv.DictReader(file)

@@ -18,7 +18,7 @@ from zoo.errors import UsageError
 
 PER_GPU = 4  # runs at a time
 QUEUED = 1000  # runs in Slurm's queue at a time
-DAY = 24 * 60  # minutes that a job of Slurm's may take, unless told
+DAY = 24 * 60  # minutes that a Slurm job may take by default
 FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
 KILLED = -signal.SIGKILL
 PR_SET_PDEATHSIG = 1  # of Linux's prctl

@@ -75,10 +75,10 @@ def take(
     if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
         raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
     config, algorithm, settings = compose(overrides)
-    told = any(one.partition("=")[0] == "steps" for one in overrides)
-    name, steps, returns = curve(file, config.env, column, steps_column, config.steps if told else None)
+    given = any(one.partition("=")[0] == "steps" for one in overrides)
+    name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
     data = takes_data(config, algorithm)
-    settings["steps"] = config.steps if told else int(steps[-1])
+    settings["steps"] = config.steps if given else int(steps[-1])
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
     run_dir = folder / (
         f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"
@@ -117,7 +117,7 @@ def content_digest(file: Path) -> str:
 def curve(
     file: Path, env: EnvConfig, column: str | None = None, steps_column: str | None = None, total: int | None = None
 ) -> tuple[str, np.ndarray, np.ndarray]:
-    """Steps and returns of a run's evaluations; of the episodes it trained on where it tells of no evaluation.
+    """Steps and returns of a run's evaluations; of the episodes it trained on where it has no evaluations.
 
     Args:
         file: its results.

@@ -54,14 +54,14 @@ def save(figure: "Figure", path: Path) -> None:
             figure.savefig(file, format=kind, dpi=110, bbox_inches="tight")
 
 
-def learning_curves(rows: "Sequence[Row]", drawn: dict[str, Style]) -> "Figure":
+def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure":
     """The means over seeds, with the range of the runs."""
     tasks = list(dict.fromkeys(row.task for row in rows))[:MANY]
     figure, axes = _panels(len(tasks), 2)
     for (by_steps, by_time), task in zip(axes, tasks, strict=True):
         for row in (row for row in rows if row.task == task):
             steps, values, seconds = curves(row)
-            colour, dash = drawn[row.method]
+            colour, dash = styles[row.method]
             for axis, x in ((by_steps, steps), (by_time, seconds / 60)):
                 marker = "." if len(x) < 20 else None
                 axis.plot(x, values.mean(0), DASHES[dash], color=colour, marker=marker, label=row.method)
@@ -75,14 +75,14 @@ def learning_curves(rows: "Sequence[Row]", drawn: dict[str, Style]) -> "Figure":
     return figure
 
 
-def profiles(groups: "Sequence[Group]", drawn: dict[str, Style]) -> "Figure":
+def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
     """Of methods over their tasks, the share of runs above each score."""
     groups = groups[:MANY]
     figure, axes = _panels(max(len(groups), 1), 1)
     for (axis,), group in zip(axes, groups, strict=False):
         thresholds = profile_scores(group)
         for method, scores in group.scores.items():
-            colour, dash = drawn[method]
+            colour, dash = styles[method]
             axis.plot(thresholds, profile(scores, thresholds), DASHES[dash], color=colour, label=method)
         count = len(group.tasks)
         axis.set(

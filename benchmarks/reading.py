@@ -142,7 +142,7 @@ def _data(result: Result, whole: bool = False) -> str:
 
 
 def _method(result: Result, others: Iterable[Result]) -> str:
-    """The algorithm, its preset, and the settings that somebody changed or that tell it from others of the same task.
+    """The algorithm, its preset, and the settings that were changed or distinguish it from others of the same task.
 
     Args:
         result: a run.

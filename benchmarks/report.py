@@ -85,7 +85,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """All that is told of a folder.
+    """The results of the runs in a folder.
 
     Attributes:
         folder: of the runs.
@@ -143,7 +143,7 @@ def require() -> None:
 
 
 def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
-    """What is to be told of a folder.
+    """Reads and compares the runs in a folder.
 
     Args:
         folder: of runs.
@@ -154,8 +154,8 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     """
     results, notes = read(folder)
     if not results:
-        told = f" {'; '.join(notes)}." if notes else ""
-        raise UsageError(f"{folder} holds no finished run.{told} Run some: zoo bench SUITE, or zoo run.")
+        why = f" {'; '.join(notes)}." if notes else ""
+        raise UsageError(f"{folder} holds no finished run.{why} Run some: zoo bench SUITE, or zoo run.")
     notes += published.unmatched(own, results)
     alike: dict[tuple[str, str], list[Result]] = defaultdict(list)
     measures: dict[str, set[str]] = defaultdict(set)
@@ -185,8 +185,8 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
             ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
             says, difference = verdict(np.array(ours), reference.published)
             why = reference.differs(first)
-            told = f"not comparable: {why}" if why else says + reference.aside(first)
-            found.append(Comparison(row, reference, float(np.mean(ours)), not why, told, difference))
+            remark = f"not comparable: {why}" if why else says + reference.aside(first)
+            found.append(Comparison(row, reference, float(np.mean(ours)), not why, remark, difference))
     return found
 
 
@@ -419,12 +419,12 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
         minutes = "" if np.isnan(seconds) else f"{seconds / 60:.1f}"
         lines.append([row.method, len(row.runs), f"{steps:,}", *figures, *extra, minutes, ""])
         for one in (one for one in comparisons if one.row is row):
-            place, told = FIGURES.index(one.reference.figure), one.reference.published
+            column, figure = FIGURES.index(one.reference.figure), one.reference.published
             cells = [""] * len(FIGURES)
-            cells[place] = f"{told.mean:.1f}" + ("" if np.isnan(told.std) else f" ± {told.std:.1f}")
-            steps_told = f"{one.reference.steps:,}" if one.reference.steps else ""
+            cells[column] = f"{figure.mean:.1f}" + ("" if np.isnan(figure.std) else f" ± {figure.std:.1f}")
+            steps_of = f"{one.reference.steps:,}" if one.reference.steps else ""
             source = f"*{one.reference.task}: {one.source}*"
-            lines.append([source, told.seeds or "", steps_told, *cells, *[""] * len(extra), "", str(one)])
+            lines.append([source, figure.seeds or "", steps_of, *cells, *[""] * len(extra), "", str(one)])
     shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
     return as_markdown(
         ["method", "seeds", "steps", *shown, *(["success"] if success else []), "minutes", "verdict"], lines

@@ -1,8 +1,8 @@
 """Runs of a suite, side by side: each a process of its own, started again if it fails, never run twice if it finishes.
 
 A folder holds one folder a run, which is all that is known of it: a run that has finished is left alone, one with a
-checkpoint goes on from it, what was begun without one is begun anew, and one that somebody else is at is waited for. So
-a runner that was killed needs only be started again.
+checkpoint goes on from it, one that was begun without one is begun anew, and one that another process has locked is
+waited for. So a runner that was killed needs only be started again.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Runner:
         folder: where their folders are.
         launcher: what starts them.
         stall: seconds after which a run that writes nothing has hung.
-        show: is told of all jobs whenever one of them may have changed.
+        show: is called with all jobs whenever one of them may have changed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Runner:
             All jobs, each finished or failed.
 
         Raises:
-            Interrupted: SIGINT or SIGTERM came; every run has been told, and has written a checkpoint.
+            Interrupted: SIGINT or SIGTERM came; every run was asked to stop, and has written a checkpoint.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

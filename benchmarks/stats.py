@@ -66,8 +66,8 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
     if len(scores) < LEAST_RUNS:
         return {name: Estimate(float(value), np.nan, np.nan) for name, value in values.items()}
     runs, tasks = scores.shape
-    drawn = scores[np.random.default_rng(seed).integers(0, runs, (reps, runs, tasks)), np.arange(tasks)]
-    return {name: interval(float(values[name]), samples) for name, samples in statistics(drawn).items()}
+    resampled = scores[np.random.default_rng(seed).integers(0, runs, (reps, runs, tasks)), np.arange(tasks)]
+    return {name: interval(float(values[name]), samples) for name, samples in statistics(resampled).items()}
 
 
 def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
@@ -100,8 +100,8 @@ def improvement(ours: np.ndarray, others: np.ndarray, reps: int = 2_000, seed: i
     if min(ours.shape[1], others.shape[1]) < LEAST_RUNS:
         return Estimate(value, np.nan, np.nan)
     rng, tasks = np.random.default_rng(seed), np.arange(len(wins))[:, None, None]
-    drawn = [rng.integers(0, x.shape[1], (reps, *x.shape)) for x in (ours, others)]
-    return interval(value, wins[tasks, drawn[0][..., None], drawn[1][..., None, :]].mean((1, 2, 3)))
+    resampled = [rng.integers(0, x.shape[1], (reps, *x.shape)) for x in (ours, others)]
+    return interval(value, wins[tasks, resampled[0][..., None], resampled[1][..., None, :]].mean((1, 2, 3)))
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of somebody else's: mean and standard deviation over so many seeds."""
+    """A published figure: mean and standard deviation over so many seeds."""
 
     mean: float
     std: float

@@ -4,7 +4,7 @@
         'algo.actor_lr=tag(log,interval(1e-4,1e-2))' 'algo.tau=choice(0.005,0.01,0.02)'
 
 Settings are chosen by their mean final evaluation over the tuning seeds, `sweeper.seeds`; what the best ones are worth
-is told by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
+is shown by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
 arXiv 2306.01324). Begun again, a search goes on: trials whose runs have finished are not run twice.
 """
 
@@ -36,7 +36,7 @@ from zoo.settings.compose import as_overrides
 
 @dataclass
 class Sweeper:
-    """What the search itself can be told."""
+    """The settings of the search itself."""
 
     n_trials: int = 20  # settings that are tried
     seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # of the runs that settings are chosen by
@@ -81,8 +81,11 @@ def main(arguments: Sequence[str]) -> int:
     best = max(known, key=lambda row: sign * float(row["mean"]))
     found = as_overrides({key: value for key, value in best.items() if key not in ("trial", "mean")})
     values, _ = run([*fixed, *found], seeds, sweeper.jobs, folder)
-    told = f"seeds {','.join(map(str, seeds))}, which chose nothing"
-    print(f"\nbest, trial {best['trial']}: {mean_of(values)} with {told}; {best['mean']:.1f} with those that chose it")
+    evaluated = f"seeds {','.join(map(str, seeds))}, which chose nothing"
+    print(
+        f"\nbest, trial {best['trial']}: {mean_of(values)} with {evaluated}; "
+        f"{best['mean']:.1f} with those that chose it"
+    )
     print(f"zoo run {' '.join([*fixed, *found])}")
     print(f"written to {folder}/: every run, and trials.csv")
     return 0

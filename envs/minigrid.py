@@ -1,8 +1,8 @@
 """MiniGrid: rooms, doors, keys and lava, seen 7x7 cells far (Chevalier-Boisvert et al. 2023, arXiv 2306.13831).
 
 Of an observation only the image is kept. The direction is lost, which the view from the agent's own eyes hardly needs,
-and so is the mission: where it differs from episode to episode (Fetch, GoToDoor, GoToObject, PutNear, ...) the agent is
-not told what is asked of it.
+and so is the mission: where it differs from episode to episode (Fetch, GoToDoor, GoToObject, PutNear, ...) the agent
+does not see its goal.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Series: a recorded multivariate stream, of which nothing can be changed, only foretold: `series/hopper`, or a file.
+"""Series: a recorded multivariate stream, of which nothing can be changed, only predicted: `series/hopper`, or a file.
 
 `series/hopper` comes with the zoo: what 12,000 steps of the embedded dataset `hopper/demo` observed and were rewarded
 with, from its 24,000th on, while the agent that made them was learning and often fell. `series/NAME` is any other CSV
 file `NAME.csv` or `NAME.csv.gz` in the working directory: a line of names, then numbers; the last column is what is to
-be foretold, `date` is left out. That is how the ETT data are laid out (Zhou et al. 2021, arXiv 2012.07436; github
+be predicted, `date` is left out. That is how the ETT data are laid out (Zhou et al. 2021, arXiv 2012.07436; github
 zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606) evaluate Stream TD.
 
 Observes a trace of each column: its mean so far with weights that fall by 0.999 a step, as there. The reward is the

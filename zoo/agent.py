@@ -36,7 +36,7 @@ class Agent(nn.Module):
 
 
 class Predictor(Agent):
-    """An agent that foretells what will come, and does nothing about it.
+    """An agent that predicts returns, and chooses no actions.
 
     Attributes:
         discount: of the rewards to come.
@@ -66,13 +66,13 @@ class Policy:
 
     @torch.no_grad()
     def predict(self, obs: np.ndarray) -> np.ndarray:
-        """What a `Predictor` foretells for a batch of observations: `[B]`."""
+        """Predictions of a `Predictor` for a batch of observations: `[B]`."""
         assert isinstance(self.agent, Predictor)
         device = next(self.agent.parameters()).device
         return self.agent.predict(torch.as_tensor(self.agent.spec.checked(obs), device=device)).cpu().numpy()
 
     def begin(self, num_envs: int = 1) -> None:
-        """So many episodes begin. To be told where the policy remembers something of them: what return is left."""
+        """So many episodes begin. Needed by a policy that remembers its episodes, such as the return that is left."""
         self.agent.begin(num_envs)
 
     def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:

@@ -11,8 +11,8 @@ riql is not CORL's but its authors', of CORL's making: git clone https://github.
 The first runs CORL's networks, buffer and update as they stand, with its script's default settings, under the zoo's
 evaluation protocol. The second goes on in the environment, as the loops of its finetune scripts do: act, store the
 transition beside the dataset, one update on a batch of both. The third compares what a run is made of: the data, how
-batches are drawn, the distribution of the initial weights, and the losses from the same weights on the same batches and
-with the same random numbers. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the
+batches are sampled, the distribution of the initial weights, and the losses from the same weights on the same batches
+and with the same random numbers. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the
 imports that its training scripts need (d4rl, gym, pyrallis, wandb) are stood in for. Writes the columns of a run's
 `evaluations.csv` that a curve needs.
 """
@@ -45,7 +45,7 @@ from zoo.envs import EnvConfig, make, time_limit
 from zoo.nn import Normalizer
 from zoo.nn.optim import Adam
 from zoo.runs.evaluation import evaluate
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.settings.compose import compose
 from zoo.spec import Spec
 
@@ -364,7 +364,7 @@ def collector(
 ) -> Iterator[None]:
     """Acts and stores one transition at each pass, as the loops of CORL's finetune scripts do."""
     assert peer.explore is not None
-    envs = Rollout(make(env, 1), seed, torch.device("cpu"), lambda *_: None)
+    envs = EnvStepper(make(env, 1), seed, torch.device("cpu"), lambda *_: None)
     while True:
         obs = (envs.obs.numpy() - mean) / std
         _, action, reward, next_obs, terminated, _ = envs.step(peer.explore(theirs, torch.from_numpy(obs)).clamp(-1, 1))
@@ -374,7 +374,7 @@ def collector(
 
 
 def print_data(data: Dataset, buffer: Any) -> None:
-    """How far the transitions lie apart, ordered by their actions, and how evenly ours are drawn."""
+    """How far the transitions lie apart, ordered by their actions, and how evenly ours are sampled."""
     size = len(data.reward)
     theirs = [buffer._states, buffer._actions, buffer._rewards[:, 0], buffer._next_states, buffer._dones[:, 0]]
     ours = [data.obs, data.action, data.reward, data.next_obs, data.terminated.float()]
@@ -382,9 +382,9 @@ def print_data(data: Dataset, buffer: Any) -> None:
     largest = [f"{(x - y).abs().max():.1e}" for x, y in zip(ours, theirs, strict=True)]
     print(f"{size:,} and {buffer._size:,} transitions")
     print("largest difference in obs, action, reward, next_obs, terminated:", *largest)
-    drawn = torch.cat([data.sample(256).index for _ in range(4_000)])
-    counts = torch.bincount(drawn, minlength=size).float()
-    print(f"times drawn, variance over mean (1 if uniform, with replacement): {counts.var() / counts.mean():.3f}")
+    sampled = torch.cat([data.sample(256).index for _ in range(4_000)])
+    counts = torch.bincount(sampled, minlength=size).float()
+    print(f"times sampled, variance over mean (1 if uniform, with replacement): {counts.var() / counts.mean():.3f}")
 
 
 def print_initial_weights(peer: Peer, corl: Any, spec: Spec, agents: int) -> None:

@@ -217,8 +217,8 @@ def judge(trainer: Any, seed: int, episodes: int, out: Path) -> None:
     with out.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["step", "return_mean", "return_std", "success", "returns"])
-        told = " ".join(f"{value:.6f}" for value in returns)
-        rows.writerow([1, returns.mean(), returns.std(), success, told])
+        each = " ".join(f"{value:.6f}" for value in returns)
+        rows.writerow([1, returns.mean(), returns.std(), success, each])
     asked = "" if goal is None else f"asked for {float(goal):.1f}: "
     print(f"{asked}return {returns.mean():.1f} +- {returns.std():.1f}, success {success:.0%}")
 

@@ -35,14 +35,13 @@ from torch.nn import functional as F
 from zoo.algos import cql, dqn, iql, ppo, sac, stream_ac, td3_bc
 from zoo.benchmarks.scripts import corl, streaming
 from zoo.data.arrays import Arrays
-from zoo.data.batch import Transition
-from zoo.data.buffers import ReplayBuffer, replay_buffer
+from zoo.data.buffers import ReplayBuffer, RolloutBuffer, replay_buffer
 from zoo.data.dataset import Dataset
 from zoo.data.samplers import SAMPLERS, SamplerConfig
 from zoo.envs import EnvConfig, make
 from zoo.models.dynamics import WEIGHT_DECAY, EnsembleDynamics
 from zoo.runs.device import compile_update
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 from zoo.streaming import Sample
 
@@ -69,10 +68,10 @@ def random_arrays(size: int) -> Arrays:
     return Arrays(obs[:-1], action, reward, obs[1:], np.zeros(size, bool), truncated)
 
 
-def rollout(env: str, num_envs: int = 1, threads: int = 1, backend: str = "gymnasium") -> Rollout:
+def stepper(env: str, num_envs: int = 1, threads: int = 1, backend: str = "gymnasium") -> EnvStepper:
     """Environments as a training loop has them."""
     envs = make(EnvConfig(id=env, backend=backend), num_envs, threads, training=True)
-    return Rollout(envs, 0, CPU, lambda *_: None)
+    return EnvStepper(envs, 0, CPU, lambda *_: None)
 
 
 def repeat(step: Callable[[], object]) -> Subject:
@@ -179,7 +178,7 @@ def d3rlpys(config: Any, arrays: Arrays) -> Subject:
 
 def zoo_sac(compiled: bool) -> Subject:
     """`algos/sac.py`'s loop: an environment step and an update."""
-    envs = rollout("Hopper-v5")
+    envs = stepper("Hopper-v5")
     agent = sac.SAC(envs.spec, sac.Config())
     buffer = ReplayBuffer(100_000, envs.spec, CPU)
     for _ in range(1_000):
@@ -203,23 +202,23 @@ def stable_baselines3(model: Any, first: int, worth: int) -> Subject:
     return run
 
 
-def zoo_ppo(envs: Rollout, config: ppo.Config, compiled: bool) -> Subject:
+def zoo_ppo(envs: EnvStepper, config: ppo.Config, compiled: bool) -> Subject:
     """`algos/ppo.py`'s loop: a rollout and what is learned from it."""
     agent = ppo.PPO(envs.spec, config)
     if compiled:
         agent.update = compile_update(agent.update)  # type: ignore[method-assign]
 
     def iterate() -> None:
-        steps = []
+        buffer = RolloutBuffer()
         for _ in range(config.num_steps):
             action = agent.sample(envs.obs)
-            steps.append(envs.step(agent.policy.clip(action))._replace(action=action))
-        agent.learn(agent.scale_reward(Transition(*map(torch.stack, zip(*steps, strict=True)))))
+            buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        agent.learn(agent.scale_reward(buffer.stacked()))
 
     return repeat(iterate)
 
 
-def zoo_dqn(envs: Rollout, config: dqn.Config, compiled: bool) -> Subject:
+def zoo_dqn(envs: EnvStepper, config: dqn.Config, compiled: bool) -> Subject:
     """`algos/dqn.py`'s loop: as many environment steps as an update is due after, and the update."""
     agent = dqn.DQN(envs.spec, config)
     buffer = replay_buffer(config.buffer_size, envs.spec, CPU, envs.num_envs, stacked=True)
@@ -236,8 +235,8 @@ def zoo_dqn(envs: Rollout, config: dqn.Config, compiled: bool) -> Subject:
     return repeat(step)
 
 
-def alone(envs: Rollout) -> Subject:
-    """The environments under uniformly random actions, drawn beforehand."""
+def alone(envs: EnvStepper) -> Subject:
+    """The environments under uniformly random actions, sampled beforehand."""
     actions = itertools.cycle([envs.envs.action_space.sample() for _ in range(1_000)])
     return repeat(lambda: envs.envs.step(next(actions)))
 
@@ -471,7 +470,7 @@ def time_streaming(args: argparse.Namespace) -> None:
 
 def zoo_stream_ac(compiled: bool) -> Subject:
     """Its training loop."""
-    envs = rollout("HalfCheetah-v5")
+    envs = stepper("HalfCheetah-v5")
     agent = stream_ac.StreamAC(envs.spec, stream_ac.Config())
     update = compile_update(agent.update) if compiled else agent.update
     agent.start(envs.obs[0])
@@ -489,11 +488,11 @@ def time_samplers(args: argparse.Namespace) -> None:
     """Batches out of 1,000,000 transitions, and where they lie alone."""
     arrays = random_arrays(1_000_000)
     data = {name: Dataset(arrays, SPEC, CPU, SamplerConfig(name)) for name in SAMPLERS}
-    drawn = {name if name == "uniform" else f"zoo, {name}": one for name, one in data.items()}
-    batches = {name: repeat(partial(one.sample, BATCH_SIZE)) for name, one in drawn.items()}
+    sampled = {name if name == "uniform" else f"zoo, {name}": one for name, one in data.items()}
+    batches = {name: repeat(partial(one.sample, BATCH_SIZE)) for name, one in sampled.items()}
     compare(f"batches of {BATCH_SIZE} of 1,000,000/s", batches, args.rounds, 2_000)
-    places = {name: repeat(partial(one.sampler, BATCH_SIZE)) for name, one in drawn.items()}
-    compare("their places alone/s", places, args.rounds, 2_000)
+    indices = {name: repeat(partial(one.sampler, BATCH_SIZE)) for name, one in sampled.items()}
+    compare("their indices alone/s", indices, args.rounds, 2_000)
 
 
 def time_sac(args: argparse.Namespace) -> None:
@@ -510,10 +509,10 @@ def time_sac(args: argparse.Namespace) -> None:
 def time_ppo(args: argparse.Namespace) -> None:
     """One Hopper, CleanRL's settings."""
     config = ppo.Config()
-    subjects = eager_and_compiled(lambda compiled: zoo_ppo(rollout("Hopper-v5"), config, compiled))
+    subjects = eager_and_compiled(lambda compiled: zoo_ppo(stepper("Hopper-v5"), config, compiled))
     subjects["eager style"] = eager_style_ppo()
     if ENVPOOL:
-        made = partial(rollout, "Hopper-v5", backend="envpool")
+        made = partial(stepper, "Hopper-v5", backend="envpool")
         subjects |= eager_and_compiled(lambda compiled: zoo_ppo(made(), config, compiled), "zoo, EnvPool")
     compare("PPO on one Hopper-v5, environment steps/s", subjects, args.rounds, 1, config.num_steps)
 
@@ -523,7 +522,7 @@ def time_vector(args: argparse.Namespace) -> None:
     if not ENVPOOL:
         return
     num_envs = 16
-    made = partial(rollout, "Hopper-v5", num_envs, args.threads, "envpool")
+    made = partial(stepper, "Hopper-v5", num_envs, args.threads, "envpool")
     compare("16 EnvPool Hopper-v5 alone, environment steps/s", {"zoo": alone(made())}, args.rounds, 2_000, num_envs)
     config = ppo.Config()
     subjects = eager_and_compiled(lambda compiled: zoo_ppo(made(), config, compiled))
@@ -540,7 +539,7 @@ def time_atari(args: argparse.Namespace) -> None:
         from zoo.benchmarks.scripts import sb3
     common: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
     config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **common)
-    subjects = eager_and_compiled(lambda compiled: zoo_dqn(rollout(PONG, backend=backend), config, compiled))
+    subjects = eager_and_compiled(lambda compiled: zoo_dqn(stepper(PONG, backend=backend), config, compiled))
     if SB3:
         from stable_baselines3 import DQN
 
@@ -554,7 +553,7 @@ def time_atari(args: argparse.Namespace) -> None:
         num_steps=128, epochs=4, minibatches=4, lr=2.5e-4, clip=0.1, entropy_coef=0.01, normalize_reward=False,
         clip_reward=True,
     )  # fmt: skip
-    subjects = eager_and_compiled(lambda compiled: zoo_ppo(rollout(PONG, 8, backend=backend), rollouts, compiled))
+    subjects = eager_and_compiled(lambda compiled: zoo_ppo(stepper(PONG, 8, backend=backend), rollouts, compiled))
     if SB3:
         subjects["stable-baselines3"] = stable_baselines3(sb3.ppo(pong, 0), 1, worth=1_024)
     compare(f"PPO on 8 Pong ({backend}), environment steps/s", subjects, max(1, args.rounds // 3), 1, worth=1_024)

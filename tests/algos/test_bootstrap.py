@@ -15,7 +15,7 @@ from zoo.data.buffers import ReplayBuffer
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 
 CPU = torch.device("cpu")
@@ -62,10 +62,10 @@ def stairs_by_hand(steps: int) -> list[tuple[float, ...]]:
 
 
 def test_rollout_and_buffer_keep_every_last_observation_and_no_reset_step(stairs):
-    rollout = Rollout(make(stairs, 2), 0, CPU, lambda *_: None)
-    buffer = ReplayBuffer(100, rollout.spec, CPU)
+    stepper = EnvStepper(make(stairs, 2), 0, CPU, lambda *_: None)
+    buffer = ReplayBuffer(100, stepper.spec, CPU)
     for _ in range(20):
-        buffer.add(rollout.step(rollout.random_action()))
+        buffer.add(stepper.step(stepper.random_action()))
     for env in (0, 1):
         for i, (episode, step, next_step, reward, terminated, truncated) in enumerate(stairs_by_hand(20)):
             at = 2 * i + env
@@ -76,12 +76,12 @@ def test_rollout_and_buffer_keep_every_last_observation_and_no_reset_step(stairs
 
 
 def test_sac_bootstraps_at_a_truncation_from_the_last_observation_and_not_at_a_termination(stairs, network):
-    rollout = Rollout(make(stairs, 1), 0, CPU, lambda *_: None)
+    stepper = EnvStepper(make(stairs, 1), 0, CPU, lambda *_: None)
     torch.manual_seed(0)
-    agent = SAC(rollout.spec, SACConfig(hidden=[16]))
-    buffer = ReplayBuffer(100, rollout.spec, CPU)
+    agent = SAC(stepper.spec, SACConfig(hidden=[16]))
+    buffer = ReplayBuffer(100, stepper.spec, CPU)
     for _ in range(20):
-        buffer.add(rollout.step(rollout.random_action()))
+        buffer.add(stepper.step(stepper.random_action()))
     rows = np.array(stairs_by_hand(20))
     next_obs = rows[:, [0, 2]]
     batch = gather(buffer, torch.arange(20))

@@ -66,17 +66,17 @@ class Reference:
             next_q = self.least(self.targets, batch.next_obs, next_action)
             target = batch.reward + 0.99 * (1 - batch.terminated.double()) * next_q
             noise = torch.randn(2, N, *shape, dtype=torch.float64)
-            drawn = [self.draw(batch.obs, noise[0, k]) for k in range(N)]
-            drawn += [self.draw(batch.next_obs, noise[1, k]) for k in range(N)]
+            sampled = [self.draw(batch.obs, noise[0, k]) for k in range(N)]
+            sampled += [self.draw(batch.next_obs, noise[1, k]) for k in range(N)]
             uniform = (self.low + self.high) / 2 + (self.high - self.low) / 2 * (
                 2 * torch.rand(N, *shape, dtype=torch.float64) - 1
             )
             density = -(self.high - self.low).log().sum().expand(len(batch.obs))
-            drawn += [(uniform[k], density) for k in range(N)]
+            sampled += [(uniform[k], density) for k in range(N)]
         loss, gaps = 0.0, []
         for critic in self.critics:
             q = self.q(critic, batch.obs, batch.action)
-            values = torch.stack([self.q(critic, batch.obs, a) - log_prob for a, log_prob in drawn])
+            values = torch.stack([self.q(critic, batch.obs, a) - log_prob for a, log_prob in sampled])
             gap = torch.logsumexp(values, 0).mean() - q[:REAL].mean()
             by_scipy = scipy.special.logsumexp(values.detach().numpy(), axis=0).mean() - float(q[:REAL].mean())
             gaps.append(by_scipy)

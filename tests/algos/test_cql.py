@@ -68,10 +68,10 @@ class Reference:
         action, log_prob = self.draw(batch.obs, first)
         actor_loss = (self.log_alpha.exp().detach() * log_prob - self.least(self.critics, batch.obs, action)).mean()
         with torch.no_grad():
-            drawn = [self.draw(batch.obs, noise[0, k]) for k in range(N)]
-            drawn_next = [self.draw(batch.next_obs, noise[1, k]) for k in range(N)]
+            sampled = [self.draw(batch.obs, noise[0, k]) for k in range(N)]
+            sampled_next = [self.draw(batch.next_obs, noise[1, k]) for k in range(N)]
             if self.max_target:
-                values = [self.least(self.targets, batch.next_obs, a) for a, _ in drawn_next]
+                values = [self.least(self.targets, batch.next_obs, a) for a, _ in sampled_next]
                 next_q = torch.stack(values).max(0).values
             else:
                 next_action, _ = self.draw(batch.next_obs, torch.randn(shape, dtype=torch.float64))
@@ -79,7 +79,7 @@ class Reference:
             target = batch.reward + 0.99 * (1 - batch.terminated.double()) * next_q
         uniform = self.low + (self.high - self.low) * torch.rand(N, *shape, dtype=torch.float64)
         log_uniform = -sum(math.log(b - a) for a, b in zip(self.low.tolist(), self.high.tolist(), strict=True))
-        candidates = [(u, torch.full(shape[:1], log_uniform).double()) for u in uniform] + drawn_next + drawn
+        candidates = [(u, torch.full(shape[:1], log_uniform).double()) for u in uniform] + sampled_next + sampled
         loss, gaps = 0.0, []
         for critic in self.critics:
             data_q = self.q(critic, batch.obs, batch.action)

@@ -61,7 +61,7 @@ def test_a_block_is_causal_attention_and_two_layers_in_plain_numpy():
     np.testing.assert_allclose(found, y, rtol=1e-10, atol=1e-12)
 
 
-def test_returns_are_told_in_the_goals_units(agent, spec):
+def test_returns_are_in_the_goals_units(agent, spec):
     obs, action, left, timestep, _ = windows(spec)
     once = agent.policy(obs, action, left / 5, timestep, dropout=0.0)
     agent.goal.scale.fill_(5.0)
@@ -161,20 +161,20 @@ def test_learns_an_action_that_only_the_past_tells(spec):
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
     for step in range(400):
         batch = windows(spec, size=32, seed=step)
-        told = torch.sigmoid(batch.obs[:, :-1, :1])
-        action = torch.cat([(low + high).expand(32, 1, 2) / 2, low + (high - low) * (0.1 + 0.8 * told)], 1)
+        hint = torch.sigmoid(batch.obs[:, :-1, :1])
+        action = torch.cat([(low + high).expand(32, 1, 2) / 2, low + (high - low) * (0.1 + 0.8 * hint)], 1)
         loss = agent.update(batch._replace(action=action))["actor_loss"]
     assert loss < 0.02
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "words"),
     [
         ({"heads": 3}, "multiple of algo.heads=3"),
         ({"context": 0}, "algo.context=0"),
         ({"dropout": 1.0}, "algo.dropout=1.0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_settings_that_cannot_be_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
         Config(**settings)

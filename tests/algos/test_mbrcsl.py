@@ -163,7 +163,7 @@ def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "words"),
     [
         ("algo.min_return=1e6", "none of 20 imagined episodes returns more than 1e+06"),
         ("algo.dynamics_lr=1e12", "the dynamics model diverged"),
@@ -176,7 +176,7 @@ def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path
         ("algo.target_return=1500", "algo.target_return=1500 is far from what the imagined episodes return"),
     ],
 )
-def test_what_cannot_work_is_said_in_one_line(pendulum_file, tmp_path, capsys, setting, told):
+def test_what_cannot_work_is_said_in_one_line(pendulum_file, tmp_path, capsys, setting, words):
     settings = [
         "algo.hidden=[8]", "algo.batch_size=32", "algo.dynamics_hidden=[32,32,32,32]", "algo.dynamics_epochs=8",
         "algo.behavior_hidden=[8]", "algo.behavior_epochs=1", "algo.diffusion_steps=1", "algo.rollout_batch=10",
@@ -186,5 +186,5 @@ def test_what_cannot_work_is_said_in_one_line(pendulum_file, tmp_path, capsys, s
     files = [f"dataset={pendulum_file}", f"run_dir={tmp_path / 'run'}", "logger=none", "eval_episodes=1", "steps=1"]
     assert cli.main(["run", "algo=mbrcsl", "env=pendulum", *settings, setting, *files]) in (1, 2)
     error = capsys.readouterr().err
-    assert told in error
+    assert words in error
     assert error.count("\n") == 1

@@ -11,7 +11,7 @@ import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
 from zoo.data.batch import Batch, either, mixed
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import algorithms
 
 SMALL = {"eval_episodes": 1, "logger": "none", "log_every": 10, "algo_config": {"hidden": [16], "batch_size": 32}}
@@ -55,8 +55,8 @@ def test_either_batch_gives_whole_transitions():
 @pytest.fixture
 def own_reward(monkeypatch):
     """Marks what is collected by a reward that no dataset has."""
-    step = Rollout.step
-    monkeypatch.setattr(Rollout, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + 0 * t.reward))
+    step = EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + 0 * t.reward))
 
 
 def own(batch: Batch) -> int:
@@ -140,8 +140,8 @@ def test_a_deterministic_policy_explores_with_noise(spec):
 
 
 def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_file, tmp_path, batches, monkeypatch):
-    seen, steps, step = batches("iql"), [], Rollout.step
-    monkeypatch.setattr(Rollout, "step", lambda envs, action: (steps.append(step(envs, action)), steps[-1])[1])
+    seen, steps, step = batches("iql"), [], EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, action: (steps.append(step(envs, action)), steps[-1])[1])
     zoo.train(
         "iql", env="pendulum", dataset=pendulum_file, steps=1, online_steps=250, online_fraction=0.5, eval_every=500,
         run_dir=tmp_path / "run",
@@ -159,7 +159,7 @@ def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_
             np.testing.assert_allclose(got_reward, float(given.reward[0]) * scale, rtol=1e-4)
 
 
-def test_sac_takes_the_share_that_it_was_told_from_the_dataset(pendulum_file, tmp_path, batches):
+def test_sac_takes_the_share_that_was_set_from_the_dataset(pendulum_file, tmp_path, batches):
     seen = batches("sac")
     zoo.train(
         "sac", env="pendulum", dataset=pendulum_file, steps=40, eval_every=40, run_dir=tmp_path / "run",

@@ -131,7 +131,7 @@ def test_is_asked_for_the_target_less_what_has_been_paid():
     assert goal.remaining(3).tolist() == [10.0] * 3  # other episodes than those that have begun
 
 
-def test_aims_at_the_best_episode_of_the_data_unless_told():
+def test_aims_at_the_best_episode_of_the_data_by_default():
     goal, returns = ReturnToGo(), torch.tensor([3.0, 12.0, 7.0])
     goal.set_target(None, returns)
     assert float(goal.target) == 12
@@ -139,7 +139,7 @@ def test_aims_at_the_best_episode_of_the_data_unless_told():
     assert float(goal.target) == 20
 
 
-def test_tells_returns_in_units_of_the_largest_unless_told():
+def test_returns_are_in_units_of_the_largest_by_default():
     goal = ReturnToGo()
     goal.set_target(None, torch.tensor([-30.0, 12.0]))
     assert float(goal.scale) == 30

@@ -21,7 +21,7 @@ from zoo.cli import main
 from zoo.data.batch import Transition
 from zoo.errors import RunError
 from zoo.runs.device import compile_update
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy
 
@@ -261,7 +261,7 @@ def test_stream_q_and_sarsa_equal_a_plain_transcription(algo):
     assert nongreedy > 5 or algo == "stream_sarsa"
 
 
-def test_stream_td_equals_a_plain_transcription_and_foretells_in_the_rewards_units():
+def test_stream_td_equals_a_plain_transcription_and_predicts_in_the_rewards_units():
     torch.manual_seed(0)
     agent = stream_td.StreamTD(Spec((3,), num_actions=1), stream_td.Config(**COMMON))
     network, history = Plain(agent.network, 2.0), History()
@@ -334,7 +334,7 @@ def test_a_compiled_update_leaves_everything_as_the_eager_one_does(algo, spec):
 
 
 @pytest.mark.parametrize("optimizer", ["adaptive_obgd", "sgd", "adam"])
-def test_every_optimizer_learns_to_foretell_a_constant(optimizer):
+def test_every_optimizer_learns_to_predict_a_constant(optimizer):
     torch.manual_seed(0)
     settings = {"optimizer": optimizer, "lr": 1.0 if optimizer == "adaptive_obgd" else 1e-3, "scale_reward": False}
     agent = stream_td.StreamTD(Spec((3,), num_actions=1), stream_td.Config(hidden=[16], discount=0.5, **settings))
@@ -460,7 +460,7 @@ def test_without_a_step_limit_the_time_is_left_out_and_said(odd, tmp_path):
     assert len(state["x"]) == 2
 
 
-def test_a_step_limit_that_is_asked_for_is_told(odd, tmp_path):
+def test_a_step_limit_that_is_asked_for_is_kept(odd, tmp_path):
     settings = {"env.max_episode_steps": 25, "eval_episodes": 1, "logger": "none", "run_dir": str(tmp_path / "run")}
     zoo.train("stream_q", env=odd(), steps=20, **settings)
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
@@ -504,17 +504,17 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
     def state() -> dict[str, Tensor]:
         return torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
 
-    step = Rollout.step
+    step = EnvStepper.step
 
-    def fail_once(rollout: Rollout, action: Tensor) -> Transition:
+    def fail_once(stepper: EnvStepper, action: Tensor) -> Transition:
         if (run_dir / "checkpoint.pt").exists():
             raise RunError("the power is gone")
-        return step(rollout, action)
+        return step(stepper, action)
 
-    monkeypatch.setattr(Rollout, "step", fail_once)
+    monkeypatch.setattr(EnvStepper, "step", fail_once)
     more = ("eval_episodes=1", "logger=none", "checkpoint_every=330", f"run_dir={run_dir}", "env.backend=gymnasium")
     assert main(["run", "algo=stream_ac", "env=pendulum", "steps=350", *more]) == 1
-    monkeypatch.setattr(Rollout, "step", step)
+    monkeypatch.setattr(EnvStepper, "step", step)
     assert state()["normalizer.return_moments.count"] == 330
     assert state()["normalizer.elapsed"] == 130  # the second episode's
     assert state()["critic_optimizer.trace"].any()
@@ -528,7 +528,7 @@ def test_resumed_where_no_simulator_can_be_put_back_the_statistics_stay_and_the_
 @pytest.mark.parametrize(
     ("algo", "env"), [("stream_ac", "pendulum"), ("stream_q", "cartpole"), ("stream_td", "series/hopper")]
 )
-def test_a_loaded_agent_foretells_and_acts_as_the_one_that_was_evaluated(algo, env, tmp_path, capsys):
+def test_a_loaded_agent_predicts_and_acts_as_the_one_that_was_evaluated(algo, env, tmp_path, capsys):
     run_dir = tmp_path / "run"
     run = zoo.train(
         algo, env=env, steps=300, eval_every=300, eval_episodes=2, logger="none", run_dir=str(run_dir), **GYMNASIUM

@@ -419,7 +419,7 @@ def test_a_run_that_has_hardly_begun_is_interrupted_by_a_runner_in_the_backgroun
         child.kill()
 
 
-def test_who_no_longer_reads_what_is_told_ends_nothing(suites, tmp_path):
+def test_a_closed_output_ends_nothing(suites, tmp_path):
     suites(GRIDS)
     process = start(tmp_path / "runs", "seed=0", stdout=subprocess.PIPE)
     process.stdout.close()
@@ -574,7 +574,7 @@ def test_as_many_run_at_a_time_as_there_are_places(suites, tmp_path):
     assert max(seen) == 2
 
 
-def test_durations_are_told_in_words():
+def test_durations_are_printed_in_words():
     assert [bench.duration(x) for x in (3.2, 59, 61, 3600, 90061)] == [
         "3 s",
         "59 s",

@@ -106,13 +106,13 @@ def test_settings_that_vary_within_a_task_tell_methods_apart_and_how_a_run_was_r
     ]
 
 
-def test_datasets_of_one_short_name_are_told_apart(run, tmp_path):
+def test_datasets_of_one_short_name_are_distinguished(run, tmp_path):
     run("a", "algo=iql env=hopper dataset=D4RL/hopper/medium-v2", [1.0])
     run("b", "algo=iql env=hopper dataset=medium", [1.0])
     assert {result.task for result in read(tmp_path)[0]} == {"hopper, D4RL/hopper/medium-v2", "hopper, medium"}
 
 
-def test_environments_of_one_short_name_are_told_apart(run, tmp_path):
+def test_environments_of_one_short_name_are_distinguished(run, tmp_path):
     run("a", "algo=sac env=Hopper-v4", [1.0])
     run("b", "algo=sac env=hopper", [1.0])
     assert {result.task for result in read(tmp_path)[0]} == {"Hopper-v4", "Hopper-v5"}

@@ -52,8 +52,8 @@ def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):
         file["observations"] = file["next_observations"] = obs
         file["actions"], file["rewards"] = np.zeros((9, 2)), np.ones(9)
         file["terminals"], file["timeouts"] = np.zeros(9, bool), np.isin(np.arange(9), (2, 4, 8))
-    told = script("maze", str(tmp_path / "maze.hdf5"), "--out", str(tmp_path / "maze.png"))
-    assert "3 episodes, returns 2.0 to 4.0; 2 come to the goal, 1 of them without the detour" in told
+    output = script("maze", str(tmp_path / "maze.hdf5"), "--out", str(tmp_path / "maze.png"))
+    assert "3 episodes, returns 2.0 to 4.0; 2 come to the goal, 1 of them without the detour" in output
     assert (tmp_path / "maze.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,4 +1,4 @@
-"""An environment whose every observation can be told in advance, and a quiet place to run the others."""
+"""An environment whose every observation is known in advance, and a quiet place to run the others."""
 
 import gymnasium
 import numpy as np

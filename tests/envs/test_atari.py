@@ -12,7 +12,7 @@ from zoo.algos.dqn import DQN, Config
 from zoo.envs import EnvConfig, make
 from zoo.envs.atari import EpisodicLife, Lives, has_fire
 from zoo.runs.evaluation import IDLE_STEPS, evaluate
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 
 TIME_LIMIT = 27_000
@@ -59,7 +59,7 @@ def test_both_backends_show_the_same_game():
     assert sum(step[1][0] for step in ours[: over + 1]) > 100
 
 
-def test_a_lost_life_changes_what_is_told_of_the_game_and_not_the_game(backend):
+def test_a_lost_life_changes_what_the_agent_sees_of_the_game_and_not_the_game(backend):
     first, steps = play(game("Breakout", backend, 2, training=True), 300)
     whole_first, whole_steps = play(game("Breakout", backend, 2), 300)
     np.testing.assert_array_equal(first, whole_first)
@@ -82,15 +82,15 @@ def test_a_lost_life_changes_what_is_told_of_the_game_and_not_the_game(backend):
 
 def test_returns_and_lengths_are_those_of_whole_games(backend):
     episodes = []
-    rollout = Rollout(
+    stepper = EnvStepper(
         game("Breakout", backend, 2, training=True), 0, torch.device("cpu"), lambda *episode: episodes.append(episode)
     )
     expected, total, count, terminations = [], np.zeros(2), np.zeros(2), 0
     whole = game("Breakout", backend, 2)
     whole.reset(seed=0)
     for _ in range(300):
-        action = rollout.random_action()
-        transition = rollout.step(action)
+        action = stepper.random_action()
+        transition = stepper.step(action)
         _, reward, terminated, _, _ = whole.step(action.numpy())
         total, count = total + reward, count + 1
         for i in np.flatnonzero(terminated):
@@ -102,10 +102,10 @@ def test_returns_and_lengths_are_those_of_whole_games(backend):
 
 
 def test_frames_stay_bytes_from_the_environment_to_the_transition(backend):
-    rollout = Rollout(game("Pong", backend, 2), 0, torch.device("cpu"), lambda *episode: None)
-    assert (rollout.spec.obs_shape, rollout.spec.obs_dtype) == ((4, 84, 84), "uint8")
-    transition = rollout.step(rollout.random_action())
-    assert transition.obs.dtype == transition.next_obs.dtype == rollout.obs.dtype == torch.uint8
+    stepper = EnvStepper(game("Pong", backend, 2), 0, torch.device("cpu"), lambda *episode: None)
+    assert (stepper.spec.obs_shape, stepper.spec.obs_dtype) == ((4, 84, 84), "uint8")
+    transition = stepper.step(stepper.random_action())
+    assert transition.obs.dtype == transition.next_obs.dtype == stepper.obs.dtype == torch.uint8
     assert transition.reward.dtype == torch.float32
     assert int(transition.obs.max()) > 100
     np.testing.assert_array_equal(transition.next_obs[:, :3], transition.obs[:, 1:])  # the oldest frame is the first
@@ -225,21 +225,21 @@ class Scripted(VectorEnv):
 def test_a_life_ends_a_truncation_ends_a_game_and_the_last_life_ends_both():
     envs = EpisodicLife(Lives(Scripted(), fire=True))
     envs.reset()
-    told = [envs.step(np.zeros(2, int)) for _ in Scripted.SCRIPT]
-    assert [step[2].tolist() for step in told] == [[0, 1], [1, 0], [0, 0], [0, 0], [1, 0]]
-    assert [step[3].tolist() for step in told] == [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]
-    assert [step[4]["game_over"].tolist() for step in told] == [[0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]
-    final = [[None if obs is None else obs[0] for obs in step[4].get("final_obs", [None, None])] for step in told]
+    steps = [envs.step(np.zeros(2, int)) for _ in Scripted.SCRIPT]
+    assert [step[2].tolist() for step in steps] == [[0, 1], [1, 0], [0, 0], [0, 0], [1, 0]]
+    assert [step[3].tolist() for step in steps] == [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]
+    assert [step[4]["game_over"].tolist() for step in steps] == [[0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]
+    final = [[None if obs is None else obs[0] for obs in step[4].get("final_obs", [None, None])] for step in steps]
     assert final == [[None, 1], [2, 102], [None, None], [None, None], [105, None]]
 
 
 def test_games_are_counted_across_their_lives():
     episodes = []
-    rollout = Rollout(
+    stepper = EnvStepper(
         EpisodicLife(Lives(Scripted(), fire=True)), 0, torch.device("cpu"), lambda *episode: episodes.append(episode)
     )
     for _ in Scripted.SCRIPT:
-        rollout.step(rollout.random_action())
+        stepper.step(stepper.random_action())
     assert episodes == [(2, 2), (5, 5)]
 
 

@@ -6,7 +6,7 @@ import torch
 
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 
 NUM_ENVS, STEPS, TIME_LIMIT = 5, 60, 8
 
@@ -16,10 +16,10 @@ def experience(counting):
     """What 60 steps of 5 environments put into a buffer, `[60, 5, ...]`, and the episodes reported on the way."""
     episodes = []
     envs = make(EnvConfig(counting), NUM_ENVS)
-    rollout = Rollout(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
-    buffer = ReplayBuffer(STEPS * NUM_ENVS, rollout.spec, rollout.device)
+    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
+    buffer = ReplayBuffer(STEPS * NUM_ENVS, stepper.spec, stepper.device)
     for _ in range(STEPS):
-        buffer.add(rollout.step(rollout.random_action()))
+        buffer.add(stepper.step(stepper.random_action()))
     assert buffer.size == STEPS * NUM_ENVS
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     rows = {name: getattr(buffer, name).unflatten(0, (STEPS, NUM_ENVS)).numpy() for name in names}
@@ -34,7 +34,7 @@ def test_every_step_is_one_transition_and_none_is_a_reset(experience):
     np.testing.assert_allclose(rows["reward"], rows["action"][..., 0] * count, rtol=1e-6)
 
 
-def test_terminated_and_truncated_are_told_apart_also_where_both_are_true(experience):
+def test_terminated_and_truncated_are_distinguished_also_where_both_are_true(experience):
     rows, _ = experience
     count, length = rows["next_obs"][..., 0], rows["next_obs"][..., 1]
     np.testing.assert_array_equal(rows["terminated"], count == length)

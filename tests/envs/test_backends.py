@@ -9,7 +9,7 @@ import torch
 
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 
 pytest.importorskip("envpool")
 
@@ -17,14 +17,14 @@ FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 def drive(envs, choose, steps):
-    """Steps `envs` through a rollout into a buffer: its columns `[steps, N, ...]`, and the last observations."""
-    rollout = Rollout(envs, 0, torch.device("cpu"), lambda score, length: None)
-    buffer = ReplayBuffer(steps * rollout.num_envs, rollout.spec, rollout.device)
+    """Steps `envs` through a stepper into a buffer: its columns `[steps, N, ...]`, and the last observations."""
+    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: None)
+    buffer = ReplayBuffer(steps * stepper.num_envs, stepper.spec, stepper.device)
     for step in range(steps):
-        buffer.add(rollout.step(torch.as_tensor(choose(step, rollout.obs.numpy()))))
-    assert buffer.size == steps * rollout.num_envs
-    rows = {name: getattr(buffer, name).unflatten(0, (steps, rollout.num_envs)).numpy() for name in FIELDS}
-    return rows, rollout.obs.numpy()
+        buffer.add(stepper.step(torch.as_tensor(choose(step, stepper.obs.numpy()))))
+    assert buffer.size == steps * stepper.num_envs
+    rows = {name: getattr(buffer, name).unflatten(0, (steps, stepper.num_envs)).numpy() for name in FIELDS}
+    return rows, stepper.obs.numpy()
 
 
 def at_random(env_id, num_envs):

@@ -1,4 +1,4 @@
-"""Images from any environment: channels first, bytes or scaled numbers; what cannot be told is refused."""
+"""Images from any environment: channels first, bytes or scaled numbers; what is ambiguous is refused."""
 
 import gymnasium
 import numpy as np
@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 import zoo
 from zoo.envs import EnvConfig, make, make_one
 from zoo.errors import UsageError
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 
 
 class Pictures(gymnasium.Env):
@@ -131,7 +131,7 @@ def test_learns_from_images_of_any_layout(pictures, tmp_path, space, algo):
 def test_a_replay_of_colour_images_gives_back_what_was_seen(pictures, monkeypatch, tmp_path):
     """No stack of frames: no channel of an image is one of the image before."""
     seen, replayed = [], []
-    step = Rollout.step
+    step = EnvStepper.step
 
     def watched(self, action):
         transition = step(self, action)
@@ -142,7 +142,7 @@ def test_a_replay_of_colour_images_gives_back_what_was_seen(pictures, monkeypatc
         replayed.extend(zip(batch.obs.clone(), batch.next_obs.clone(), strict=True))
         return {}
 
-    monkeypatch.setattr(Rollout, "step", watched)
+    monkeypatch.setattr(EnvStepper, "step", watched)
     monkeypatch.setattr("zoo.algos.dqn.DQN.update", update)
     zoo.train(
         "dqn", env=pictures(bytes_of(84, 84, 3)), steps=40, eval_episodes=1, logger="none", run_dir=tmp_path / "run",

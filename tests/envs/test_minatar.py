@@ -8,7 +8,7 @@ import torch
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
 from zoo.envs.minatar import GAMES
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 
 minatar = pytest.importorskip("minatar")
@@ -70,16 +70,16 @@ def test_an_episode_is_truncated_after_ten_thousand_steps():
 
 
 def test_no_final_observation_is_lost_and_none_is_a_reset():
-    rollout = Rollout(make(EnvConfig("minatar/breakout"), 3), 0, torch.device("cpu"), lambda *episode: None)
-    buffer = ReplayBuffer(300, rollout.spec, rollout.device)
+    stepper = EnvStepper(make(EnvConfig("minatar/breakout"), 3), 0, torch.device("cpu"), lambda *episode: None)
+    buffer = ReplayBuffer(300, stepper.spec, stepper.device)
     for _ in range(100):
-        before = [raw_game(env) for env in rollout.envs.envs]
-        transition = rollout.step(rollout.random_action())
+        before = [raw_game(env) for env in stepper.envs.envs]
+        transition = stepper.step(stepper.random_action())
         buffer.add(transition)
         for i, game in enumerate(before):
             now = torch.as_tensor(game.state().transpose(2, 0, 1))
             ended = bool(transition.terminated[i])
-            assert torch.equal(rollout.obs[i].bool(), now)
+            assert torch.equal(stepper.obs[i].bool(), now)
             assert torch.equal(transition.next_obs[i].bool(), now) != ended
     assert buffer.terminated.any()
     assert buffer.size == 300

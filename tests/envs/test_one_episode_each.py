@@ -78,18 +78,18 @@ def test_where_the_environment_does_not_speak_of_success_there_is_none(counting)
     assert _evaluate(EnvConfig(counting), 2, seed=0).successes is None
 
 
-def test_an_agent_is_told_what_came_of_every_action_from_the_beginning(counting):
+def test_an_agent_observes_what_came_of_every_action_from_the_beginning(counting):
     class Listening(Sine):
         def begin(self, num_envs):
-            self.told = [num_envs]
+            self.received = [num_envs]
 
         def observe(self, obs, action, reward):
-            self.told.append((obs.clone(), action.clone(), reward.clone()))
+            self.received.append((obs.clone(), action.clone(), reward.clone()))
 
     envs = make(EnvConfig(counting), 3)
     agent = Listening(Spec.of(envs.single_observation_space, envs.single_action_space))
     episodes = evaluate(agent, envs, seed=0)
-    count, *steps = agent.told
+    count, *steps = agent.received
     assert count == 3
     assert len(steps) == episodes.lengths.max()
     for i, (obs, action, reward) in enumerate(steps):

@@ -47,7 +47,7 @@ def test_goes_on_with_the_very_same_steps(env_id):
 
 
 class Door(HopperEnv):
-    """A MuJoCo task of somebody else's, who may keep anything anywhere."""
+    """A third-party MuJoCo task, which may keep anything anywhere."""
 
 
 class Counting(gymnasium.Wrapper):

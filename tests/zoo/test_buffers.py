@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def numbered(first: int, count: int) -> Transition:
-    """`count` transitions that can be told apart: every field of number i is made of i."""
+    """`count` transitions that can be distinguished: every field of number i is made of i."""
     i = torch.arange(first, first + count).float()
     obs = torch.stack([i, -i], -1)
     return Transition(obs, i[:, None] / 1000, i, obs + 0.5, i % 3 == 0, i % 5 == 0)
@@ -181,9 +181,9 @@ def test_a_frame_buffer_holds_the_same_stacks_as_one_that_stores_them_whole(capa
         buffer.add(transition)
         whole.add(transition)
         for batch in (buffer.sample(8), buffer.sample_n_step(8, 3, 0.9)):
-            places = batch.index
-            assert torch.equal(batch.obs, whole.obs[places])
-            assert torch.equal(batch.action, whole.action[places])
+            indices = batch.index
+            assert torch.equal(batch.obs, whole.obs[indices])
+            assert torch.equal(batch.action, whole.action[indices])
     batch = buffer.sample(2_000)
     assert torch.equal(batch.obs, whole.obs[batch.index])
     assert torch.equal(batch.next_obs, whole.next_obs[batch.index])

@@ -157,10 +157,10 @@ def test_a_model_that_diverges_says_what_to_change():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"), [({"elites": 8}, r"algo\.elites=8"), ({"hidden": [8, 8]}, r"algo\.dynamics_hidden=\[8, 8\]")]
+    ("settings", "words"), [({"elites": 8}, r"algo\.elites=8"), ({"hidden": [8, 8]}, r"algo\.dynamics_hidden=\[8, 8\]")]
 )
-def test_settings_that_cannot_be_are_refused(settings, told):
-    with pytest.raises(UsageError, match=told):
+def test_settings_that_cannot_be_are_refused(settings, words):
+    with pytest.raises(UsageError, match=words):
         EnsembleDynamics(**({"obs_dim": 3, "action_dim": 1, "hidden": [8] * 4} | settings))
 
 

@@ -54,7 +54,7 @@ def test_eval_plays_what_the_runs_last_evaluation_was(zoo, tmp_path, algo):
     assert returns[0] == returns[1] == returns[2] != returns[3]
 
 
-def test_atari_and_minigrid_are_evaluated_by_chance_unless_they_are_told_otherwise():
+def test_atari_and_minigrid_are_evaluated_by_chance_by_default():
     pytest.importorskip("envpool")
     evaluated = {
         env: compose(["algo=dqn", f"env={env}"])[0].eval_deterministic

@@ -109,7 +109,7 @@ def test_what_no_preset_has_is_refused(arguments, message):
         compose(arguments)
 
 
-def test_an_algorithm_without_any_is_told_which_have_some():
+def test_an_algorithm_without_any_is_refused_with_which_have_some():
     with pytest.raises(UsageError, match="preset=paper has nothing for mine, only for awac, bc"):
         preset("paper", "mine", {})
 

@@ -18,9 +18,9 @@ import torch
 
 from zoo.algos import sac
 from zoo.runs.evaluation import seeds as seeds_of
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 
-# the sampler is one that has places drawn ahead when a checkpoint is written
+# the sampler is one that has prefetched indices when a checkpoint is written
 SETTINGS = (
     "algo=iql", "sampler=return", "steps=600", "eval_every=50", "checkpoint_every=20", "log_every=10", "seed=1",
 )  # fmt: skip
@@ -256,12 +256,12 @@ def test_a_resumed_online_run_trains_on_episodes_that_it_neither_began_nor_is_ev
 ):
     seeds: list[list[int]] = []
 
-    class Spy(Rollout):
+    class Spy(EnvStepper):
         def __init__(self, envs, seed, *rest):
             seeds.append(seed)
             super().__init__(envs, seed, *rest)
 
-    monkeypatch.setattr("zoo.runs.run.Rollout", Spy)
+    monkeypatch.setattr("zoo.runs.run.EnvStepper", Spy)
     arguments = ("algo=sac", "env=pendulum", "eval_episodes=1", "logger=none", "algo.hidden=[8]", f"seed={seed}")
     run_dir = tmp_path / "run"
     assert zoo("run", *arguments, "algo.learning_starts=99", "steps=100", f"run_dir={run_dir}").code == 0

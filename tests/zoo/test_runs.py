@@ -24,7 +24,7 @@ from zoo.errors import RunError, UsageError
 from zoo.runs.device import restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.logging import Logger
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import folder
 from zoo.spec import Spec
 
@@ -50,8 +50,8 @@ def test_run_json_says_what_is_needed_to_repeat_the_run(finished, pendulum_file)
     assert re.fullmatch("[0-9a-f]{64}", record["code"])
     assert record["hardware"]["cpus"] == os.cpu_count()
     if platform.machine() == "x86_64" and shutil.which("lscpu"):
-        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
-        assert record["hardware"]["processor"] in re.findall(r"^Model name: +(.+)$", told, re.MULTILINE)
+        reported = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        assert record["hardware"]["processor"] in re.findall(r"^Model name: +(.+)$", reported, re.MULTILINE)
     assert record["started"] <= record["ended"]
     assert record["dataset"]["transitions"] == 2_000
     assert record["dataset"]["episodes"] == 10
@@ -135,8 +135,8 @@ def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_no
             logger.stage(stage, done, {"loss": 0.5}, 1.0)
     logger.metrics(1, {"loss": 0.25}, 1.0, 1.0)
     logger.evaluation(1, {"return_mean": 3.0})
-    told = [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-    assert told == [
+    reported = [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+    assert reported == [
         {"dynamics/pass": 1, "dynamics/loss": 0.5}, {"dynamics/pass": 2, "dynamics/loss": 0.5},
         {"behavior/pass": 1, "behavior/loss": 0.5}, {"behavior/pass": 2, "behavior/loss": 0.5},
         {"step": 1, "train/loss": 0.25}, {"step": 1, "eval/return_mean": 3.0},
@@ -267,7 +267,7 @@ def test_a_checkpoint_made_without_a_gpu_goes_on_with_one():
 
 
 def test_a_policy_that_gives_no_number_is_said_to_have_diverged():
-    envs = Rollout(make(EnvConfig("Pendulum-v1", backend="gymnasium"), 1), 0, torch.device("cpu"), lambda *_: None)
+    envs = EnvStepper(make(EnvConfig("Pendulum-v1", backend="gymnasium"), 1), 0, torch.device("cpu"), lambda *_: None)
     with pytest.raises(RunError, match="the run diverged: its policy gave an action that is NaN or infinite"):
         envs.step(torch.tensor([[torch.nan]]))
 
@@ -328,7 +328,7 @@ def test_multirun_into_one_folder_is_refused_at_once(zoo, tmp_path, pendulum_fil
     assert not list(tmp_path.iterdir())
 
 
-# --- An algorithm file that somebody copied ---
+# --- An algorithm file that a user copied ---
 
 
 @pytest.fixture(scope="module")

@@ -41,13 +41,13 @@ def by_the_authors(data: Dataset, name: str, alpha: float) -> np.ndarray:
     return scipy.special.softmax((weights - weights.min()) / (weights.max() - weights.min()) / alpha)
 
 
-def assert_drawn_with(data: Dataset, probabilities: np.ndarray, draws: int = 400) -> None:
+def assert_sampled_with(data: Dataset, probabilities: np.ndarray, draws: int = 400) -> None:
     torch.manual_seed(0)
-    drawn = np.bincount(torch.cat([data.sample(256).index for _ in range(draws)]), minlength=len(data))
+    sampled = np.bincount(torch.cat([data.sample(256).index for _ in range(draws)]), minlength=len(data))
     expected = draws * 256 * probabilities
-    assert (drawn[expected == 0] == 0).all()
+    assert (sampled[expected == 0] == 0).all()
     often = expected >= 5  # what the chi-square test asks for; the rest counts as one
-    observed = [*drawn[often], drawn[~often].sum()]
+    observed = [*sampled[often], sampled[~often].sum()]
     wanted = [*expected[often], expected[~often].sum()]
     if wanted[-1] == 0:
         observed, wanted = observed[:-1], wanted[:-1]
@@ -57,45 +57,45 @@ def assert_drawn_with(data: Dataset, probabilities: np.ndarray, draws: int = 400
 @pytest.mark.parametrize("name", ["return", "advantage"])
 @pytest.mark.parametrize("alpha", [0.1, 1.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_transitions_are_drawn_as_the_papers_weights_say(name, alpha, seed):
+def test_transitions_are_sampled_as_the_papers_weights_say(name, alpha, seed):
     data = dataset(SamplerConfig(name, alpha), seed=seed)
-    assert_drawn_with(data, by_the_authors(data, name, alpha))
+    assert_sampled_with(data, by_the_authors(data, name, alpha))
 
 
 def test_top_draws_the_best_episodes_alone_and_their_transitions_alike():
     data = dataset(SamplerConfig("top", fraction=0.25))
     best = np.argsort(data.episode_returns.numpy())[-3:]
     within = np.isin(np.repeat(np.arange(12), data.episode_lengths), best)
-    assert_drawn_with(data, within / within.sum())
+    assert_sampled_with(data, within / within.sum())
 
 
 def test_uniform_draws_every_transition_alike():
     data = dataset(SamplerConfig())
     assert isinstance(data.sampler, Uniform)
-    assert_drawn_with(data, np.full(len(data), 1 / len(data)))
+    assert_sampled_with(data, np.full(len(data), 1 / len(data)))
 
 
-def test_few_heavy_episodes_among_many_light_ones_are_drawn_exactly():
+def test_few_heavy_episodes_among_many_light_ones_are_sampled_exactly():
     lengths = torch.tensor([1, 1_000, 3, 500, 1])
     weights = torch.tensor([50.0, 0.0, 1e-3, 0.1, 100.0], dtype=torch.float64)
     starts = lengths.cumsum(0) - lengths
     torch.manual_seed(0)
     episode = torch.searchsorted(starts, Weighted(starts, lengths, weights).draw(1_000_000), right=True) - 1
     mass = weights * lengths / (weights * lengths).sum()
-    drawn = torch.bincount(episode, minlength=5)
-    assert drawn[1] == 0
+    sampled = torch.bincount(episode, minlength=5)
+    assert sampled[1] == 0
     some = mass > 0
-    assert scipy.stats.chisquare(drawn[some], 1_000_000 * mass[some]).pvalue > 1e-3
+    assert scipy.stats.chisquare(sampled[some], 1_000_000 * mass[some]).pvalue > 1e-3
 
 
-def test_a_batch_does_not_depend_on_how_many_are_drawn_ahead_of_a_checkpoint():
+def test_a_batch_does_not_depend_on_how_many_are_sampled_ahead_of_a_checkpoint():
     data, other = (dataset(SamplerConfig("return")) for _ in range(2))
     torch.manual_seed(0)
     data.sample(256)
-    state, ahead = torch.get_rng_state(), data.sampler.drawn.clone()
+    state, ahead = torch.get_rng_state(), data.sampler.prefetched.clone()
     expected = [data.sample(256).index for _ in range(100)]
     torch.set_rng_state(state)
-    other.sampler.drawn = ahead
+    other.sampler.prefetched = ahead
     assert all(torch.equal(other.sample(256).index, index) for index in expected)
 
 
@@ -117,7 +117,7 @@ def test_data_whose_episodes_are_not_marked_are_refused(name):
 
 
 def test_a_temperature_that_would_never_draw_some_episodes_is_refused():
-    with pytest.raises(UsageError, match=r"alpha=0.001 is so small that \d+ of 12 episodes would never be drawn"):
+    with pytest.raises(UsageError, match=r"alpha=0.001 is so small that \d+ of 12 episodes would never be sampled"):
         dataset(SamplerConfig("return", alpha=0.001))
 
 
@@ -128,12 +128,12 @@ def test_temperatures_are_above_zero(alpha):
 
 
 @pytest.mark.parametrize("name", ["uniform", "return", "advantage", "top"])
-def test_observations_are_normalized_over_what_is_drawn(name):
+def test_observations_are_normalized_over_what_is_sampled(name):
     data = dataset(SamplerConfig(name, fraction=0.3), episodes=40)
-    drawn = data.obs[torch.cat([data.sample(1000).index for _ in range(50)])]
+    sampled = data.obs[torch.cat([data.sample(1000).index for _ in range(50)])]
     normalizer = Normalizer((3,))
     data.normalize_obs(normalizer)
-    torch.testing.assert_close(normalizer.mean, drawn.mean(0), rtol=0, atol=0.03)
-    torch.testing.assert_close(normalizer.std, drawn.std(0), rtol=0.03, atol=0.03)
+    torch.testing.assert_close(normalizer.mean, sampled.mean(0), rtol=0, atol=0.03)
+    torch.testing.assert_close(normalizer.std, sampled.std(0), rtol=0.03, atol=0.03)
     after = torch.cat([data.sample(1000).obs for _ in range(50)])
     torch.testing.assert_close(after.mean(0), torch.zeros(3), rtol=0, atol=0.03)

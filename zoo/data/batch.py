@@ -18,7 +18,7 @@ class Transition(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Transitions drawn for one update, on the run's device."""
+    """Transitions sampled for one update, on the run's device."""
 
     obs: Tensor  # [B, ...]
     action: Tensor  # [B, A] or [B]
@@ -40,7 +40,7 @@ class NStepBatch(NamedTuple):
 
 
 def gather(source: Any, index: Tensor) -> Batch:
-    """The transitions of a buffer or dataset at the given places `[B]`."""
+    """The transitions of a buffer or dataset at the given indices `[B]`."""
     fields = (source.obs, source.action, source.reward, source.next_obs, source.terminated)
     obs, action, reward, next_obs, terminated = (field.index_select(0, index) for field in fields)
     return Batch(obs, action, reward, next_obs, terminated, index)

@@ -1,4 +1,4 @@
-"""The replay buffers of the online algorithms, on the run's device."""
+"""Replay buffers, and the rollout buffer of on-policy algorithms, on the run's device."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten.
 
     Attributes:
-        added: transitions added so far; number n is at place `n % capacity`.
+        added: transitions added so far; number n is at index `n % capacity`.
         size: transitions that can be sampled, the newest ones.
         num_envs: transitions of a step.
     """
@@ -68,7 +68,7 @@ class ReplayBuffer:
         return torch.randint(self.size, (batch_size,), device=self.reward.device)
 
     def obs_at(self, index: Tensor) -> Tensor:
-        """Observations at the given places."""
+        """Observations at the given indices."""
         return self.obs.index_select(0, index)
 
     def next_obs_at(self, index: Tensor) -> Tensor:
@@ -76,13 +76,13 @@ class ReplayBuffer:
         return self.next_obs.index_select(0, index)
 
     def sample(self, batch_size: int) -> Batch:
-        """`batch_size` transitions drawn uniformly with replacement."""
+        """`batch_size` transitions sampled uniformly with replacement."""
         index = self.draw(batch_size)
         action, reward, terminated = (x.index_select(0, index) for x in (self.action, self.reward, self.terminated))
         return Batch(self.obs_at(index), action, reward, self.next_obs_at(index), terminated, index)
 
     def sample_n_step(self, batch_size: int, n: int, discount: float) -> NStepBatch:
-        """`batch_size` places drawn uniformly, each with its n steps, or fewer at an episode's or the data's end.
+        """`batch_size` indices sampled uniformly, each with its n steps, or fewer at an episode's or the data's end.
 
         Sutton 1988; in deep RL Hessel et al. 2018, arXiv 1710.02298.
         """
@@ -186,19 +186,19 @@ class FrameBuffer(ReplayBuffer):
 
     def _stacks(self, env: Tensor, newest: Tensor) -> Tensor:
         numbers = newest[:, None] - torch.arange(self.stack - 1, -1, -1, device=newest.device)  # [B, S]
-        places = env[:, None] * self._room + numbers % self._room
-        return self.frames.index_select(0, places.flatten()).view(*places.shape, *self.frames.shape[1:])
+        indices = env[:, None] * self._room + numbers % self._room
+        return self.frames.index_select(0, indices.flatten()).view(*indices.shape, *self.frames.shape[1:])
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
-        """The transitions, and every frame of their stacks: `frames` `[F, H, W]` and their places `[F]`."""
+        """The transitions, and every frame of their stacks: `frames` `[F, H, W]` and their indices `[F]`."""
         rows = super().rows(first, last)
         needed = rows["newest"][:, None] + torch.arange(1 - self.stack, 2, device=self.device)  # [rows, S + 1]
-        places = torch.unique(rows["env"][:, None] * self._room + needed % self._room)
-        return rows | {"places": places, "frames": self.frames.index_select(0, places)}
+        indices = torch.unique(rows["env"][:, None] * self._room + needed % self._room)
+        return rows | {"indices": indices, "frames": self.frames.index_select(0, indices)}
 
     def put(self, first: int, rows: dict[str, Tensor]) -> None:
         super().put(first, rows)
-        self.frames[rows["places"]] = rows["frames"]
+        self.frames[rows["indices"]] = rows["frames"]
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"written": self._written}
@@ -214,3 +214,17 @@ def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int
     if stacked:
         return FrameBuffer(capacity, spec, device, num_envs)
     return ReplayBuffer(capacity, spec, device)
+
+
+class RolloutBuffer(list[Transition]):
+    """The latest steps of N environments, that an on-policy algorithm has not learned from yet."""
+
+    def stacked(self) -> Transition:
+        """All steps, `[T, N, ...]`."""
+        return Transition(*map(torch.stack, zip(*self, strict=True)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": [tuple(step) for step in self]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self[:] = [Transition(*fields) for fields in state["steps"]]

@@ -79,7 +79,7 @@ class Dataset:
         self.sampler_config, self.sampler = sampler, make_sampler(sampler, self)
 
     def sample(self, batch_size: int) -> Batch:
-        """`batch_size` transitions, drawn with replacement by the sampler."""
+        """`batch_size` transitions, sampled with replacement by the sampler."""
         return gather(self, self.sampler(batch_size))
 
     def prepare(self, agent: Any, config: Any) -> None:
@@ -105,7 +105,7 @@ class Dataset:
         self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
 
     def normalize_obs(self, normalizer: Normalizer) -> None:
-        """Fits it to the observations, each as often as it is drawn, and normalizes them, and the next ones."""
+        """Fits it to the observations, each as often as it is sampled, and normalizes them, and the next ones."""
         normalizer.fit(self.obs, self.sampler.weights)
         self.map_obs(normalizer)
 

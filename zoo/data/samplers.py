@@ -1,4 +1,4 @@
-"""How the transitions of a dataset are drawn: `sampler=`. A sampler is made of a dataset and gives places `[B]` in it.
+"""How transitions are sampled from a dataset: `sampler=`. A sampler belongs to a dataset and gives indices `[B]` into it.
 
 All draw with replacement, on the dataset's device. Those that weigh give every transition of an episode the same weight
 (Hong et al. 2023, "Harnessing Mixed Offline Reinforcement Learning Datasets via Trajectory Weighting", arXiv
@@ -48,13 +48,13 @@ class Episodes(Protocol):
 
 
 class Sampler(Protocol):
-    """Gives places `[B]`; `drawn` are those that it has ready for the next batches, which a checkpoint holds.
+    """Gives indices `[B]`; `prefetched` are those of the next batches, which a checkpoint holds.
 
     Attributes:
-        weights: `[N]` how often each is drawn, up to a factor; None where all are alike.
+        weights: `[N]` how often each is sampled, up to a factor; None where all are alike.
     """
 
-    drawn: Tensor
+    prefetched: Tensor
     weights: Tensor | None
 
     def __call__(self, batch_size: int) -> Tensor: ...
@@ -66,7 +66,7 @@ class Uniform:
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
         self.weights: Tensor | None = None
-        self.drawn = torch.zeros(0, dtype=torch.int64, device=device)  # never any
+        self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # never any
 
     def __call__(self, batch_size: int) -> Tensor:
         return torch.randint(self.size, (batch_size,), device=self.device)
@@ -75,9 +75,10 @@ class Uniform:
 class Weighted:
     """An episode's transitions with probabilities proportional to its weight.
 
-    Episodes are drawn by Walker's alias method (Vose 1991, "A linear algorithm for generating random numbers with a
+    Episodes are sampled by Walker's alias method (Vose 1991, "A linear algorithm for generating random numbers with a
     given distribution"), which takes the same few operations however many there are: each column of a table holds one
-    episode up to `keep` and another, its alias, above. Few, but ten times uniform's: many batches are drawn at a time.
+    episode up to `keep` and another, its alias, above. They are few, but ten times those of uniform: many batches are
+    sampled at a time.
 
     Args:
         starts, lengths: `[E]` of the episodes, which lie one behind the other.
@@ -91,16 +92,16 @@ class Weighted:
         keep, alias = alias_table((mass / mass.sum()).tolist())
         self.keep = torch.tensor(keep, device=starts.device)
         self.alias = torch.tensor(alias, device=starts.device)
-        self.drawn = starts[:0]  # places for the next batches
+        self.prefetched = starts[:0]  # indices of the next batches
 
     def __call__(self, batch_size: int) -> Tensor:
-        if len(self.drawn) < batch_size:
-            self.drawn = self.draw(BATCHES * batch_size)
-        places, self.drawn = self.drawn[:batch_size], self.drawn[batch_size:]
-        return places
+        if len(self.prefetched) < batch_size:
+            self.prefetched = self.draw(BATCHES * batch_size)
+        indices, self.prefetched = self.prefetched[:batch_size], self.prefetched[batch_size:]
+        return indices
 
     def draw(self, count: int) -> Tensor:
-        """So many places."""
+        """So many indices."""
         column = torch.randint(len(self.keep), (count,), device=self.starts.device)
         kept = torch.rand(count, device=self.starts.device) < self.keep.index_select(0, column)
         episode = torch.where(kept, column, self.alias.index_select(0, column))
@@ -180,7 +181,7 @@ def tempered(weights: Tensor, returns: Tensor, config: SamplerConfig) -> Tensor:
     probabilities = ((weights.double() - high) / (high - low) / config.alpha).exp()
     if never := int((probabilities == 0).sum()):
         raise UsageError(
-            f"sampler.alpha={config.alpha} is so small that {never} of {len(weights)} episodes would never be drawn. "
+            f"sampler.alpha={config.alpha} is so small that {never} of {len(weights)} episodes would never be sampled. "
             "Take 0.002 or more, or the best episodes alone: sampler=top"
         )
     return probabilities

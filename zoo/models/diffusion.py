@@ -111,7 +111,7 @@ class DiffusionPolicy(nn.Module):
         return signal.sqrt() * x + (1 - signal).sqrt() * noise
 
     def loss(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The error of the noise that the network finds, at steps drawn uniformly (DDPM, eq. 14)."""
+        """The error of the noise that the network finds, at steps sampled uniformly (DDPM, eq. 14)."""
         x, noise = (action - self.center) / self.scale, torch.randn_like(action)
         step = torch.randint(self.steps, (len(obs),), device=obs.device)
         return F.mse_loss(self.net(self.noised(x, step, noise), step, self.normalizer(obs)), noise)

@@ -37,7 +37,7 @@ class EnsembleDynamics(nn.Module):
     """`members` networks `(obs, action) -> (next_obs - obs, reward)`, means and log variances, as one batched network.
 
     Every member sees its own bootstrap sample. Those with the least error on held-out transitions are the elites, of
-    which one is drawn for every step that is imagined. `prepare` a dataset, `epoch` until it has `converged`, `finish`.
+    one of which is sampled for every imagined step. `prepare` a dataset, `epoch` until it has `converged`, `finish`.
 
     Args:
         obs_dim, action_dim: of one observation and action.
@@ -190,8 +190,8 @@ class EnsembleDynamics(nn.Module):
         std = (0.5 * log_var).exp()
         rows = torch.arange(len(obs), device=obs.device)
         member = self.elites[torch.randint(len(self.elites), (len(obs),), device=obs.device)]
-        drawn = mean[member, rows] + std[member, rows] * torch.randn_like(mean[0])
-        return obs + drawn[:, :-1], drawn[:, -1], std.norm(dim=2).amax(0)
+        sampled = mean[member, rows] + std[member, rows] * torch.randn_like(mean[0])
+        return obs + sampled[:, :-1], sampled[:, -1], std.norm(dim=2).amax(0)
 
 
 class Imagining(Protocol):

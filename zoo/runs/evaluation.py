@@ -62,9 +62,7 @@ def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes
     lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
-    steps: list[
-        tuple[np.ndarray, ...]
-    ] = []  # of a predictor: what it foretold, the rewards, who was running, who ended
+    steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: its predictions, the rewards, who was running, who ended
     while running.any():
         action = policy.act(obs, explore)
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
@@ -94,7 +92,7 @@ def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes
 def value_error(
     discount: float, predicted: np.ndarray, reward: np.ndarray, running: np.ndarray, terminated: np.ndarray
 ) -> float:
-    """Root mean squared error of predicted returns, in standard deviations of the actual ones; 1 foretells nothing.
+    """Root mean squared error of predicted returns, in standard deviations of the actual ones; 1 predicts nothing.
 
     A step counts if its return is known: of an episode that is cut off, those far enough from its end.
 

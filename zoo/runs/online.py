@@ -27,7 +27,7 @@ class Learner(Protocol):
 def learn_online(run: "Run", agent: Learner, data: "Dataset", batch_size: int) -> None:
     """Acts, exploring, and learns after each step from the dataset and what has been collected.
 
-    A batch is drawn from both together, every transition with the same probability, as if they were one buffer (Nair
+    A batch is sampled from both together, every transition with the same probability, as if they were one buffer (Nair
     et al. 2020, arXiv 2006.09359, section IV-D). With `online_fraction` that share of it is of what has been collected,
     however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479).
     What is collected is normalized and scaled as the dataset was.
@@ -48,7 +48,7 @@ def learn_online(run: "Run", agent: Learner, data: "Dataset", batch_size: int) -
 
 
 def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:
-    """A batch of the dataset, drawn by its sampler, and of the buffer."""
+    """A batch of the dataset, sampled by its sampler, and of the buffer."""
     if online_fraction is not None:
         online = round(online_fraction * batch_size)
         return mixed(data.sample(batch_size - online), buffer.sample(online))

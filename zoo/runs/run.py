@@ -19,7 +19,7 @@ from zoo.runs.device import compile_update, restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.runs.tracking import Stateful, Tracked
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
@@ -56,7 +56,7 @@ class Run:
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
-        self._rollout: Rollout | None = None
+        self._stepper: EnvStepper | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
@@ -74,20 +74,20 @@ class Run:
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
-    def envs(self) -> Rollout:
+    def envs(self) -> EnvStepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         # where a resumed run cannot put the simulators back, it starts new episodes, from other seeds
-        self._rollout = Rollout(
+        self._stepper = EnvStepper(
             make(self.config.env, self.config.num_envs, self.config.threads, training=True),
             seeds("training", self.config.seed, self.done, count=self.config.num_envs),
             self.device,
             lambda *episode: self._episodes.append(episode),
         )
-        if self._state and self._state.get("rollout"):
-            self._rollout.load_state_dict(self._state["rollout"])
+        if self._state and self._state.get("envs"):
+            self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
             self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
-        return self._rollout
+        return self._stepper
 
     def time_limit(self) -> int | None:
         """Steps after which an episode that is played is truncated, if any; those of the data may be others."""
@@ -115,7 +115,7 @@ class Run:
             self._tracked.add(name, one)
             if self._state:
                 try:
-                    new_episodes = self._rollout is not None and not self._rollout.resumed
+                    new_episodes = self._stepper is not None and not self._stepper.resumed
                     self._tracked.load(name, self._state["tracked"], new_episodes)
                 except (KeyError, RuntimeError, TypeError, ValueError) as error:
                     raise RunError(
@@ -182,11 +182,11 @@ class Run:
 
     def _passes(self, end: int) -> Iterator[int]:
         config = self.config
-        stride = self._rollout.num_envs if self._rollout else 1
+        stride = self._stepper.num_envs if self._stepper else 1
         mark, mark_step = time.perf_counter(), self.done
         with (
             self._interruption,
-            ProgressBar(end, self.done, "env steps" if self._rollout else "updates") as bar,
+            ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar,
         ):
             self._bar = bar
             while self.done < end:
@@ -223,7 +223,7 @@ class Run:
             self._restored = True
             restore_rng(self._state["rng"], self.device)
             if self._dataset:
-                self._dataset.sampler.drawn = self._state["drawn"].to(self.device)
+                self._dataset.sampler.prefetched = self._state["prefetched"].to(self.device)
 
     def _values(self, when: str) -> dict[str, float]:
         """The metrics as numbers. Raises RunError where one is not finite."""
@@ -246,7 +246,7 @@ class Run:
                 f"{values['clipped_targets']:.0f} value targets up to step {self.done:,} were outside the support and "
                 "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
             )
-        if self._rollout:
+        if self._stepper:
             returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
             values |= {"episode_return": float(returns), "episode_length": float(lengths)}
             self._episodes.clear()
@@ -281,8 +281,8 @@ class Run:
                 "stages": self._stages,
                 "tracked": self._tracked.state_dict(),
                 "rng": rng_state(self.device),
-                "rollout": self._rollout.state_dict() if self._rollout else None,
-                "drawn": self._dataset.sampler.drawn.clone() if self._dataset else None,
+                "envs": self._stepper.state_dict() if self._stepper else None,
+                "prefetched": self._dataset.sampler.prefetched.clone() if self._dataset else None,
             },
         )
 
@@ -294,5 +294,5 @@ class Run:
         """Closes the loggers and environments."""
         self._logger.close()
         self._eval_envs.close()
-        if self._rollout:
-            self._rollout.envs.close()
+        if self._stepper:
+            self._stepper.envs.close()

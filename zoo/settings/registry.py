@@ -83,7 +83,7 @@ class Algorithm:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is one of the zoo's files, not a copy that somebody works on."""
+        """Whether it is one of the zoo's files, not a user's copy."""
         return self.path.parent == folder("algos")
 
     @property

@@ -12,8 +12,8 @@ from zoo.spec import Spec
 from zoo.streaming.normalizer import StreamNormalizer
 
 if TYPE_CHECKING:
-    from zoo.runs.rollout import Rollout
     from zoo.runs.run import Run
+    from zoo.runs.stepper import EnvStepper
 
 
 class Sample(NamedTuple):
@@ -76,7 +76,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     return torch.where(torch.rand(greedy.shape, device=q.device) < epsilon, random, greedy)
 
 
-def stream(run: "Run", config: Any) -> tuple["Rollout", int]:
+def stream(run: "Run", config: Any) -> tuple["EnvStepper", int]:
     """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
 
     `config.time_feature` is switched off for frames and, with a note, where there is no time limit.

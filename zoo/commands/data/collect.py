@@ -27,7 +27,7 @@ from zoo.errors import RunError, UsageError, nearest
 from zoo.runs.execute import execute
 from zoo.runs.load import build_agent, reopen, spec_of
 from zoo.runs.replay_log import ReplayLog
-from zoo.runs.rollout import Rollout
+from zoo.runs.stepper import EnvStepper
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
@@ -129,7 +129,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
 # --- Collecting -------------------------------------------------------------------------------------------------------
 
 
-def collect(env: EnvConfig, policy: Callable[[Rollout], Tensor], size: int, seed: int) -> Arrays:
+def collect(env: EnvConfig, policy: Callable[[EnvStepper], Tensor], size: int, seed: int) -> Arrays:
     """Whole episodes, at least `size` transitions of them.
 
     Each of `NUM_ENVS` environments gives the episodes that it begins before its share is full: to stop all of them at
@@ -138,15 +138,15 @@ def collect(env: EnvConfig, policy: Callable[[Rollout], Tensor], size: int, seed
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     envs = make(dataclasses.replace(env, backend=BACKEND), NUM_ENVS)
-    rollout = Rollout(envs, seed, torch.device("cpu"), lambda *episode: None)
+    stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *episode: None)
     share = math.ceil(size / NUM_ENVS)
     whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to its last whole episode
     steps: list[tuple[np.ndarray, ...]] = []
     while (whole < share).any():
-        steps.append(tuple(field.numpy().copy() for field in rollout.step(policy(rollout))))
+        steps.append(tuple(field.numpy().copy() for field in stepper.step(policy(stepper))))
         ended = steps[-1][4] | steps[-1][5]
         whole[ended & (whole < share)] = len(steps)
-    rollout.envs.close()
+    stepper.envs.close()
     fields = (np.stack(field) for field in zip(*steps, strict=True))  # each [T, NUM_ENVS, ...]
     arrays = Arrays(*(np.concatenate([field[:end, i] for i, end in enumerate(whole)]) for field in fields))
     return arrays._replace(truncated=arrays.truncated & ~arrays.terminated).head(size)
@@ -173,7 +173,7 @@ class Collector:
             if kind == "waypoint":
                 self._parts[kind] = Part(waypoints.collect(self.size, self.seed), 0, None)
             elif kind == "random":
-                arrays = collect(self.env, Rollout.random_action, self.size, self.seed + SEED_OFFSET[kind])
+                arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
                 self._parts[kind] = Part(arrays, 0, None)
             elif kind == "medium-replay":
                 self._parts[kind] = self._replay(self.medium_step())
@@ -217,7 +217,7 @@ class Collector:
     def _random_return(self) -> float:
         if self.env.random_score is not None:
             return float(self.env.random_score)
-        arrays = collect(self.env, Rollout.random_action, REFERENCE_SIZE, self.seed + SEED_OFFSET["random"])
+        arrays = collect(self.env, EnvStepper.random_action, REFERENCE_SIZE, self.seed + SEED_OFFSET["random"])
         return float(arrays.episode_returns.mean())
 
     def _of_agent(self, kind: str, step: int) -> Part:
@@ -225,7 +225,7 @@ class Collector:
         path = self.run_dir / "agents" / f"{step}.pt"
         agent = build_agent(self.config, self.algorithm, self.record, checkpoint.load(path), path)
         arrays = collect(
-            self.env, lambda rollout: agent.act(rollout.obs, explore=True), self.size, self.seed + SEED_OFFSET[kind]
+            self.env, lambda stepper: agent.act(stepper.obs, explore=True), self.size, self.seed + SEED_OFFSET[kind]
         )
         return Part(arrays, step, self.evaluations[step])
 

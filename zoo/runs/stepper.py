@@ -14,22 +14,12 @@ from zoo.errors import RunError
 from zoo.spec import Spec
 
 NOT_FINITE = (
-    "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it: mend the "
+    "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it. Fix the "
     "environment, and begin again or, if there is a checkpoint, go on: zoo run resume=DIR"
 )
 
 
-class Steps(list[Transition]):
-    """The steps that an on-policy algorithm has not learned from yet; a checkpoint holds them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": [tuple(step) for step in self]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self[:] = [Transition(*fields) for fields in state["steps"]]
-
-
-class Rollout:
+class EnvStepper:
     """Steps `envs`, which begin from a seed or a list of seeds, and keeps their current observations.
 
     Attributes:
