@@ -30,6 +30,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "offline"
 SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)

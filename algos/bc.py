@@ -24,6 +24,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "offline"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)

@@ -35,6 +35,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "model-based"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
@@ -73,7 +74,7 @@ class Config:
 
 
 class COMBO(Agent):
-    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.real = round(config.real_fraction * config.batch_size)  # a batch begins with so many of the data's
@@ -86,7 +87,7 @@ class COMBO(Agent):
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy()
         self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
-        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
@@ -144,7 +145,7 @@ class COMBO(Agent):
 
 def train(run: "Run", config: Config) -> COMBO:
     data = run.dataset()
-    agent = COMBO(data.spec, config, decay_steps=run.config.steps)
+    agent = COMBO(data.spec, config, total_steps=run.config.steps)
     terminates = termination_of(run.config.env.id, data)
     kept = config.rollout_batch * config.rollout_length * config.rollouts_kept
     buffer = ReplayBuffer(kept, data.spec, run.device)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
     from zoo.settings.config import RunConfig
 
+FAMILY = "off-policy"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("discrete",)
@@ -82,7 +83,7 @@ class QNetwork(nn.Module):
         assert spec.num_actions is not None
         self.shape = (spec.num_actions, outputs)
         self.encoder, features = encoder(spec.obs_shape)
-        hidden = [] if len(spec.obs_shape) == 3 else config.hidden
+        hidden = [] if spec.is_image else config.hidden
         self.advantage = MLP(features, spec.num_actions * outputs, hidden)
         self.value = MLP(features, outputs, hidden) if config.dueling else None
 

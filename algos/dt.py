@@ -29,6 +29,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "return-conditioned"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)

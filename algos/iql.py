@@ -33,6 +33,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "offline"
 SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
@@ -67,19 +68,23 @@ class Config:
 
 
 class IQL(Agent):
-    def __init__(self, spec: Spec, config: Config, decay_steps: int | None = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int | None = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
-        policy = GaussianPolicy if config.policy == "gaussian" else DeterministicPolicy
-        self.actor = policy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        shape = (spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.actor = (
+            GaussianPolicy(*shape)
+            if config.policy == "gaussian"
+            else DeterministicPolicy(*shape, exploration_noise=config.exploration_noise)
+        )
         self.value = MLP(spec.obs_dim, 1, config.hidden)
         self.head = value_head(config)
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
-        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
 
     def value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 5, and the advantages `[B]`."""
@@ -96,11 +101,7 @@ class IQL(Agent):
     def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Eq. 7."""
         weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
-        if isinstance(self.actor, GaussianPolicy):
-            error = -self.actor.log_prob(batch.obs, batch.action)
-        else:
-            error = (self.actor.mode(batch.obs) - batch.action).square().sum(-1)
-        return (weight * error).mean()
+        return (weight * self.actor.cloning_loss(batch.obs, batch.action)).mean()
 
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
@@ -126,17 +127,12 @@ class IQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        if explore and isinstance(self.actor, GaussianPolicy):
-            return self.actor.sample(obs)
-        action = self.actor.mode(obs)
-        if explore:
-            return self.actor.perturb(action, self.config.exploration_noise * torch.randn_like(action))
-        return action
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> IQL:
     data = run.dataset()
-    agent = IQL(data.spec, config, decay_steps=None if run.config.online_steps else run.config.steps)
+    agent = IQL(data.spec, config, total_steps=None if run.config.online_steps else run.config.steps)
     data.prepare(agent, config)
     run.track(agent=agent)
     for _ in run.steps():

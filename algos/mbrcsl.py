@@ -45,6 +45,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "model-based"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
@@ -90,7 +91,7 @@ class ReturnBatch(NamedTuple):
 
 
 class MBRCSL(Agent):
-    def __init__(self, spec: Spec, config: Config, behavior_updates: int = 1) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.dynamics = EnsembleDynamics(
@@ -99,7 +100,7 @@ class MBRCSL(Agent):
         )  # fmt: skip
         self.behavior = DiffusionPolicy(
             spec.obs_dim, spec.action_low, spec.action_high, config.behavior_hidden, config.diffusion_steps,
-            config.behavior_lr, behavior_updates,
+            config.behavior_lr, total_steps,
         )  # fmt: skip
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
@@ -144,8 +145,8 @@ class MBRCSL(Agent):
 
 def train(run: "Run", config: Config) -> MBRCSL:
     data = run.dataset()
-    behavior_updates = max(1, len(data) // config.batch_size)  # a pass over the data
-    agent = MBRCSL(data.spec, config, config.behavior_epochs * behavior_updates)
+    updates = max(1, len(data) // config.batch_size)  # in a pass over the data
+    agent = MBRCSL(data.spec, config, config.behavior_epochs * updates)
     env = run.config.env
     terminates = termination_of(env.id, data)
     agent.behavior.normalizer.fit(data.obs)
@@ -163,7 +164,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)
 
     for _ in run.stage("behavior", config.behavior_epochs):
-        batches = (data.sample(config.batch_size) for _ in range(behavior_updates))
+        batches = (data.sample(config.batch_size) for _ in range(updates))
         losses = [agent.behavior.update(batch.obs, batch.action)["loss"] for batch in batches]
         run.log({"loss": torch.stack(losses).mean()})
 

@@ -33,6 +33,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "model-based"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
@@ -65,7 +66,7 @@ class Config:
 
 
 class MOPO(Agent):
-    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.dynamics = EnsembleDynamics(
@@ -76,7 +77,7 @@ class MOPO(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy()
-        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
@@ -123,7 +124,7 @@ class MOPO(Agent):
 
 def train(run: "Run", config: Config) -> MOPO:
     data = run.dataset()
-    agent = MOPO(data.spec, config, decay_steps=run.config.steps)
+    agent = MOPO(data.spec, config, total_steps=run.config.steps)
     terminates = termination_of(run.config.env.id, data)
     kept = config.rollout_batch * config.rollout_length * config.rollouts_kept
     buffer = ReplayBuffer(kept, data.spec, run.device)

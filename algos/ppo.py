@@ -25,7 +25,7 @@ from zoo.checks import at_least, check
 from zoo.data.batch import Transition
 from zoo.data.buffers import RolloutBuffer
 from zoo.errors import UsageError
-from zoo.nn import HALF_LOG_2PI, MLP, BoundedPolicy, RunningNormalizer, encoder, orthogonal_
+from zoo.nn import MLP, Categorical, Gaussian, RunningNormalizer, encoder, orthogonal_
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam, linear
 from zoo.returns import ReturnsSoFar, gae
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
     from zoo.settings.config import RunConfig
 
+FAMILY = "on-policy"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("continuous", "discrete")
@@ -86,54 +87,6 @@ class Config:
             raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
 
 
-class Gaussian(BoundedPolicy):
-    """Actions around a learned mean, the same spread everywhere. Only what the environment gets is clipped."""
-
-    def __init__(self, spec: Spec, inputs: int, hidden: list[int]) -> None:
-        super().__init__(spec.action_low, spec.action_high)
-        self.net = orthogonal_(MLP(inputs, spec.action_dim, hidden, nn.Tanh), last_gain=0.01)
-        self.log_std = nn.Parameter(torch.zeros(spec.action_dim))
-
-    def sample(self, x: Tensor) -> Tensor:
-        mean: Tensor = self.net(x)
-        return self.center + self.scale * (mean + self.log_std.exp() * torch.randn_like(mean))
-
-    def mode(self, x: Tensor) -> Tensor:
-        return self.clip(self.center + self.scale * self.net(x))
-
-    def log_prob(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log density of unclipped actions and entropy, each `[B]`."""
-        deviation = ((action - self.center) / self.scale - self.net(x)) * torch.exp(-self.log_std)
-        log_std = self.log_std + self.scale.log()
-        log_prob = (-0.5 * deviation.square() - log_std - HALF_LOG_2PI).sum(-1)
-        return log_prob, (log_std + HALF_LOG_2PI + 0.5).sum().expand_as(log_prob)
-
-
-class Categorical(nn.Module):
-    """Discrete actions."""
-
-    def __init__(self, spec: Spec, inputs: int, hidden: list[int]) -> None:
-        super().__init__()
-        assert spec.num_actions is not None
-        self.net = orthogonal_(MLP(inputs, spec.num_actions, hidden, nn.Tanh), last_gain=0.01)
-
-    def sample(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.net(x)
-        return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)  # Gumbel's trick
-
-    def mode(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.net(x)
-        return logits.argmax(-1)
-
-    def clip(self, action: Tensor) -> Tensor:
-        return action
-
-    def log_prob(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probability and entropy, each `[B]`."""
-        log_probs = self.net(x).log_softmax(-1)
-        return log_probs.gather(-1, action[:, None]).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
-
-
 class Minibatch(NamedTuple):
     obs: Tensor  # [B, ...], normalized
     action: Tensor  # [B, A] or [B]
@@ -144,22 +97,23 @@ class Minibatch(NamedTuple):
 
 
 class PPO(Agent):
-    def __init__(self, spec: Spec, config: Config, updates: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        frames = len(spec.obs_shape) == 3
-        self.normalizer = RunningNormalizer(spec.obs_shape) if config.normalize_obs and not frames else nn.Identity()
+        normalized = config.normalize_obs and not spec.is_image
+        self.normalizer = RunningNormalizer(spec.obs_shape) if normalized else nn.Identity()
         self.returns_so_far = ReturnsSoFar(config.discount)
         self.return_normalizer = RunningNormalizer(())
         self.encoder, features = encoder(spec.obs_shape)
         orthogonal_(self.encoder)
-        hidden = [] if frames else config.hidden  # frames: one network with two heads
-        self.policy = (Categorical if spec.num_actions else Gaussian)(spec, features, hidden)
+        hidden = [] if spec.is_image else config.hidden  # images: one network with two heads
+        self.policy = (Categorical if spec.num_actions else Gaussian)(spec)
+        self.actor = orthogonal_(MLP(features, self.policy.outputs, hidden, nn.Tanh), last_gain=0.01)
         self.head = value_head(config, online=True)
         self.value = orthogonal_(MLP(features, self.head.outputs, hidden, nn.Tanh), last_gain=1.0)
         self.head.init_(self.value)
         self.optimizer = Adam(
-            self.parameters(), config.lr, updates if config.lr_decay else None, linear, eps=1e-5,
+            self.parameters(), config.lr, total_steps if config.lr_decay else None, linear, eps=1e-5,
             max_norm=config.max_grad_norm,
         )  # fmt: skip
 
@@ -186,7 +140,7 @@ class PPO(Agent):
     def update(self, batch: Minibatch) -> Metrics:
         """One gradient step of policy and value on a minibatch."""
         x = self.encoder(batch.obs)
-        log_prob, entropy = self.policy.log_prob(x, batch.action)
+        log_prob, entropy = self.policy.log_prob(self.actor(x), batch.action)
         policy_loss = self.policy_loss(log_prob, batch)
         value_loss = self.value_loss(self.value(x), batch)
         loss = policy_loss + self.config.value_coef * value_loss - self.config.entropy_coef * entropy.mean()
@@ -206,7 +160,7 @@ class PPO(Agent):
         """All of a rollout `[T, N, ...]`, its rewards scaled, as one batch `[T * N, ...]` with advantages."""
         obs, action = self.normalizer(rollout.obs.flatten(0, 1)), rollout.action.flatten(0, 1)
         x = self.encoder(obs)
-        log_prob, _ = self.policy.log_prob(x, action)
+        log_prob, _ = self.policy.log_prob(self.actor(x), action)
         value = self.head.value(self.value(x)).reshape(rollout.reward.shape)
         ended = rollout.terminated | rollout.truncated
         cut = ended.clone()
@@ -253,12 +207,12 @@ class PPO(Agent):
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
         """An action of the policy that learns, not clipped yet."""
-        return self.policy.sample(self.encoder(self.normalizer(obs)))
+        return self.policy.sample(self.actor(self.encoder(self.normalizer(obs))))
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        x = self.encoder(self.normalizer(obs))
-        return self.policy.clip(self.policy.sample(x)) if explore else self.policy.mode(x)
+        out = self.actor(self.encoder(self.normalizer(obs)))
+        return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
 
 
 def train(run: "Run", config: Config) -> PPO:

@@ -36,6 +36,7 @@ from zoo.spec import Spec
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "offline"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
@@ -84,7 +85,7 @@ def huber(x: Tensor, sigma: float) -> Tensor:
 
 
 class RIQL(Agent):
-    def __init__(self, spec: Spec, config: Config, decay_steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
@@ -99,7 +100,7 @@ class RIQL(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
-        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, decay_steps)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
 
     def target(self, batch: Batch) -> Tensor:
         """Q_alpha `[B]`, by linear interpolation."""
@@ -125,11 +126,7 @@ class RIQL(Agent):
     def actor_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Eq. 10."""
         weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
-        if isinstance(self.actor, GaussianPolicy):
-            error = -self.actor.log_prob(batch.obs, batch.action)
-        else:
-            error = (self.actor.mode(batch.obs) - batch.action).square().sum(-1)
-        return (weight * error).mean()
+        return (weight * self.actor.cloning_loss(batch.obs, batch.action)).mean()
 
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
@@ -155,14 +152,12 @@ class RIQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        if explore and isinstance(self.actor, GaussianPolicy):
-            return self.actor.sample(obs)
-        return self.actor.mode(obs)
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> RIQL:
     data = run.dataset()
-    agent = RIQL(data.spec, config, decay_steps=run.config.steps)
+    agent = RIQL(data.spec, config, total_steps=run.config.steps)
     if config.normalize_reward:
         data.normalize_reward()
     if config.normalize_obs:

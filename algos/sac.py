@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
     from zoo.settings.config import RunConfig
 
+FAMILY = "off-policy"
 SETTING = "online"
 DATA = "offline_fraction"
 ACTION_SPACES = ("continuous",)

@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.agent import Metrics
-from zoo.nn import HALF_LOG_2PI, BoundedPolicy
+from zoo.nn import Categorical, Gaussian
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, optimizer, stream
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "streaming"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("continuous", "discrete")
@@ -56,57 +56,11 @@ class Config:
         check_stream(self, "kappa_policy", "kappa_value")
 
 
-class Gaussian(BoundedPolicy):
-    """Actions around a learned mean, with a learned spread. Only what the environment gets is clipped."""
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec.action_low, spec.action_high)
-        self.outputs = 2 * spec.action_dim
-
-    def sample(self, out: Tensor) -> Tensor:
-        mean, spread = out.chunk(2, -1)
-        return self.center + self.scale * (mean + F.softplus(spread) * torch.randn_like(mean))
-
-    def mode(self, out: Tensor) -> Tensor:
-        return self.clip(self.center + self.scale * out.chunk(2, -1)[0])
-
-    def log_prob(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log density of an unclipped action and entropy, each `[]`, but for what the action's units add to them."""
-        mean, spread = out.chunk(2, -1)
-        std = F.softplus(spread)
-        deviation = ((action - self.center) / self.scale - mean) / std
-        log_prob = -0.5 * deviation.square() - std.log() - HALF_LOG_2PI
-        return log_prob.sum(-1), (std.log() + HALF_LOG_2PI + 0.5).sum(-1)
-
-
-class Categorical(nn.Module):
-    """Discrete actions."""
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__()
-        assert spec.num_actions is not None
-        self.outputs = spec.num_actions
-
-    def sample(self, out: Tensor) -> Tensor:
-        return (out - torch.empty_like(out).exponential_().log()).argmax(-1)  # Gumbel's trick
-
-    def mode(self, out: Tensor) -> Tensor:
-        return out.argmax(-1)
-
-    def clip(self, action: Tensor) -> Tensor:
-        return action
-
-    def log_prob(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probability and entropy, each `[]`."""
-        log_probs = out.log_softmax(-1)
-        return log_probs.gather(-1, action[None]).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
-
-
 class StreamAC(StreamAgent):
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__(spec, config)
         shape, settings = self.normalizer.shape, (config.hidden, config.sparsity, config.layer_norm)
-        self.policy = (Categorical if spec.num_actions else Gaussian)(spec)
+        self.policy = Categorical(spec) if spec.num_actions else Gaussian(spec, state_dependent_std=True)
         self.actor = StreamNetwork(shape, self.policy.outputs, *settings)
         self.critic = StreamNetwork(shape, 1, *settings)
         self.actor_optimizer = optimizer(config, self.actor, config.kappa_policy)

@@ -24,6 +24,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, epsi
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "streaming"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("discrete",)
@@ -51,10 +52,10 @@ class Config:
 
 
 class StreamQ(StreamAgent):
-    def __init__(self, spec: Spec, config: Config, steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__(spec, config)
         assert spec.num_actions is not None
-        self.exploration_steps = max(1.0, config.exploration_fraction * steps)
+        self.exploration_steps = max(1.0, config.exploration_fraction * total_steps)
         self.network = StreamNetwork(
             self.normalizer.shape, spec.num_actions, config.hidden, config.sparsity, config.layer_norm
         )

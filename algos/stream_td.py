@@ -29,6 +29,7 @@ from zoo.streaming import Sample, StreamAgent, StreamNetwork, check_stream, opti
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
+FAMILY = "streaming"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("discrete",)

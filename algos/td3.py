@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zoo.runs.run import Run
     from zoo.settings.config import RunConfig
 
+FAMILY = "off-policy"
 SETTING = "online"
 DATA = "none"
 ACTION_SPACES = ("continuous",)

@@ -45,7 +45,7 @@ def is_archive(path: Path) -> bool:
 def load(path: Path) -> list[Result]:
     """The runs of an archive. Raises RunError where it is damaged."""
     results = []
-    csv.field_size_limit(2**31 - 1)
+    limit = csv.field_size_limit(2**31 - 1)  # of all readers of the process
     with path.open(newline="") as file:
         try:
             for name, rows_ in itertools.groupby(csv.DictReader(file), key=lambda row: row["run"]):
@@ -63,4 +63,6 @@ def load(path: Path) -> list[Result]:
                 )
         except (ValueError, TypeError, KeyError) as error:
             raise RunError(f"{path} is damaged ({error}). Write it again: zoo bench export DIR {path}") from error
+        finally:
+            csv.field_size_limit(limit)
     return results

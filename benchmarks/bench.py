@@ -17,8 +17,9 @@ from rich.live import Live
 from rich.table import Table
 
 from zoo.benchmarks import export, peers
+from zoo.benchmarks.analysis import build
 from zoo.benchmarks.launchers import LAUNCHERS, Local, launcher
-from zoo.benchmarks.report import build, require, write
+from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
 from zoo.errors import RunError, UsageError, nearest
@@ -154,7 +155,7 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None
 
 @contextmanager
 def showing() -> Iterator[Callable[[list[Job]], None]]:
-    """What shows how the jobs go: a table kept up to date or, where nobody looks, a line whenever one changes."""
+    """Shows the state of the jobs: a table in a terminal, else a line whenever one changes."""
     console, states = Console(), dict[str, str]()
 
     def print_changes(jobs: list[Job]) -> None:

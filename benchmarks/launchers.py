@@ -153,7 +153,7 @@ def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dic
 
 
 def lost(log: Path, error: BaseException) -> int:
-    """What became of a run that no worker can tell of; why is left in its log."""
+    """The result of a run whose worker was lost; the reason is in its log."""
     with contextlib.suppress(OSError), log.open("a") as file:
         file.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
     return KILLED

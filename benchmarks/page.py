@@ -15,7 +15,7 @@ from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate, profile
 
 if TYPE_CHECKING:
-    from zoo.benchmarks.report import Group, Report, Row
+    from zoo.benchmarks.analysis import Group, Report, Row
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # of each run, where it has them

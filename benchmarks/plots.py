@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from zoo.benchmarks.report import Group, Row
+    from zoo.benchmarks.analysis import Group, Row
 
 COLOURS = (  # Kelly's of greatest contrast (Color Engineering 3, 1965), without white, and yellow that is dark enough
     "#875692", "#f38400", "#0067a5", "#be0032", "#008856", "#e68fac", "#848482", "#a1caf1", "#c2a83e", "#222222",

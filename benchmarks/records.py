@@ -42,7 +42,7 @@ class Result:
         archive: the CSV file that it was read from, if not from its folder.
         setting: the environment it was set in, with what was asked of it besides: `hopper`, `pong, sticky=0.25`.
         data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
-        method: by what: `iql`, with the settings that tell it from others of the same algorithm.
+        method: by what: `iql`, with the settings that distinguish it from others of the same algorithm.
     """
 
     dir: Path

@@ -34,7 +34,7 @@ class Planned:
     """One run of a suite.
 
     Attributes:
-        name: of its folder; tells runs of a suite apart, and versions of a run.
+        name: of its folder; unique among the runs of a suite, and versions of a run.
         overrides: what it is started with.
         settings: all of them, resolved.
         id: digest of the settings, of the code and of the dataset's content.

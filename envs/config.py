@@ -11,9 +11,9 @@ class EnvConfig:
     """An entry of `configs/env`, or any id that Gymnasium or a family of `zoo list` has."""
 
     id: str = "???"  # Gymnasium id
-    name: str = ""  # short name, of its datasets and run folders; from the id where empty
+    name: str = ""  # short name, for datasets and run folders; empty: from the id
     backend: str = "auto"  # envpool or gymnasium; auto takes EnvPool where it is installed and has the environment
-    max_episode_steps: int | None = None  # steps after which an episode is truncated, without scores; null: as it is
+    max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100

@@ -60,6 +60,11 @@ class Spec:
         return "continuous" if self.num_actions is None else "discrete"
 
     @property
+    def is_image(self) -> bool:
+        """Whether an observation is an image `[channels, height, width]`."""
+        return len(self.obs_shape) == 3
+
+    @property
     def obs_dim(self) -> int:
         return int(np.prod(self.obs_shape))
 

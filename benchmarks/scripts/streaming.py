@@ -146,7 +146,7 @@ def ours_like(theirs: Theirs, algo: str) -> Any:
 
 def build(algo: str, spec: Spec) -> Any:
     """The zoo's agent with the settings of the authors' scripts, but for the time."""
-    hidden = [128] if len(spec.obs_shape) == 3 else [128, 128] if spec.num_actions is None else [32, 32]
+    hidden = [128] if spec.is_image else [128, 128] if spec.num_actions is None else [32, 32]
     module: Any = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     return getattr(module, CLASSES[algo])(spec, module.Config(hidden=hidden, time_feature=False))
 

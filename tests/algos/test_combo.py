@@ -16,7 +16,7 @@ N, REAL = 3, 8  # actions of each kind, and how many of a batch of 32 are the da
 def agent(spec) -> COMBO:
     torch.manual_seed(1)
     settings = {"hidden": [16, 16], "dynamics_hidden": [8] * 4, "num_actions": N, "beta": 0.7}
-    agent = COMBO(spec, Config(**settings, batch_size=32, real_fraction=REAL / 32), decay_steps=10).double()
+    agent = COMBO(spec, Config(**settings, batch_size=32, real_fraction=REAL / 32), total_steps=10).double()
     with torch.no_grad():
         for network in (agent.critic, agent.target_critic, agent.actor):
             for parameter in network.parameters():

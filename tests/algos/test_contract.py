@@ -15,7 +15,7 @@ import torch
 from zoo.agent import Agent
 from zoo.nn.heads import CATEGORICAL, SCALAR
 from zoo.runs.device import compile_update
-from zoo.settings.registry import algorithms, settings
+from zoo.settings.registry import FAMILIES, algorithms, settings
 from zoo.spec import Spec
 from zoo.streaming import Sample
 
@@ -77,6 +77,7 @@ def test_docstring_names_the_algorithm_and_its_paper(algorithm):
 
 @each_algorithm
 def test_says_where_it_learns_from_and_which_actions_it_can_take(algorithm):
+    assert algorithm.family in FAMILIES
     assert algorithm.setting in ("online", "offline", "offline to online")
     assert algorithm.action_spaces
     assert set(algorithm.action_spaces) <= {"continuous", "discrete"}
@@ -126,6 +127,28 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
         assert all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in metrics.values())
         assert not any(value.requires_grad for value in metrics.values())
         assert not {"step", "seconds", "steps_per_second", "episode_return", "episode_length"} & set(metrics)
+
+
+@each_algorithm
+def test_only_termination_stops_bootstrapping(algorithm):
+    """A batch does not hold `truncated`; and where the next observations count, so does `terminated`."""
+    for spec in specs(algorithm):
+        kind = typing.get_type_hints(algorithm.agent_class.update)["batch"]
+        assert "truncated" not in kind._fields
+        if not {"terminated", "next_obs"} <= set(kind._fields):
+            continue
+
+        def learned(change: dict[str, Any], spec: Spec = spec) -> torch.Tensor:
+            torch.manual_seed(0)
+            agent = make(algorithm, spec)
+            for seed in range(2):  # a stream's first step has no credit to give yet
+                batch = batch_for(agent, seed)
+                agent.update(batch._replace(**{name: set_to(getattr(batch, name)) for name, set_to in change.items()}))
+            return torch.cat([parameter.flatten() for parameter in agent.parameters()])
+
+        going_on, ending = {"terminated": torch.zeros_like}, {"terminated": torch.ones_like}
+        if not torch.equal(learned(going_on), learned(going_on | {"next_obs": lambda x: x + 1})):
+            assert not torch.equal(learned(going_on), learned(ending))
 
 
 @each_algorithm

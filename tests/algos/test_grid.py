@@ -1,26 +1,36 @@
 """Every sampler and corruption works with every offline algorithm."""
 
+import dataclasses
 import itertools
 import math
 
 import pytest
 
 import zoo
+from zoo.data.corruption import PARTS
 from zoo.data.samplers import SAMPLERS
+from zoo.settings.registry import algorithms
 
-ALGORITHMS = ("bc", "td3_bc", "iql", "cql", "rebrac", "awac", "riql")
-CORRUPTIONS = ("none", "random-obs", "random-action", "random-reward", "random-dynamics")
+OFFLINE = [algorithm for algorithm in algorithms().values() if algorithm.data == "required"]
+CORRUPTIONS = ("none", *(f"random-{part}" for part in PARTS))
+# of settings that algorithms have: what makes a run short
+SMALL = {
+    "batch_size": 32, "hidden": [16], "num_actions": 2, "num_critics": 2, "layers": 1, "width": 16, "context": 5,
+    "warmup": 10, "members": 2, "elites": 1, "dynamics_hidden": [32, 32, 32, 32], "dynamics_epochs": 12,
+    "dynamics_lr": 5e-3, "behavior_hidden": [8], "behavior_epochs": 1, "diffusion_steps": 2, "min_return": -1700.0,
+    "rollout_batch": 8, "rollouts": 10,
+}  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_200_updates_with_every_sampler_on_every_corruption(algo, pendulum_file, tmp_path):
-    small = {"batch_size": 32, "hidden": [16]} | ({"num_actions": 2} if algo == "cql" else {})
+@pytest.mark.parametrize("algorithm", OFFLINE, ids=[algorithm.name for algorithm in OFFLINE])
+def test_every_sampler_on_every_corruption(algorithm, pendulum_file, tmp_path):
+    has = {field.name for field in dataclasses.fields(algorithm.module.Config)}
     for sampler, corruption in itertools.product(SAMPLERS, CORRUPTIONS):
         run = zoo.train(
-            algo, env="pendulum", dataset=pendulum_file, sampler=sampler, corruption=corruption, steps=200,
-            eval_every=200, eval_episodes=1, log_every=50, logger="none", run_dir=tmp_path / f"{sampler}-{corruption}",
-            algo_config=small,
+            algorithm.name, env="pendulum", dataset=pendulum_file, sampler=sampler, corruption=corruption, steps=50,
+            eval_every=50, eval_episodes=1, log_every=25, logger="none", run_dir=tmp_path / f"{sampler}-{corruption}",
+            algo_config={name: value for name, value in SMALL.items() if name in has},
         )  # fmt: skip
         ((_, episodes),) = run.evaluations
         assert math.isfinite(episodes.returns.mean())

@@ -10,9 +10,9 @@ from plain import assert_close, forward, leaves, member, soft_update, step
 from zoo.algos.iql import IQL, Config
 
 
-def make(spec, decay_steps=1_000_000, **settings) -> IQL:
+def make(spec, total_steps=1_000_000, **settings) -> IQL:
     torch.manual_seed(1)
-    agent = IQL(spec, Config(hidden=[16, 16], **settings), decay_steps=decay_steps).double()
+    agent = IQL(spec, Config(hidden=[16, 16], **settings), total_steps=total_steps).double()
     with torch.no_grad():  # targets that differ from the critics, values that differ from zero
         for network in (agent.target_critic, agent.critic, agent.value, agent.actor.net):
             for parameter in network.parameters():
@@ -110,7 +110,7 @@ class Reference:
 
 
 def test_five_updates_equal_a_plain_step_by_step_implementation(spec, make_batch):
-    agent = make(spec, decay_steps=Reference.DECAY_STEPS)
+    agent = make(spec, total_steps=Reference.DECAY_STEPS)
     reference = Reference(agent, spec)
     begin = [parameter.detach().clone() for parameter in agent.parameters()]
     for seed in range(5):
@@ -126,7 +126,7 @@ def test_five_updates_equal_a_plain_step_by_step_implementation(spec, make_batch
 
 
 def test_after_the_cosine_has_reached_zero_the_actor_stands_still_and_the_critics_learn_on(spec, make_batch):
-    agent = make(spec, decay_steps=4)
+    agent = make(spec, total_steps=4)
 
     def moved() -> list[bool]:
         before = [parameter.detach().clone() for parameter in agent.parameters()]

@@ -17,7 +17,7 @@ SMALL = {"hidden": [16, 16], "dynamics_hidden": [8] * 4}
 @pytest.fixture
 def agent(spec) -> MOPO:
     torch.manual_seed(1)
-    return MOPO(spec, Config(**SMALL), decay_steps=10)
+    return MOPO(spec, Config(**SMALL), total_steps=10)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])

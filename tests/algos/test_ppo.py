@@ -35,7 +35,7 @@ def make(spec: Spec, updates: int = 8, **settings) -> PPO:
     torch.manual_seed(2)
     agent = PPO(spec, Config(**SMALL, **settings), updates).double()
     with torch.no_grad():
-        for parameter in agent.policy.parameters():
+        for parameter in [*agent.policy.parameters(), *agent.actor.parameters()]:
             parameter.add_(0.3 * torch.randn_like(parameter))
     return agent
 
@@ -45,7 +45,7 @@ def test_discrete_actions_are_drawn_with_the_probabilities_of_the_policy():
     obs = torch.tensor([[0.3, -1.0, 0.5]]).double()
     count = 40_000
     drawn = torch.bincount(agent.sample(obs.expand(count, 3)), minlength=4)
-    expected = count * agent.policy.net(agent.encoder(obs))[0].softmax(-1).detach()
+    expected = count * agent.actor(agent.encoder(obs))[0].softmax(-1).detach()
     assert scipy.stats.chisquare(drawn.numpy(), expected.numpy()).pvalue > 1e-3
 
 
@@ -54,7 +54,7 @@ class Reference:
 
     def __init__(self, agent: PPO, spec: Spec) -> None:
         self.spec, self.config = spec, agent.config
-        self.policy, self.value = leaves(agent.policy.net.parameters()), leaves(agent.value.parameters())
+        self.policy, self.value = leaves(agent.actor.parameters()), leaves(agent.value.parameters())
         self.log_std = [] if spec.num_actions else leaves([agent.policy.log_std])
         self.parameters = [*self.log_std, *self.policy, *self.value]
         self.adam = torch.optim.Adam(self.parameters, lr=3e-4, eps=1e-5)
@@ -126,7 +126,7 @@ def test_an_iteration_equals_a_plain_implementation(spec, options):
     torch.manual_seed(5)
     reference.learn(data, updates=8)
     assert all(not torch.equal(old, new) for old, new in zip(begin, agent.parameters(), strict=True))
-    assert_close(agent.policy.net.parameters(), reference.policy)
+    assert_close(agent.actor.parameters(), reference.policy)
     assert_close(agent.value.parameters(), reference.value)
     if not spec.num_actions:
         assert_close([agent.policy.log_std], reference.log_std)
@@ -192,7 +192,9 @@ def test_a_loaded_agent_normalizes_raw_observations_by_the_statistics_of_its_tra
     assert normalizer.count == 200
     scaled = ((torch.from_numpy(obs) - normalizer.mean) / normalizer.std).clamp(-10, 10)
     assert not torch.allclose(scaled, torch.from_numpy(obs), atol=0.1)
-    np.testing.assert_allclose(policy.act(obs), policy.agent.policy.mode(scaled).detach(), rtol=1e-5)
+    np.testing.assert_allclose(
+        policy.act(obs), policy.agent.policy.mode(policy.agent.actor(scaled)).detach(), rtol=1e-5
+    )
 
 
 def test_actions_are_clipped_for_the_environment_alone():

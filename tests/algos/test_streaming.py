@@ -20,6 +20,7 @@ from zoo.algos import stream_ac, stream_q, stream_sarsa, stream_td
 from zoo.cli import main
 from zoo.data.batch import Transition
 from zoo.errors import RunError
+from zoo.nn import Categorical, Gaussian
 from zoo.runs.device import compile_update
 from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
@@ -144,7 +145,7 @@ def test_stream_ac_equals_a_plain_transcription(spec, of_policy):
 
 def test_a_gaussian_policy_draws_around_its_mean_and_is_clipped_where_it_is_played():
     torch.manual_seed(0)
-    policy = stream_ac.Gaussian(CONTINUOUS)
+    policy = Gaussian(CONTINUOUS, state_dependent_std=True)
     out = torch.tensor([0.5, -0.9, -0.2, 1.0])
     mean, std = CENTER + SCALE * out[:2], SCALE * F.softplus(out[2:])
     drawn = policy.sample(out.expand(100_000, 4))
@@ -177,7 +178,7 @@ def shares(actions: Tensor) -> list[float]:
 def test_discrete_actions_are_drawn_as_often_as_they_are_likely():
     torch.manual_seed(0)
     out = torch.tensor([0.1, 0.2, 0.0, 0.7]).log()
-    drawn = stream_ac.Categorical(DISCRETE).sample(out.expand(20_000, 4))
+    drawn = Categorical(DISCRETE).sample(out.expand(20_000, 4))
     np.testing.assert_allclose(shares(drawn), [0.1, 0.2, 0.0, 0.7], atol=0.015)
 
 
@@ -234,7 +235,7 @@ def test_stream_q_and_sarsa_equal_a_plain_transcription(algo):
     torch.manual_seed(0)
     module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     agent_class = {"stream_q": stream_q.StreamQ, "stream_sarsa": stream_sarsa.StreamSARSA}[algo]
-    agent = agent_class(DISCRETE, module.Config(**COMMON, epsilon=0.5), steps=1)
+    agent = agent_class(DISCRETE, module.Config(**COMMON, epsilon=0.5), total_steps=1)
     network, history, nongreedy = Plain(agent.network, 2.0), History(), 0
     first = torch.randn(3)
     agent.start(first)
@@ -290,7 +291,7 @@ def test_stream_td_equals_a_plain_transcription_and_predicts_in_the_rewards_unit
 def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
     module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     agent_class = {"stream_q": stream_q.StreamQ, "stream_sarsa": stream_sarsa.StreamSARSA}[algo]
-    agent = agent_class(DISCRETE, module.Config(epsilon=0.2, exploration_fraction=0.5, hidden=[16]), steps=40)
+    agent = agent_class(DISCRETE, module.Config(epsilon=0.2, exploration_fraction=0.5, hidden=[16]), total_steps=40)
     agent.start(torch.randn(3))
     shares = []
     for sample, _ in stream(40):

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import plots, published
+from zoo.benchmarks.analysis import build
+from zoo.benchmarks.markdown import task_table
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.reading import read
-from zoo.benchmarks.report import build, task_table
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
 from zoo.settings.compose import compose, takes_data
@@ -315,6 +316,11 @@ def test_published_training_returns_are_compared_with_training_returns_alone(run
     assert rows["ppo"].ours == pytest.approx(2409)
     assert "ppo_continuous_action.md (return of training episodes)*" in task_table(report.rows, report.comparisons)
     assert rows["ppo"].compared
+    assert main(["report", str(tmp_path)]) == 0
+    judged, _, rest = (tmp_path / "report" / "report.md").read_text().partition("## hopper")
+    assert "| hopper | ppo | 3 | 2409.0 | 2382.9 ± 271.7 | 3 | Hopper-v4: github vwxyzjn/cleanrl" in judged
+    assert "td3" not in judged
+    assert "not comparable: no return of training episodes is known" in rest
     assert rows["td3"].verdict == "not comparable: no return of training episodes is known"
 
 
@@ -647,3 +653,15 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
     assert part.count('<details class="run">') == 3
     assert "minutes of training</text>" in part
     assert "halfcheetah, medium" not in part
+
+
+def test_reading_an_archive_leaves_the_csv_modules_limit_as_it_was(run, tmp_path):
+    run("runs/a", "algo=stream_q env=cartpole steps=40", [10.0])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    before = csv.field_size_limit(1_234_567)
+    try:
+        assert len(read(archive.parent)[0]) == 1
+        assert csv.field_size_limit() == 1_234_567
+    finally:
+        csv.field_size_limit(before)

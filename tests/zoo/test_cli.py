@@ -202,7 +202,7 @@ def test_help_of_an_algorithm_lists_its_keys_with_default_and_meaning(zoo, name)
 def test_list_names_every_algorithm_and_environment(zoo):
     out = zoo("list").out
     for name in [*algorithms(), *environments()]:
-        assert re.search(rf"^  {name} ", out, re.MULTILINE), name
+        assert re.search(rf"^ +{name} ", out, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["run", "--help"], ["--version"]])

@@ -109,7 +109,7 @@ def test_a_copy_from_a_state_dict_goes_on_as_the_original() -> None:
 @pytest.mark.slow
 def test_a_compiled_update_takes_the_steps_of_the_eager_one() -> None:
     torch.manual_seed(0)
-    eager = iql.IQL(SPEC, iql.Config(hidden=[32, 32]), decay_steps=100)
+    eager = iql.IQL(SPEC, iql.Config(hidden=[32, 32]), total_steps=100)
     compiled = copy.deepcopy(eager)
     for adam in (compiled.value_optimizer, compiled.critic_optimizer, compiled.actor_optimizer):
         assert all(id(p) in {id(q) for q in compiled.parameters()} for p in adam.moved)

@@ -105,7 +105,7 @@ def usage(arguments: list[str], file: Path | None) -> str:
         {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
     )
     lines += ["", "of the environment:"]
-    lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "of the entry"})
+    lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "from env="})
     for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):
         name, *rows = settings(zoo / "data" / file_name, f"{group.title()}Config")
         lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", {})]

@@ -1,4 +1,4 @@
-"""How transitions are sampled from a dataset: `sampler=`. A sampler belongs to a dataset and gives indices `[B]` into it.
+"""How transitions are sampled from a dataset: `sampler=`. A sampler gives indices `[B]` into the data.
 
 All draw with replacement, on the dataset's device. Those that weigh give every transition of an episode the same weight
 (Hong et al. 2023, "Harnessing Mixed Offline Reinforcement Learning Datasets via Trajectory Weighting", arXiv
@@ -21,7 +21,7 @@ BATCHES = 64  # as many does `Weighted` draw at a time
 class SamplerConfig:
     """Which sampler."""
 
-    name: str = "uniform"  # uniform: all alike; return, advantage: episodes by weight; top: the best episodes alone
+    name: str = "uniform"  # uniform; return, advantage: episodes weighted by it; top: the best episodes only
     alpha: float = 0.1  # of return and advantage: temperature; the paper takes 0.1, for CQL 0.2
     fraction: float = 0.1  # of top: the share of the episodes, those of the highest returns
 
@@ -131,14 +131,14 @@ def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
     """The sampler that was asked for.
 
     Raises:
-        UsageError: it cannot tell the episodes of this dataset apart, or would never draw some.
+        UsageError: it gives all episodes of this dataset the same weight, or some none.
     """
     if config.name == "uniform":
         return Uniform(len(data.obs), data.obs.device)
     if len(data.episode_returns) == 1:
         raise UsageError(
             f"sampler={config.name} chooses among episodes, and this is one: a dataset needs terminals or timeouts to "
-            "tell more apart. Leave it out: sampler=uniform."
+            "have several. Leave it out: sampler=uniform."
         )
     if config.name == "top":
         weights = top_weights(data.episode_returns, config.fraction)

@@ -118,17 +118,35 @@ class GaussianPolicy(BoundedPolicy):
         mean = self.mean(obs)
         return self.perturb(mean, self.log_std.clamp(*self.log_std_bounds).exp() * torch.randn_like(mean))
 
+    def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The negative log density `[B]` of actions `[B, A]`."""
+        return -self.log_prob(obs, action)
+
 
 class DeterministicPolicy(BoundedPolicy):
-    """One action an observation: an MLP under tanh."""
+    """One action an observation: an MLP under tanh.
+
+    Args:
+        exploration_noise: the standard deviation of `sample` around it, in units of half the action's range.
+    """
 
     def __init__(
         self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
+        layer_norm: bool = False, exploration_noise: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(low, high)
+        self.exploration_noise = exploration_noise
         self.net = MLP(obs_dim, len(low), hidden, layer_norm=layer_norm)
 
     def mode(self, obs: Tensor) -> Tensor:
         """The action `[B, A]`."""
         return self.squash(self.net(obs))
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """The action `[B, A]` with Gaussian noise, clipped to the bounds."""
+        action = self.mode(obs)
+        return self.perturb(action, self.exploration_noise * torch.randn_like(action))
+
+    def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The squared error `[B]` of actions `[B, A]`."""
+        return (self.mode(obs) - action).square().sum(-1)

@@ -7,7 +7,7 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import EnvConfig
 
-# a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo evaluates them so, too
+# a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo samples there, too
 EVALUATED_BY_CHANCE = ("ALE/", "MiniGrid-")
 
 
@@ -18,20 +18,26 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
-    sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of a dataset: uniform, return, advantage, top
-    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
-    preset: str | None = None  # settings for this task from configs/presets: paper; what is given counts more
+    sampler: SamplerConfig = field(
+        default_factory=SamplerConfig
+    )  # how a dataset is sampled: uniform, return, advantage, top
+    corruption: CorruptionConfig = field(
+        default_factory=CorruptionConfig
+    )  # of a dataset: random-obs, adversarial-reward, ...
+    preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
     steps: int = 1_000_000  # gradient updates offline, environment steps online
-    online_steps: int = 0  # of offline algorithms that can: environment steps after the updates, an update each
-    online_starts: int = 0  # online steps before the first update among them
-    online_fraction: float | None = None  # collected share of an online batch, such as 0.5; null: as of all transitions
-    seed: int = 0  # decides parameters, batches, environments and evaluation
+    online_steps: int = 0  # offline to online: environment steps after the updates, each with an update
+    online_starts: int = 0  # online steps before the first online update
+    online_fraction: float | None = None  # share of online transitions in a batch, such as 0.5; null: as in all data
+    seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
-    num_envs: int = 1  # online only: environments stepped together
+    num_envs: int = 1  # online only: environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
-    eval_episodes: int = 10  # episodes an evaluation, one in each of as many environments
-    eval_deterministic: bool | None = None  # or as in training, by chance; null: false in Atari and MiniGrid
+    eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
+    eval_deterministic: bool | None = (
+        None  # evaluate the best action, or sample; null: sample in Atari and MiniGrid alone
+    )
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt

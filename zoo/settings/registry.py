@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from zoo.spec import Spec
 
 
+# Kinds of algorithms, in the order in which they are listed.
+FAMILIES = ("on-policy", "off-policy", "streaming", "offline", "return-conditioned", "model-based")
+
+
 def folder(name: str) -> Path:
     """Where the package `zoo.<name>` lies: in a checkout beside `zoo/`, in an installation inside it."""
     spec = importlib.util.find_spec(f"zoo.{name}")
@@ -92,6 +96,14 @@ class Algorithm:
         return (ast.get_docstring(self._tree) or self.name).splitlines()[0]
 
     @property
+    def family(self) -> str:
+        """One of `FAMILIES`. Raises UsageError where the file declares another."""
+        family = str(self._constant("FAMILY"))
+        if family not in FAMILIES:
+            raise UsageError(f"{self.path}: FAMILY = {family!r} does not exist; there are {', '.join(FAMILIES)}.")
+        return family
+
+    @property
     def setting(self) -> str:
         """`online`, `offline` or `offline to online`."""
         return str(self._constant("SETTING"))
@@ -138,7 +150,7 @@ class Algorithm:
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """Every file of `algos/`, by name."""
+    """Every file of `algos/`, by name, in alphabetical order."""
     return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem != "__init__"}
 
 

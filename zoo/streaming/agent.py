@@ -79,7 +79,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
 def stream(run: "Run", config: Any) -> tuple["EnvStepper", int]:
     """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
 
-    `config.time_feature` is switched off for frames and, with a note, where there is no time limit.
+    `config.time_feature` is switched off for images and, with a note, where there is no time limit.
 
     Raises:
         UsageError: there are several environments.
@@ -88,9 +88,8 @@ def stream(run: "Run", config: Any) -> tuple["EnvStepper", int]:
     if envs.num_envs > 1:
         raise UsageError(f"num_envs={envs.num_envs}: {run.algorithm.name} learns from one stream. Try: num_envs=1")
     limit = run.time_limit()
-    frames = len(envs.spec.obs_shape) == 3
-    if config.time_feature and (frames or limit is None):
-        if not frames:
+    if config.time_feature and (envs.spec.is_image or limit is None):
+        if not envs.spec.is_image:
             run.report(
                 f"{run.config.env.id} has no step limit: algo.time_feature is left out. env.max_episode_steps sets one."
             )

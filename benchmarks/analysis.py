@@ -1,0 +1,215 @@
+"""The runs of a folder compared: by task and method, with published figures, over tasks, and with each other."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.benchmarks import plots
+from zoo.benchmarks.published import Reference, builtin, unmatched
+from zoo.benchmarks.reading import read
+from zoo.benchmarks.records import MEASURES, Result
+from zoo.benchmarks.stats import Estimate, aggregates, improvement, mean, verdict
+from zoo.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method on one task.
+
+    Attributes:
+        measure: the column that all runs of the task are judged by.
+        runs: by their seeds.
+    """
+
+    task: str
+    method: str
+    measure: str
+    runs: tuple[Result, ...]
+
+    def values(self, figure: str) -> np.ndarray:
+        """`[R]`."""
+        return np.array([run.figure(figure, self.measure) for run in self.runs])
+
+    def estimate(self, figure: str) -> Estimate:
+        return mean(self.values(figure))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row beside a published figure: our mean, what is to be said of it, and the difference of the means.
+
+    Attributes:
+        compared: whether the two can be compared.
+    """
+
+    row: Row
+    reference: Reference
+    ours: float
+    compared: bool
+    verdict: str
+    difference: Estimate
+
+    @property
+    def source(self) -> str:
+        """Where it was published, and of what, if that is not what the row is judged by."""
+        other = self.reference.measure != self.row.measure
+        return self.reference.published.source + (f" ({MEASURES[self.reference.measure]})" if other else "")
+
+    @property
+    def published(self) -> str:
+        """The published mean, and its standard deviation where that is known."""
+        figure = self.reference.published
+        return f"{figure.mean:.1f}" + ("" if np.isnan(figure.std) else f" ± {figure.std:.1f}")
+
+    def __str__(self) -> str:
+        return self.verdict + ("" if np.isnan(self.difference.value) else f" (difference {self.difference})")
+
+
+class Group(NamedTuple):
+    """Methods that were set the same tasks: normalized final scores `[runs, tasks]` of each."""
+
+    tasks: tuple[str, ...]
+    scores: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of the runs in a folder.
+
+    Attributes:
+        folder: of the runs.
+        rows: by task and method.
+        notes: what was left out, and what needs looking at.
+        comparisons: with published figures.
+        groups: of methods that were set the same tasks, several if there are any such.
+        overall: aggregates of each method on each task, and over the tasks of its group.
+        improvements: for each two methods, over all tasks that both were set, and on each: how likely a run of the
+            first is better.
+    """
+
+    folder: Path
+    rows: list[Row]
+    notes: list[str]
+    comparisons: list[Comparison]
+    groups: list[Group]
+    overall: list[dict[str, Any]]
+    improvements: list[dict[str, Any]]
+
+    @cached_property
+    def styles(self) -> dict[str, plots.Style]:
+        """Each method's line, in all pictures and on the page."""
+        return plots.styles({row.method: row.method.removesuffix(f" ({row.runs[0].peer})") for row in self.rows})
+
+    @property
+    def results(self) -> list[Result]:
+        return [run for row in self.rows for run in row.runs]
+
+
+def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
+    """Reads and compares the runs in a folder.
+
+    Args:
+        folder: of runs.
+        own: published figures besides the zoo's.
+
+    Raises:
+        UsageError: there are no finished runs in it.
+    """
+    results, notes = read(folder)
+    if not results:
+        why = f" {'; '.join(notes)}." if notes else ""
+        raise UsageError(f"{folder} holds no finished run.{why} Run some: zoo bench SUITE, or zoo run.")
+    notes += unmatched(own, results)
+    alike: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    measures: dict[str, set[str]] = defaultdict(set)
+    for result in results:
+        alike[result.task, result.method].append(result)
+        measures[result.task].add(result.measure)
+    rows = []
+    for (task, method), runs in sorted(alike.items()):
+        measure = next(iter(measures[task])) if len(measures[task]) == 1 else "return_mean"
+        rows.append(Row(task, method, measure, tuple(sorted(runs, key=lambda run: run.seed))))
+        if len({run.record.get("code") for run in runs}) > 1:
+            notes.append(f"{method} on {task}: not all of its seeds were run by the same code")
+    known = [*own, *builtin()]
+    comparisons = [comparison for row in rows for comparison in compare(row, known)]
+    scores = scored(rows)
+    groups = grouped(scores, notes)
+    return Report(folder, rows, notes, comparisons, groups, over_tasks(scores, groups), improved(scores))
+
+
+def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
+    """A row with each figure that is of the same task and method."""
+    found = []
+    first = row.runs[0]
+    for reference in references:
+        if reference.fits(first):
+            known = all(reference.measure in run.columns for run in row.runs)
+            ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
+            says, difference = verdict(np.array(ours), reference.published)
+            why = reference.differs(first)
+            remark = f"not comparable: {why}" if why else says + reference.aside(first)
+            found.append(Comparison(row, reference, float(np.mean(ours)), not why, remark, difference))
+    return found
+
+
+def scored(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
+    """The normalized final scores `[runs]` of each method on each task, where they are known."""
+    scores: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for row in rows:
+        if all("score" in run.columns and not np.isnan(run.columns["score"]).any() for run in row.runs):
+            scores[row.method][row.task] = np.array([run.figure("final", "score") for run in row.runs])
+    return scores
+
+
+def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[Group]:
+    """Methods side by side that have the same tasks: all with several or, if there are none, those on the same one."""
+    groups: dict[tuple[str, ...], dict[str, np.ndarray]] = defaultdict(dict)
+    for method, by_task in scores.items():
+        tasks = tuple(sorted(by_task))
+        groups[tasks][method] = whole = matrix(by_task, tasks)
+        if any(len(values) > len(whole) for values in by_task.values()):
+            notes.append(
+                f"over tasks, {method} counts with {len(whole)} of the runs of each, as many as it has on all of them"
+            )
+    several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
+    return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
+
+
+def matrix(by_task: dict[str, np.ndarray], tasks: Sequence[str]) -> np.ndarray:
+    """`[runs, tasks]`, with as many runs of each task as there are of all."""
+    count = min(len(by_task[task]) for task in tasks)
+    return np.stack([by_task[task][:count] for task in tasks], 1)
+
+
+def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Aggregates of each method, on each of its tasks and over those of its group."""
+    alone = [
+        Group((task,), {method: values[:, None]})
+        for method, by_task in scores.items()
+        for task, values in by_task.items()
+    ]
+    several = [group for group in groups if len(group.tasks) > 1]
+    return [
+        {"tasks": tasks, "method": method, "runs": len(values)} | aggregates(values)
+        for tasks, by_method in (*alone, *several)
+        for method, values in by_method.items()
+    ]
+
+
+def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
+    """For each two methods how likely a run of the one is better, over the tasks that both have and on each of them."""
+    improvements = []
+    for ours, others in combinations(scores, 2):
+        common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
+        for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
+            probability = improvement(matrix(scores[ours], tasks), matrix(scores[others], tasks))
+            row = {"tasks": tasks, "method": ours, "than": others, "probability": probability}
+            improvements.append(row | {"whole": tasks == common})
+    return improvements

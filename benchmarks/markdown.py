@@ -1,0 +1,122 @@
+"""The report as Markdown: what can be judged by a published figure first, then every task, then every run."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.benchmarks import plots
+from zoo.benchmarks.analysis import Comparison, Report, Row
+from zoo.benchmarks.records import FIGURES, MEASURES
+from zoo.benchmarks.stats import LEAST_RUNS
+
+SHOWN = 3  # versions of the zoo in the summary
+
+
+def text(report: Report, folder: Path) -> str:
+    """The report to be read."""
+    parts = [f"# {report.folder.resolve().name}", summary(report)]
+    judged = [one for one in report.comparisons if one.compared]
+    if judged:
+        parts += ["## Beside published figures", judged_table(judged)]
+    if report.notes:
+        parts += ["## To be looked at", "\n".join(f"- {note}" for note in report.notes)]
+    for task in dict.fromkeys(row.task for row in report.rows):
+        rows = [row for row in report.rows if row.task == task]
+        parts += [f"## {task}", task_table(rows, judged)]
+    for group in report.groups:
+        parts.append(f"## Over tasks: {'; '.join(group.tasks)}")
+        parts.append("Normalized scores of the last evaluation, 100 the reference's.")
+        lines = [list(row.values())[1:] for row in report.overall if row["tasks"] == group.tasks]
+        parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
+    if report.improvements:
+        parts += ["## How likely a run of the one is better than a run of the other"]
+        parts.append("Over all tasks that both were set, so many.")
+        pairs = [
+            [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
+            for row in report.improvements
+            if row["whole"]
+        ]
+        parts.append(as_markdown(["tasks", "the one", "the other", "probability"], pairs))
+    tasks = {row.task for row in report.rows}
+    first = f"Of the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
+    parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]
+    if report.groups:
+        parts += ["## Performance profiles", "![Share of runs above each score](profiles.png)"]
+    others = [one for one in report.comparisons if not one.compared]
+    if others:
+        parts.append("## Published figures of other settings, data or budgets")
+        lines = [[one.row.task, one.row.method, one.published, one.source, one.verdict] for one in others]
+        parts.append(as_markdown(["task", "method", "published", "source", "verdict"], lines))
+    parts.append("## Runs")
+    runs = [
+        [f"[{run.dir.name}]({os.path.relpath(run.source, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
+        for run in report.results
+    ]
+    parts.append(as_markdown(["run", "task", "method", "seed", "command"], runs))
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(report: Report) -> str:
+    """What the numbers are."""
+    tasks, methods = ({getattr(row, key) for row in report.rows} for key in ("task", "method"))
+    made = {
+        (str(run.record["versions"]["zoo"]), str(run.record.get("commit"))[:10])
+        for run in report.results
+        if not run.peer
+    }
+    by = [f"zoo {version}" + ("" if commit == "None" else f" at {commit}") for version, commit in sorted(made)]
+    if len(by) > SHOWN:
+        by = [*by[:SHOWN], f"{len(by) - SHOWN} more"]
+    few = any(len(row.runs) < LEAST_RUNS for row in report.rows)
+    return (
+        f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
+        f"{', by ' * bool(by)}{', '.join(by)}. "
+        "Final is a run's last evaluation, best its best one, chosen by the test itself, and area the mean of all; "
+        "evaluations have other seeds than training. Means over seeds with Student's 95 % interval; over tasks, "
+        "stratified bootstrap intervals (Agarwal et al. 2021)."
+        + (f" Fewer than {LEAST_RUNS} seeds have no interval: they do not say how far runs lie apart." if few else "")
+    )
+
+
+def judged_table(comparisons: Sequence[Comparison]) -> str:
+    """Methods beside published figures of the same settings and budget."""
+    header = ["task", "method", "seeds", "ours", "published", "published seeds", "of", "verdict"]
+    lines = []
+    for one in comparisons:
+        source, seeds = f"{one.reference.task}: {one.source}", one.reference.published.seeds or ""
+        row = [one.row.task, one.row.method, len(one.row.runs), f"{one.ours:.1f}", one.published, seeds, source, one]
+        lines.append(row)
+    return as_markdown(header, lines)
+
+
+def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
+    """The methods on one task, each above what was published of it."""
+    success = any("success" in run.columns for row in rows for run in row.runs)
+    lines: list[list[Any]] = []
+    for row in rows:
+        steps, seconds = max(run.steps[-1] for run in row.runs), np.mean([run.seconds[-1] for run in row.runs])
+        succeeded = [run.columns["success"][-1] for run in row.runs if "success" in run.columns]
+        figures: list[Any] = [row.estimate(figure) for figure in FIGURES]
+        extra = [f"{np.mean(succeeded):.0%}" if succeeded else ""] if success else []
+        minutes = "" if np.isnan(seconds) else f"{seconds / 60:.1f}"
+        lines.append([row.method, len(row.runs), f"{steps:,}", *figures, *extra, minutes, ""])
+        for one in (one for one in comparisons if one.row is row):
+            cells = [""] * len(FIGURES)
+            cells[FIGURES.index(one.reference.figure)] = one.published
+            steps_of = f"{one.reference.steps:,}" if one.reference.steps else ""
+            source = f"*{one.reference.task}: {one.source}*"
+            seeds = one.reference.published.seeds or ""
+            lines.append([source, seeds, steps_of, *cells, *[""] * len(extra), "", str(one)])
+    shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
+    return as_markdown(
+        ["method", "seeds", "steps", *shown, *(["success"] if success else []), "minutes", "verdict"], lines
+    )
+
+
+def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

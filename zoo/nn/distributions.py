@@ -1,0 +1,80 @@
+"""Distributions over actions, from the outputs of a network that the algorithm file owns: `policy.sample(actor(x))`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.nn.policies import HALF_LOG_2PI, BoundedPolicy
+from zoo.spec import Spec
+
+
+class Gaussian(BoundedPolicy):
+    """Continuous actions around a mean, not squashed: a sample may lie outside the bounds, `clip` brings it within.
+
+    Args:
+        spec: bounds `[A]`.
+        state_dependent_std: the standard deviation is the softplus of further outputs; else a learned parameter, the
+            same in all states, which begins at 1.
+
+    Attributes:
+        outputs: how many outputs of a network it takes.
+    """
+
+    def __init__(self, spec: Spec, state_dependent_std: bool = False) -> None:
+        super().__init__(spec.action_low, spec.action_high)
+        self.outputs = 2 * spec.action_dim if state_dependent_std else spec.action_dim
+        self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(spec.action_dim))
+
+    def forward(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation `[..., A]`, in units of half the range of an action."""
+        if self.log_std is not None:
+            return out, self.log_std.exp()
+        mean, spread = out.chunk(2, -1)
+        return mean, F.softplus(spread)
+
+    def sample(self, out: Tensor) -> Tensor:
+        """Unclipped actions `[..., A]`."""
+        mean, std = self.forward(out)
+        return self.center + self.scale * (mean + std * torch.randn_like(mean))
+
+    def mode(self, out: Tensor) -> Tensor:
+        """The deterministic actions `[..., A]`: the means, clipped."""
+        return self.clip(self.center + self.scale * self.forward(out)[0])
+
+    def log_prob(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log density of unclipped actions `[..., A]`, and entropy, each `[...]`."""
+        mean, std = self.forward(out)
+        deviation = ((action - self.center) / self.scale - mean) / std
+        log_std = std.log() + self.scale.log()
+        log_prob = (-0.5 * deviation.square() - log_std - HALF_LOG_2PI).sum(-1)
+        return log_prob, (log_std + HALF_LOG_2PI + 0.5).sum(-1).expand_as(log_prob)
+
+
+class Categorical(nn.Module):
+    """Discrete actions, from logits `[..., outputs]`.
+
+    Attributes:
+        outputs: how many outputs of a network it takes.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        assert spec.num_actions is not None
+        self.outputs = spec.num_actions
+
+    def sample(self, out: Tensor) -> Tensor:
+        """Actions `[...]`, by the Gumbel-max trick."""
+        return (out - torch.empty_like(out).exponential_().log()).argmax(-1)
+
+    def mode(self, out: Tensor) -> Tensor:
+        """The most probable actions `[...]`."""
+        return out.argmax(-1)
+
+    def clip(self, action: Tensor) -> Tensor:
+        """The actions as they are: all lie within the bounds."""
+        return action
+
+    def log_prob(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probability of actions `[...]`, and entropy, each `[...]`."""
+        log_probs = out.log_softmax(-1)
+        return log_probs.gather(-1, action[..., None]).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
