@@ -45,9 +45,9 @@ class Gaussian(BoundedPolicy):
         """Log density of unclipped actions `[..., A]`, and entropy, each `[...]`."""
         mean, std = self.forward(out)
         deviation = ((action - self.center) / self.scale - mean) / std
-        log_std = std.log() + self.scale.log()
-        log_prob = (-0.5 * deviation.square() - log_std - HALF_LOG_2PI).sum(-1)
-        return log_prob, (log_std + HALF_LOG_2PI + 0.5).sum(-1).expand_as(log_prob)
+        log_prob = -0.5 * deviation.square() - std.log() - self.scale.log() - HALF_LOG_2PI
+        entropy = std.log() + self.scale.log() + HALF_LOG_2PI + 0.5
+        return log_prob.sum(-1), entropy.sum(-1).expand(log_prob.shape[:-1])
 
 
 class Categorical(nn.Module):
