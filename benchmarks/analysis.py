@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row beside a published figure: our mean, what is to be said of it, and the difference of the means.
+    """A row beside a published figure: our mean, the verdict, and the difference of the means.
 
     Attributes:
         compared: whether the two can be compared.
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def source(self) -> str:
-        """Where it was published, and of what, if that is not what the row is judged by."""
+        """Where it was published, and the measure, if it is not the row's."""
         other = self.reference.measure != self.row.measure
         return self.reference.published.source + (f" ({MEASURES[self.reference.measure]})" if other else "")
 
@@ -72,7 +72,7 @@ class Comparison:
 
 
 class Group(NamedTuple):
-    """Methods that were set the same tasks: normalized final scores `[runs, tasks]` of each."""
+    """Methods that ran on the same tasks: normalized final scores `[runs, tasks]` of each."""
 
     tasks: tuple[str, ...]
     scores: dict[str, np.ndarray]
@@ -103,7 +103,7 @@ class Report:
 
     @cached_property
     def styles(self) -> dict[str, plots.Style]:
-        """Each method's line, in all pictures and on the page."""
+        """The line style of each method, in all plots and on the page."""
         return plots.styles({row.method: row.method.removesuffix(f" ({row.runs[0].peer})") for row in self.rows})
 
     @property
@@ -145,7 +145,7 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
 
 
 def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
-    """A row with each figure that is of the same task and method."""
+    """Compares a row with each published figure of the same task and method."""
     found = []
     first = row.runs[0]
     for reference in references:
@@ -169,7 +169,7 @@ def scored(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[Group]:
-    """Methods side by side that have the same tasks: all with several or, if there are none, those on the same one."""
+    """Groups methods by their tasks: those with several tasks or, if there are none, those with the same one."""
     groups: dict[tuple[str, ...], dict[str, np.ndarray]] = defaultdict(dict)
     for method, by_task in scores.items():
         tasks = tuple(sorted(by_task))
@@ -204,7 +204,7 @@ def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]
 
 
 def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
-    """For each two methods how likely a run of the one is better, over the tasks that both have and on each of them."""
+    """The probability of improvement of each two methods, over the tasks that both have and on each of them."""
     improvements = []
     for ours, others in combinations(scores, 2):
         common = tuple(sorted(scores[ours].keys() & scores[others].keys()))

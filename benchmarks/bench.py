@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
 
 def speeds(folder: Path) -> dict[tuple[str, ...], float]:
-    """Steps a second of an algorithm on an environment and of it on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
+    """Steps per second of an algorithm on an environment, and on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
 
     The medians of the rows of all runs in a folder and its neighbours, and where runs usually are; where there are
     none, of the runs in the zoo's own report (`docs/results`), of one thread each.
@@ -101,14 +101,14 @@ def speeds(folder: Path) -> dict[tuple[str, ...], float]:
 
 
 def reported() -> Iterator[tuple[str, str, list[float]]]:
-    """Algorithm, environment and speed of what is in the zoo's own report: its `speeds.csv`."""
+    """Algorithm, environment and speed of the runs of the zoo's own report: its `speeds.csv`."""
     with (folder_of("benchmarks") / "speeds.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             yield row["algo"], row["env"], [float(row["steps_per_second"])]
 
 
 def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
-    """Algorithm, environment and speeds of each run in a folder and its neighbours, and where runs usually are."""
+    """Algorithm, environment and speeds of each run in a folder, its neighbours, and the default folders."""
     places = {place.resolve() for place in (folder.parent, Path("bench"), Path("runs"))}
     for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
@@ -122,7 +122,7 @@ def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
 
 
 def medians(runs: Iterable[tuple[str, str, list[float]]]) -> dict[tuple[str, ...], float]:
-    """By algorithm and environment, and by algorithm."""
+    """Median speeds by algorithm and environment, and by algorithm."""
     rows: dict[tuple[str, ...], list[float]] = {}
     for algo, env, values in runs:
         for key in ((algo, env), (algo,)):
@@ -178,7 +178,7 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
 
 
 def view(jobs: Sequence[Job]) -> Table:
-    """What runs, how fast, what is left."""
+    """A table of the jobs that run, their speeds, and the time left."""
     counts = Counter(job.state for job in jobs)
     title = ", ".join(f"{counts[state]} {state}" for state in ("finished", "running", "waiting", "failed"))
     table = Table(title=title, title_justify="left", box=None)

@@ -1,4 +1,4 @@
-"""Where runs are processes: on this machine, in a Ray cluster or in Slurm's queue, with one file system for all."""
+"""Launchers start runs as processes: on this machine, in a Ray cluster or with Slurm, on a shared file system."""
 
 import contextlib
 import ctypes
@@ -25,13 +25,13 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Process(Protocol):
-    """A run that goes on somewhere."""
+    """A run that was started."""
 
     def poll(self) -> int | None:
-        """Its exit code; None until it has ended."""
+        """The exit code; None until it has ended."""
 
     def interrupt(self) -> None:
-        """Asks it for a checkpoint and its end."""
+        """Asks for a checkpoint, then the end."""
 
     def kill(self) -> None:
         """Ends it."""
@@ -50,7 +50,7 @@ class Launcher(Protocol):
         """Runs `python command`, what it says appended to a log; touches the log when it begins."""
 
     def close(self) -> None:
-        """Gives back what was taken."""
+        """Releases the resources."""
 
 
 def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> Launcher:
@@ -98,7 +98,7 @@ class Local:
 
 
 class LocalProcess:
-    """A child of this process, which does not outlive it."""
+    """A child process, which ends with this one."""
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str], folder: Path | None = None) -> None:
         self.log: IO[bytes] = log.open("ab")
@@ -123,12 +123,12 @@ class LocalProcess:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def becomes_a_run() -> None:
-    """Of a process just forked: can be interrupted from the first moment, and dies with the runner (on Linux)."""
+    """Prepares a forked process: it can be interrupted at once, and ends with the runner (on Linux)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a runner in a shell's background has it ignored, and hands that on
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -138,7 +138,7 @@ def becomes_a_run() -> None:
 
 
 def execute(command: list[str], log: Path, folder: Path, environment: dict[str, str]) -> int:
-    """What a worker of Ray or Slurm does: runs a command to its end, and interrupts it if it is interrupted itself."""
+    """Runs a command in a worker of Ray or Slurm, and interrupts it if the worker is interrupted."""
     child = LocalProcess(command, log, environment, folder)
     try:
         return child.process.wait()
@@ -148,7 +148,7 @@ def execute(command: list[str], log: Path, folder: Path, environment: dict[str, 
 
 
 def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:
-    """Of `execute`, for a run as it would be started here."""
+    """The arguments of `execute` for a run that would be started here."""
     return command, log.resolve(), Path.cwd(), {name: os.environ[name] for name in FORWARDED if name in os.environ}
 
 

@@ -16,7 +16,7 @@ SHOWN = 3  # versions of the zoo in the summary
 
 
 def text(report: Report, folder: Path) -> str:
-    """The report to be read."""
+    """The whole report."""
     parts = [f"# {report.folder.resolve().name}", summary(report)]
     judged = [one for one in report.comparisons if one.compared]
     if judged:
@@ -60,7 +60,7 @@ def text(report: Report, folder: Path) -> str:
 
 
 def summary(report: Report) -> str:
-    """What the numbers are."""
+    """The first paragraph: what ran, and what the figures are."""
     tasks, methods = ({getattr(row, key) for row in report.rows} for key in ("task", "method"))
     made = {
         (str(run.record["versions"]["zoo"]), str(run.record.get("commit"))[:10])
@@ -93,7 +93,7 @@ def judged_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
-    """The methods on one task, each above what was published of it."""
+    """The methods on one task, each above the published figures of it."""
     success = any("success" in run.columns for row in rows for run in row.runs)
     lines: list[list[Any]] = []
     for row in rows:
@@ -117,6 +117,6 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

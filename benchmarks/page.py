@@ -1,4 +1,4 @@
-"""The report as one page that needs no network: curves to point at, filters, and each run's command and settings."""
+"""The report as one HTML page that needs no network: interactive curves, filters, each run's command and settings."""
 
 import json
 import os
@@ -22,7 +22,7 @@ LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # of eac
 
 
 def html(report: "Report", summary: str, folder: Path) -> str:
-    """The page, for a folder in which links to runs are to work."""
+    """The page, with links to runs relative to a folder."""
     from plotly.offline import get_plotlyjs
 
     title = report.folder.resolve().name
@@ -107,5 +107,5 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
 
 
 def numbers(values: np.ndarray) -> list[float | None]:
-    """Numbers that JSON can hold."""
+    """Numbers as JSON has them."""
     return [round(float(value), 4) if np.isfinite(value) else None for value in values]

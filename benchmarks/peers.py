@@ -1,4 +1,4 @@
-"""`zoo bench import-peer`: another library's run, taken into a folder so that the report sets it beside the zoo's.
+"""`zoo bench import-peer`: imports another library's run, so that the report compares it with the zoo's.
 
 Reads CSV files (CORL's and CleanRL's from W&B, Stable-Baselines3's `progress.csv` and `monitor.csv`, any with a column
 of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and folders of TensorBoard events.
@@ -57,7 +57,7 @@ def take(
     column: str | None = None,
     steps_column: str | None = None,
 ) -> Path:
-    """Writes another library's run as one of the zoo's is, as far as it is known.
+    """Writes another library's run in the format of the zoo's, as far as it is known.
 
     Args:
         file: its results.
@@ -109,7 +109,7 @@ def take(
 
 
 def content_digest(file: Path) -> str:
-    """Of what a file holds, or the files of a folder."""
+    """Digest of the content of a file, or of the files in a folder."""
     paths = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 

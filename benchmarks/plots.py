@@ -1,4 +1,4 @@
-"""Pictures: learning curves, a row a task, by steps and by the time of training; performance profiles."""
+"""Plots: learning curves of each task, by steps and by training time; performance profiles."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -28,14 +28,14 @@ BEST = 120.0  # the normalized score at which a profile ends, at least
 
 
 class Style(NamedTuple):
-    """A method's line."""
+    """The line style of a method."""
 
     colour: str
     dash: str
 
 
 def styles(own: Mapping[str, str]) -> dict[str, Style]:
-    """A colour for each method; peers' runs of it have the same, in lines of another kind.
+    """A colour for each method; peers' runs of it have the same colour and another dash.
 
     Args:
         own: what the zoo calls each method: `iql` for `iql (CORL)`.
@@ -48,7 +48,7 @@ def styles(own: Mapping[str, str]) -> dict[str, Style]:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """As PNG and as SVG."""
+    """Saves a figure as PNG and SVG."""
     for kind in ("png", "svg"):
         with replacing(path.with_suffix(f".{kind}")) as file:
             figure.savefig(file, format=kind, dpi=110, bbox_inches="tight")
@@ -76,7 +76,7 @@ def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure"
 
 
 def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
-    """Of methods over their tasks, the share of runs above each score."""
+    """Performance profiles: of each method, the share of runs above each score."""
     groups = groups[:MANY]
     figure, axes = _panels(max(len(groups), 1), 1)
     for (axis,), group in zip(axes, groups, strict=False):
@@ -107,7 +107,7 @@ def _panels(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
 
 
 def _legend(axis: "Axes") -> None:
-    """To the right of a panel, which keeps its size: the picture becomes wider."""
+    """A legend to the right of a panel, which keeps its size."""
     columns = 1 + (len(axis.lines) - 1) // LONG
     axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, ncols=columns)
 

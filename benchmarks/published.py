@@ -1,4 +1,4 @@
-"""Published figures, to be set beside runs: `references/*.csv`, each with its source, and files of the same columns.
+"""Published figures, to compare runs with: `references/*.csv`, each with its source, and files of the same columns.
 
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
 RW, top-10%), report (last or best evaluation), measure: `evaluation`, or `training` for the mean return of the last
@@ -91,19 +91,19 @@ class Reference:
         return ", ".join(reasons)
 
     def settings(self, result: Result) -> dict[str, Any]:
-        """Those of algorithm and sampler that a run of its task and method has where it has the figure's."""
+        """The settings of algorithm and sampler that the published figure was reached with."""
         usual = result.usual(self.preset) or (result.usual() if self.preset == "paper" else {})
         return chosen(usual) | VARIANTS.get(self.algorithm, ("", {}))[1] | {"sampler.name": self.sampler}
 
     def aside(self, result: Result) -> str:
-        """What is to be said where they can be compared; empty where nothing is."""
+        """A remark for a comparison; empty where there is none."""
         env = str(result.config["env"]["id"])
         same = {env, *names_elsewhere(env)}
         return f", but in {env}" if self.measure != "score" and self.task not in same else ""
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """Of settings those of algorithm and sampler."""
+    """The settings of algorithm and sampler."""
     return {k: v for k, v in settings.items() if k.startswith(("algo.", "sampler.")) and k != "algo.name"}
 
 
@@ -125,7 +125,7 @@ def tasks(result: Result) -> set[str]:
 
 
 def names_elsewhere(env: str) -> set[str]:
-    """Other libraries' names for the very same environment: Atari's without sticky actions, dm_control's by Shimmy."""
+    """Other libraries' names for the same environment: Atari's without sticky actions, dm_control's by Shimmy."""
     if game := re.fullmatch(r"ALE/(\w+)-v5", env):
         return {f"{game[1]}NoFrameskip-v4", f"{game[1]}-v5"}  # Gymnasium's, EnvPool's
     return {f"dm_control/{env.removeprefix('dmc/')}-v0"} if env.startswith("dmc/") else set()
@@ -179,13 +179,13 @@ def read(path: Path) -> list[Reference]:
 
 
 def builtin() -> list[Reference]:
-    """All that the zoo has."""
+    """All published figures that the zoo has."""
     paths = sorted((folder("benchmarks") / "references").glob("*.csv"))
     return [reference for path in paths for reference in read(path)]
 
 
 def unmatched(references: Sequence[Reference], results: Sequence[Result]) -> list[str]:
-    """A line for each figure that none of the runs can be set beside, with the nearest that could be meant."""
+    """A line for each figure that matches no run, with the nearest names."""
     known = sorted({task for result in results for task in tasks(result)})
     lines = []
     for reference in references:

@@ -1,4 +1,4 @@
-"""Finished runs, read back from their folders and from archives, and named beside each other."""
+"""Reads finished runs from folders and archives, and names their methods."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def find(folder: Path) -> tuple[list[Result], list[str]]:
 
 
 def read_run(run_dir: Path) -> Result | str:
-    """A run, or why it cannot be taken."""
+    """A run, or why it is left out."""
     try:
         record = json.loads((run_dir / "run.json").read_text())
         if record["status"] != "finished":
@@ -73,7 +73,7 @@ def read_run(run_dir: Path) -> Result | str:
 
 
 def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
-    """Of training, up to each of some steps."""
+    """Seconds of training up to each of the steps."""
     path = run_dir / "metrics.csv"
     known: list[tuple[int, float]] = []
     if path.exists():
@@ -162,7 +162,7 @@ def _method(result: Result, others: Iterable[Result]) -> str:
 
 
 def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Result]:
-    """Of the runs of one task, method and seed, one; what was decided is noted."""
+    """Keeps one run of each task, method and seed, and notes which."""
     groups: dict[tuple[str, str, int], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.task, result.method, result.seed].append(result)

@@ -1,4 +1,4 @@
-"""A finished run: what it was set, with which method, and what it reached.
+"""A finished run: its task, its method and its figures.
 
 Three figures of a run are kept apart: `final`, its last evaluation; `best`, the best one, which is chosen by the test
 itself; and `area`, the mean over all evaluations, the area under the learning curve by its length. Evaluations have
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def task(self) -> str:
-        """What it was set: `hopper, medium, random-obs`."""
+        """Its task: `hopper, medium, random-obs`."""
         return ", ".join(filter(None, (self.setting, self.data)))
 
     @property
@@ -80,18 +80,18 @@ class Result:
 
     @property
     def dataset(self) -> str:
-        """The name that the data was asked for by; empty for a run without any."""
+        """The name of its dataset; empty for a run without one."""
         return str(self.config.get("dataset") or "") if self.record.get("dataset") else ""
 
     @property
     def corruption(self) -> dict[str, Any] | None:
-        """How the data was tampered with, if it was."""
+        """The corruption of its dataset, if any."""
         given: dict[str, Any] = self.config.get("corruption") or {"name": CorruptionConfig.name}
         return given if given["name"] != CorruptionConfig.name else None
 
     @property
     def altered(self) -> dict[str, Any]:
-        """What makes its environment another than the one of that name: other episodes, sticky actions."""
+        """What differs from the environment of that name: other episodes, sticky actions."""
         env = self.config["env"]
         return {key: env[key] for key in ("max_episode_steps", "sticky") if env.get(key)}
 
@@ -101,27 +101,27 @@ class Result:
 
     @property
     def peer(self) -> str:
-        """Whose run it is, if it is not the zoo's."""
+        """The library whose run it is; empty for the zoo's."""
         return str(self.record.get("peer") or "")
 
     @property
     def file(self) -> str:
-        """That the algorithm is in, if it is not the zoo's own."""
+        """The algorithm file, if it is not the zoo's own."""
         return str((self.record.get("algorithm") or {}).get("file") or "")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What makes up the method, flat."""
+        """The settings of the method, flat."""
         return {key: value for key, value in flat(self.config).items() if key.startswith(METHOD) and key != "algo.name"}
 
     @cached_property
     def changed(self) -> dict[str, Any]:
-        """Of these, what is not as it usually is, or with the run's preset; all of them for a file of one's own."""
+        """Those that differ from the defaults, or from the run's preset; all for a user's own file."""
         usual = {} if self.file else self.usual(self.config.get("preset"))
         return {key: value for key, value in self.settings.items() if (key, value) not in usual.items()}
 
     def usual(self, preset: str | None = None) -> dict[str, Any]:
-        """All settings, flat, of a run of its algorithm and task with a preset; none where it has nothing for it."""
+        """All settings, flat, of its algorithm and task with a preset; empty where the preset has none."""
         given = {"preset": preset, "dataset": self.dataset, "corruption": (self.corruption or {}).get("name")}
         more = as_overrides({key: value for key, value in given.items() if value}) if preset else []
         return defaults(self.algo, environment(self.config), tuple(more))
@@ -147,7 +147,7 @@ class Result:
 
     @property
     def command(self) -> str:
-        """Starts the run again; empty for a peer's."""
+        """The command that repeats the run; empty for a peer's."""
         if self.peer:
             return ""
         env = environment(self.config)
@@ -165,7 +165,7 @@ class Result:
 
     @property
     def identity(self) -> str:
-        """Digest of all that decides what the run gives, to the last bit."""
+        """Digest of all that the run's results depend on, to the last bit."""
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware")]
         data = (self.record.get("dataset") or {}).get("fingerprint")
@@ -182,14 +182,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment(config: dict[str, Any]) -> str:
-    """What a run's environment is asked for by."""
+    """The value of `env=` that names a run's environment."""
     name = str(config["env"]["name"])
     return name if name in environments() else str(config["env"]["id"])
 
 
 @cache
 def defaults(algo: str, env: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
-    """All settings as they are where nothing but that is asked for, flat; none of what the zoo does not have."""
+    """The default settings of an algorithm on an environment, flat; empty for those that the zoo does not have."""
     try:
         return flat(compose([f"algo={algo}", f"env={env}", *more])[2])
     except UsageError:

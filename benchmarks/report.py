@@ -51,7 +51,7 @@ def require() -> None:
 
 
 def write(report: Report, folder: Path) -> None:
-    """Everything, into a folder; each file whole or not at all.
+    """Writes the report into a folder, each file atomically.
 
     Raises:
         RunError: it cannot be written; or runs contradict each other, which the report says.
@@ -127,7 +127,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
 
 
 def speeds(report: Report) -> dict[tuple[str, str], list[float]]:
-    """Steps a second of each run's training, by algorithm and environment."""
+    """Training steps per second of each run, by algorithm and environment."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in report.results:
         if run.seconds[-1] > 0:  # not NaN

@@ -56,7 +56,7 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """Starts the run with Python, or goes on with it."""
+        """The arguments for Python that start the run, or resume it."""
         zoo = ["-m", "zoo.cli", "run"]
         if (self.dir / "checkpoint.pt").exists():
             return [*zoo, *as_overrides({"resume": self.dir})]
@@ -72,7 +72,7 @@ def record(run_dir: Path) -> dict[str, Any]:
 
 
 def status(run_dir: Path) -> str | None:
-    """What `run.json` says of a run, if it does."""
+    """The status in a run's `run.json`, if there is one."""
     return record(run_dir).get("status")
 
 
@@ -194,7 +194,7 @@ class Runner:
 
 
 def settle(job: Job) -> None:
-    """The job's run has finished; it counts if it is whole, and was made by the code that it was planned with."""
+    """Called when a job's run has finished: it counts if it is complete and of the planned code."""
     found = read_run(job.dir)
     if isinstance(found, str):
         refuse(job, f"has finished, but {found}")
@@ -205,12 +205,12 @@ def settle(job: Job) -> None:
 
 
 def refuse(job: Job, error: str) -> None:
-    """The job's folder can neither be taken nor gone on with; what it holds is left to its owner."""
+    """Called when a job's folder can neither be used nor resumed; its content is left alone."""
     job.state, job.error = "failed", f"{error}: rm -r {job.dir}, and begin the suite again"
 
 
 def fail(job: Job, error: str) -> None:
-    """An attempt has failed; there may be another one."""
+    """Called when an attempt has failed; there may be another one."""
     job.error, job.state = error, "waiting" if job.attempts < ATTEMPTS else "failed"
 
 
@@ -232,13 +232,13 @@ def saved(job: Job) -> int:
 
 
 def wait(process: Process) -> None:
-    """For a process's end."""
+    """Waits for the end of a process."""
     while process.poll() is None:
         time.sleep(POLL)
 
 
 def in_use(run_dir: Path) -> bool:
-    """Whether a run goes on in a folder."""
+    """Whether another process runs in a folder."""
     if not (run_dir / LOCK).exists():
         return False
     try:
@@ -250,7 +250,7 @@ def in_use(run_dir: Path) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds the folder for this runner. Raises UsageError where another one has it."""
+    """Locks the folder for this runner. Raises UsageError where another one has it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(locked(folder))
@@ -262,7 +262,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def last_line(path: Path) -> str:
-    """Of a log, what says best why it ends."""
+    """The line of a log that says best why it ends."""
     text = path.read_text(errors="replace") if path.exists() else ""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "it said nothing"
@@ -270,7 +270,7 @@ def last_line(path: Path) -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM is taken as SIGINT is."""
+    """Treats SIGTERM as SIGINT."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Honest statistics of a few runs (Agarwal et al. 2021, arXiv 2108.13264, "... the Edge of the Statistical Precipice").
+"""Statistics of a few runs (Agarwal et al. 2021, arXiv 2108.13264, "... the Edge of the Statistical Precipice").
 
 Aggregates over runs and tasks with stratified bootstrap intervals; and what a published figure says of ours: a verdict,
 which is that there are too few seeds wherever there are.
@@ -31,12 +31,12 @@ class Estimate(NamedTuple):
 
 
 def digits(values: np.ndarray) -> str:
-    """How numbers are written that stand together: with one digit after the point, small ones with three."""
+    """Formats numbers: with one digit after the point, small ones with three."""
     return ".3f" if 0 < np.nanmax(np.abs(values), initial=0) < 1 else ".1f"
 
 
 def mean(values: np.ndarray) -> Estimate:
-    """Of the runs `[R]` of one task, with Student's interval: bootstrapping a handful of runs makes it too narrow."""
+    """The mean of runs `[R]` of one task, with Student's interval: a bootstrap of a few runs is too narrow."""
     value = float(values.mean())
     if len(values) < LEAST_RUNS:
         return Estimate(value, np.nan, np.nan)
@@ -45,7 +45,7 @@ def mean(values: np.ndarray) -> Estimate:
 
 
 def student(freedom: float) -> float:
-    """How many standard errors an interval reaches to either side."""
+    """Student's quantile: an interval's half width in standard errors."""
     import scipy.stats
 
     return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -71,7 +71,7 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
 
 
 def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
-    """Of matrices `[..., runs, tasks]`: `[...]` each."""
+    """The statistics of matrices `[..., runs, tasks]`: `[...]` each."""
     import scipy.stats
 
     together = scores.reshape(*scores.shape[:-2], -1)

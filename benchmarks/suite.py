@@ -81,7 +81,7 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
 
 
 def grids(path: Path) -> list[dict[str, Any]]:
-    """What a suite's file holds. Raises UsageError where that is none."""
+    """The grids of a suite's file. Raises UsageError where it has none."""
     try:
         found: Any = OmegaConf.to_container(OmegaConf.load(path))
     except Exception as error:  # of OmegaConf's or of YAML's grammar
@@ -127,7 +127,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
 
 
 def digest(known: Any) -> str:
-    """Of all that identifies something, as JSON."""
+    """Digest of a JSON value."""
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -143,11 +143,11 @@ def check_data(runs: Sequence[Planned]) -> None:
 
 @cache
 def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """What `compose` gives; it takes a tenth of a second, and the seeds of a suite differ in nothing else."""
+    """Cached `compose`, which takes a tenth of a second: the seeds of a suite differ in nothing else."""
     return compose(overrides)
 
 
 @cache
 def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
-    """Of what a dataset holds."""
+    """The fingerprint of a dataset's content."""
     return load_arrays(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()

@@ -135,7 +135,7 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
 
 
 def asked(trial: Any, override: Override) -> Any:
-    """What Optuna proposes for one key. Raises UsageError where it cannot."""
+    """Optuna's proposal for one key. Raises UsageError where it has none."""
     try:
         return suggest(trial, override)
     except ValueError as error:
@@ -143,7 +143,7 @@ def asked(trial: Any, override: Override) -> Any:
 
 
 def suggest(trial: Any, override: Override) -> Any:
-    """What Optuna proposes for one key, of `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
+    """Optuna's proposal for one key, of `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
     key: str = override.get_key_element()
     sweep: Any = override.value()
     if isinstance(sweep, IntervalSweep):
@@ -161,7 +161,7 @@ def suggest(trial: Any, override: Override) -> Any:
 
 
 def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Path) -> tuple[list[float], int]:
-    """The final evaluations of runs with these settings, one a seed; and 1 if the most is best, -1 if the least is.
+    """The final evaluations of runs with these settings, one per seed; and 1 to maximize, -1 to minimize.
 
     Raises:
         RunError: one of them failed, or has no final evaluation.
@@ -179,5 +179,5 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
 
 
 def mean_of(values: Sequence[float]) -> str:
-    """With its interval, where there are enough."""
+    """The mean, with its interval where there are enough runs."""
     return str(mean(np.array(values)))

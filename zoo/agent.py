@@ -1,4 +1,4 @@
-"""What every agent is: a module whose state dict is all that a checkpoint must hold of it."""
+"""The interface of agents: modules whose state dict is all of their state."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class Agent(nn.Module):
     spec: Spec
 
     def update(self, batch: Any) -> Metrics:
-        """One gradient step of everything. Waits for no device: the metrics are tensors, read when they are logged."""
+        """One gradient step of everything. Does not wait for the device: metrics are tensors, read when logged."""
         raise NotImplementedError
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
@@ -29,10 +29,10 @@ class Agent(nn.Module):
         raise NotImplementedError
 
     def begin(self, num_envs: int) -> None:
-        """So many episodes begin, one in each row of what `act` is given: what is remembered of others is forgotten."""
+        """Resets the agent's memory for new episodes, one for each of the `num_envs` rows that `act` gets."""
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
-        """What came of the last actions, rewards `[B]`. Only an agent that remembers its episodes makes use of it."""
+        """Receives the outcome of the last actions, rewards `[B]`. Only agents with a memory use it."""
 
 
 class Predictor(Agent):
@@ -45,12 +45,12 @@ class Predictor(Agent):
     discount: float
 
     def predict(self, obs: Tensor) -> Tensor:
-        """The discounted sums of the rewards to come `[B]`, for observations `[B, ...]`."""
+        """Predicted returns `[B]`, discounted, for observations `[B, ...]`."""
         raise NotImplementedError
 
 
 class Policy:
-    """A trained agent seen from outside: NumPy in, NumPy out."""
+    """A trained agent with NumPy arrays in and out."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -72,11 +72,11 @@ class Policy:
         return self.agent.predict(torch.as_tensor(self.agent.spec.checked(obs), device=device)).cpu().numpy()
 
     def begin(self, num_envs: int = 1) -> None:
-        """So many episodes begin. Needed by a policy that remembers its episodes, such as the return that is left."""
+        """Resets the memory for new episodes. Needed by policies with a memory, such as of the return that is left."""
         self.agent.begin(num_envs)
 
     def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:
-        """What came of the last actions, of a batch or of one observation."""
+        """Receives the outcome of the last actions, of a batch or of one observation."""
         device = next(self.agent.parameters()).device
         obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=device)
         action_, reward_ = torch.as_tensor(action, device=device), torch.as_tensor(reward, device=device)

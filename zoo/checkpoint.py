@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, synced and renamed. Read without pickle."""
+"""Atomic files: written to a temporary file, synced and renamed. Read without pickle."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from zoo.errors import RunError
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when it has been written whole, and leaves `path` as it was otherwise.
+    """A temporary file that replaces `path` once it is complete; otherwise `path` stays as it was.
 
     Raises:
         RunError: the disk is full or the file cannot be written.
@@ -48,7 +48,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def _alone(state: Any) -> Any:
-    """The same without what tensors are views of: torch would write all of that, a whole buffer for its first rows."""
+    """Copies tensors that are views: torch would write all of their storage, a whole buffer for its first rows."""
     if isinstance(state, torch.Tensor):
         return state.clone() if state.untyped_storage().nbytes() > state.nbytes else state
     if isinstance(state, dict):

@@ -68,7 +68,7 @@ class ReturnsSoFar(nn.Module):
         self.carried: Tensor | float = 0.0  # [N] what the running episodes bring into the next step
 
     def update(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Those of the latest steps `[T, N]`, of their rewards and whether episodes ended, each `[T, N]`."""
+        """The returns so far `[T, N]` of the latest steps, from their rewards and episode ends, each `[T, N]`."""
         returns = return_so_far(reward, ended, self.discount, self.carried)
         self.carried = self.discount * returns[-1] * ~ended[-1]
         return returns
@@ -123,7 +123,7 @@ class ReturnToGo(nn.Module):
         return f"target return: {value:.4g}; the episodes learned from return {low:.4g} to {high:.4g}"
 
     def begin(self, num_envs: int) -> None:
-        """So many episodes begin."""
+        """Starts `num_envs` episodes."""
         self._remaining = self.target.repeat(num_envs)
 
     def remaining(self, num_envs: int) -> Tensor:

@@ -60,7 +60,7 @@ def concatenate(parts: list[Arrays]) -> Arrays:
 
 
 def as_real(array: np.ndarray, name: str) -> np.ndarray:
-    """The array itself. Raises ValueError unless it holds real numbers or booleans: others would be cut short."""
+    """The array itself. Raises ValueError unless it holds real numbers or booleans: a cast would cut others short."""
     if array.dtype.kind not in "fiub":
         raise ValueError(f"its {name} are of type {array.dtype}, not real numbers")
     return array

@@ -1,4 +1,4 @@
-"""Transitions on the run's device: of a step of the environments, and of a batch."""
+"""Transitions on the run's device: one step of the environments, or a batch."""
 
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ def gather(source: Any, index: Tensor) -> Batch:
 
 
 def mixed(one: Batch, other: Batch) -> Batch:
-    """Two batches, which may be of different sources, as one."""
+    """Concatenates two batches."""
     return Batch(*(torch.cat(fields) for fields in zip(one, other, strict=True)))
 
 

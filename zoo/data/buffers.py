@@ -64,7 +64,7 @@ class ReplayBuffer:
             stored[: len(value) - first] = value[first:]
 
     def draw(self, batch_size: int) -> Tensor:
-        """Places `[B]` of transitions, uniformly with replacement."""
+        """Indices `[B]` of transitions, uniformly with replacement."""
         return torch.randint(self.size, (batch_size,), device=self.reward.device)
 
     def obs_at(self, index: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class ReplayBuffer:
         self.added, self.size, self.num_envs = state["added"], state["size"], state["num_envs"]
 
     def cut(self) -> int:
-        """What is added next is of other episodes: truncates those that are running. Returns how many these are."""
+        """Truncates the running episodes: what is added next belongs to others. Returns how many there were."""
         newest = (self.position - 1 - torch.arange(min(self.num_envs, self.size))) % self.capacity
         self.truncated[newest] |= ~self.terminated[newest]
         return len(newest)
@@ -210,14 +210,14 @@ class FrameBuffer(ReplayBuffer):
 
 
 def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int, stacked: bool) -> ReplayBuffer:
-    """The buffer for what an environment shows: a `FrameBuffer` where it is stacks of frames, as Atari's."""
+    """The buffer for an environment's observations: a `FrameBuffer` for stacks of frames, as Atari's."""
     if stacked:
         return FrameBuffer(capacity, spec, device, num_envs)
     return ReplayBuffer(capacity, spec, device)
 
 
 class RolloutBuffer(list[Transition]):
-    """The latest steps of N environments, that an on-policy algorithm has not learned from yet."""
+    """The latest steps of N environments, which an on-policy algorithm has not learned from yet."""
 
     def stacked(self) -> Transition:
         """All steps, `[T, N, ...]`."""

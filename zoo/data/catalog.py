@@ -1,4 +1,4 @@
-"""Which offline datasets there are and where: names in, places out, nothing read.
+"""Which offline datasets there are, and where. Nothing is read.
 
 A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout
 HDF5 file.

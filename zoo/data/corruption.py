@@ -1,4 +1,4 @@
-"""Datasets tampered with: `corruption=`. Some transitions get wrong observations, actions, rewards or successors.
+"""Corrupted datasets: `corruption=`. Some transitions get wrong observations, actions, rewards or successors.
 
 Yang et al. 2023, "Towards Robust Offline Reinforcement Learning under Diverse Data Corruption" (arXiv 2310.12955),
 section 3 and appendix D, as in the authors' code (github YangRui2015/RIQL, attack.py). `random-` adds noise; the
@@ -26,7 +26,7 @@ KINDS = ("none", *(f"{how}-{part}" for how in ("random", "adversarial") for part
 
 @dataclass
 class CorruptionConfig:
-    """What is done to the dataset, once, when it is loaded."""
+    """How the dataset is corrupted when it is loaded."""
 
     name: str = "none"  # random- or adversarial-, and obs, action, reward, dynamics or mixed, which is all four
     rate: float = 0.3  # share of the transitions that are corrupted
@@ -54,7 +54,7 @@ def corrupt(
     device: torch.device | None = None,
     adversary: "Adversary | None" = None,
 ) -> tuple[Arrays, int]:
-    """The dataset with part of it corrupted, and how many transitions are not what they were.
+    """The dataset with some transitions corrupted, and how many of them changed.
 
     Which transitions, and how, depends on the seed and, adversarial, on the critics. Of `mixed` each part has
     transitions of its own.

@@ -18,7 +18,7 @@ from zoo.spec import Spec
 
 
 class Dataset:
-    """Transitions of consecutive episodes as tensors on one device, and the sampler that draws batches of them.
+    """Transitions of consecutive episodes as tensors on one device, and their sampler.
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
@@ -75,7 +75,7 @@ class Dataset:
         return len(self.reward)
 
     def use(self, sampler: SamplerConfig) -> None:
-        """Draws with another sampler from here on. Raises UsageError where it cannot draw from this dataset."""
+        """Switches to another sampler. Raises UsageError where it cannot draw from this dataset."""
         self.sampler_config, self.sampler = sampler, make_sampler(sampler, self)
 
     def sample(self, batch_size: int) -> Batch:
@@ -120,7 +120,7 @@ class Dataset:
         self.scale_reward(1000 / spread)
 
     def value_bounds(self, discount: float) -> tuple[float, float]:
-        """The least and the largest discounted return from any transition on.
+        """The smallest and the largest discounted return-to-go of any transition.
 
         A truncated episode counts as going on for ever at its mean reward; with a discount of 1 nothing is bounded.
         """
@@ -141,14 +141,14 @@ class Dataset:
         return float(low), float(high)
 
     def return_to_go(self) -> Tensor:
-        """What is still to come of each transition's episode, its own reward included, undiscounted: `[N]`."""
+        """The undiscounted return-to-go of each transition, its own reward included: `[N]`."""
         ended = torch.zeros_like(self.terminated)
         ended[self.episode_starts + self.episode_lengths - 1] = True
         total = discounted_sum(self.reward.double(), (~ended).double())
         return total.to(self.reward)
 
     def timesteps(self) -> tuple[Tensor, Tensor]:
-        """Of each transition, the steps of its episode before it, and those from it on, itself included: `[N]` each."""
+        """Of each transition, the steps before it in its episode, and those left, itself included: `[N]` each."""
         start = self.episode_starts.repeat_interleave(self.episode_lengths)
         length = self.episode_lengths.repeat_interleave(self.episode_lengths)
         before = torch.arange(len(self), device=self.device) - start

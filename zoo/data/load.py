@@ -1,4 +1,4 @@
-"""A dataset by its name: found, read and checked, whatever its format."""
+"""Finds a dataset by its name, reads it and checks it, in any format."""
 
 import contextlib
 from collections.abc import Iterator

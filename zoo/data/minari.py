@@ -108,7 +108,7 @@ def _digest(path: Path) -> str:
 def write_minari(
     arrays: Arrays, folder: Path, minari_id: str, env_id: str, metadata: dict[str, Any], *, force: bool, flat: bool
 ) -> None:
-    """Writes episodes as a Minari dataset: beside its place first, then renamed there when it is whole.
+    """Writes episodes as a Minari dataset, atomically: to a temporary folder, which is renamed once it is complete.
 
     Args:
         arrays: within an episode each `next_obs` must be the next `obs`, since Minari stores T + 1 observations.
@@ -136,7 +136,7 @@ def write_minari(
 
 
 def check_free(folder: Path, force: bool) -> None:
-    """Raises UsageError where a dataset would be overwritten unasked."""
+    """Raises UsageError where a dataset would be overwritten without `--force`."""
     if folder.exists() and not force:
         raise UsageError(f"{folder} exists. Take another name, or replace it with --force.")
 

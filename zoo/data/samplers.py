@@ -19,7 +19,7 @@ BATCHES = 64  # as many does `Weighted` draw at a time
 
 @dataclass
 class SamplerConfig:
-    """Which sampler."""
+    """Settings of the sampler."""
 
     name: str = "uniform"  # uniform; return, advantage: episodes weighted by it; top: the best episodes only
     alpha: float = 0.1  # of return and advantage: temperature; the paper takes 0.1, for CQL 0.2
@@ -35,7 +35,7 @@ class SamplerConfig:
 
 
 class Episodes(Protocol):
-    """What a sampler is made of: a `Dataset`."""
+    """What a sampler needs of a `Dataset`."""
 
     obs: Tensor  # [N, ...]
 
@@ -128,7 +128,7 @@ def alias_table(probabilities: list[float]) -> tuple[list[float], list[int]]:
 
 
 def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
-    """The sampler that was asked for.
+    """Makes the sampler that the settings name.
 
     Raises:
         UsageError: it gives all episodes of this dataset the same weight, or some none.

@@ -1,1 +1,1 @@
-"""Models that agents learn beside their policies: of the environment, and of whoever made the data."""
+"""Models that agents learn beside their policies: of the environment, and of the policy that collected the data."""

@@ -1,5 +1,5 @@
-"""A policy that draws actions by diffusion: noise is turned into an action step by step, whatever shape their
-distribution has.
+"""A policy that samples actions by diffusion: noise is turned into an action step by step, for
+distributions of any shape.
 
 Ho et al. 2020 (DDPM, arXiv 2006.11239); the cosine schedule is that of Nichol and Dhariwal 2021 (arXiv 2102.09672).
 """
@@ -29,7 +29,7 @@ def cosine_schedule(steps: int) -> Tensor:
 
 
 class FilmBlock(nn.Module):
-    """Two layers and a way round; in between, a condition scales and shifts (Perez et al. 2018, arXiv 1709.07871)."""
+    """A residual block of two layers, with a condition that scales and shifts (Perez et al. 2018, arXiv 1709.07871)."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class FilmBlock(nn.Module):
 
 
 class NoiseNet(nn.Module):
-    """The noise in `x` `[B, A]`, at each step `[B]` and observation `[B, obs_dim]`."""
+    """Predicts the noise in `x` `[B, A]`, at steps `[B]` and observations `[B, obs_dim]`."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden: list[int]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class NoiseNet(nn.Module):
 
 
 class DiffusionPolicy(nn.Module):
-    """Learns the distribution of a dataset's actions at each observation, and draws from it.
+    """Learns the distribution of a dataset's actions at each observation, and samples from it.
 
     The weights that draw are an average over the updates, of which ever more of the past is kept: `(1 + n) / (10 + n)`.
 
@@ -111,13 +111,13 @@ class DiffusionPolicy(nn.Module):
         return signal.sqrt() * x + (1 - signal).sqrt() * noise
 
     def loss(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The error of the noise that the network finds, at steps sampled uniformly (DDPM, eq. 14)."""
+        """The error of the predicted noise, at steps sampled uniformly (DDPM, eq. 14)."""
         x, noise = (action - self.center) / self.scale, torch.randn_like(action)
         step = torch.randint(self.steps, (len(obs),), device=obs.device)
         return F.mse_loss(self.net(self.noised(x, step, noise), step, self.normalizer(obs)), noise)
 
     def update(self, obs: Tensor, action: Tensor) -> Metrics:
-        """One step of Adam, and of the average."""
+        """One step of Adam, and of the moving average of the weights."""
         loss = self.loss(obs, action)
         self.optimizer.minimize(loss)
         with torch.no_grad():
@@ -129,7 +129,7 @@ class DiffusionPolicy(nn.Module):
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
-        """An action of each observation's distribution, `[B, A]` (DDPM, algorithm 2).
+        """Samples an action for each observation, `[B, A]` (DDPM, algorithm 2).
 
         The action that a step foresees is clipped to the bounds.
         """

@@ -1,4 +1,4 @@
-"""A model of an environment, learned from its transitions: an ensemble of networks, each a Gaussian of what comes next.
+"""A model of an environment, learned from its transitions: an ensemble of Gaussian networks.
 
 Chua et al. 2018 (PETS, arXiv 1805.12114), Janner et al. 2019 (MBPO, arXiv 1906.08253); the networks, their training and
 its end are those of MOPO (Yu et al. 2020, arXiv 2005.13239) as OfflineRL-Kit has them, on which COMBO's and MBRCSL's
@@ -88,7 +88,7 @@ class EnsembleDynamics(nn.Module):
         return self.predict(self.net, self.inputs(torch.cat([obs, action], -1)))
 
     def predict(self, net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of normalized inputs; the log variances are held between the learned bounds, smoothly."""
+        """Outputs for normalized inputs; the log variances stay between learned bounds, smoothly."""
         mean, log_var = net(x).chunk(2, -1)
         log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
         return mean, self.min_log_var + F.softplus(log_var - self.min_log_var)
@@ -116,7 +116,7 @@ class EnsembleDynamics(nn.Module):
     # --- Training -----------------------------------------------------------------------------------------------------
 
     def prepare(self, data: Dataset, seed: int) -> None:
-        """What `epoch` learns from: each member's bootstrap sample, and what is held out, by the seed alone."""
+        """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, by the seed alone."""
         generator = torch.Generator(data.device).manual_seed(seed)
         order = torch.randperm(len(data), generator=generator, device=data.device)
         held_out = min(int(HOLDOUT * len(data)), MAX_HOLDOUT)
@@ -132,7 +132,7 @@ class EnsembleDynamics(nn.Module):
         self.x, self.target = self.inputs(x), torch.cat([data.next_obs - data.obs, data.reward[:, None]], -1)
 
     def epoch(self) -> Metrics:
-        """One pass over every member's sample, in batches of one size, and what the members then do on held-out data.
+        """One pass over every member's sample, in batches of one size; then their errors on held-out data.
 
         Raises:
             RunError: the loss is not finite any more.
@@ -163,7 +163,7 @@ class EnsembleDynamics(nn.Module):
         return bool(self.stale >= PATIENCE)
 
     def finish(self) -> str:
-        """Goes back to each member at its best and names the elites; returns what came of it, to be reported.
+        """Restores each member's best weights and chooses the elites; returns a line to report.
 
         Raises:
             RunError: they predict no better than the mean would.
@@ -182,7 +182,7 @@ class EnsembleDynamics(nn.Module):
 
     @torch.no_grad()
     def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each step an outcome that one elite imagines: next observations, rewards `[B]`; how unsure all are `[B]`.
+        """Samples next observations and rewards `[B]`, each from one elite; and the uncertainty of all `[B]`.
 
         That is the largest norm of a member's standard deviations (MOPO's penalty).
         """
@@ -195,7 +195,7 @@ class EnsembleDynamics(nn.Module):
 
 
 class Imagining(Protocol):
-    """An agent that has a model."""
+    """An agent with a dynamics model."""
 
     dynamics: EnsembleDynamics
 
@@ -268,7 +268,7 @@ TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco
 
 
 def termination_of(env_id: str, data: Dataset) -> Termination:
-    """What ends an episode of that environment. Where no transition of the data is terminal, nothing does.
+    """The termination rule of an environment; none where no transition of the data is terminal.
 
     Raises:
         UsageError: transitions terminate, and by which rule is not known.

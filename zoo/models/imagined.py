@@ -1,4 +1,4 @@
-"""Episodes that were imagined in a model of the environment, and those of them that are kept to learn from."""
+"""Episodes imagined in a dynamics model, and those that are kept to learn from."""
 
 import math
 from pathlib import Path
@@ -63,7 +63,7 @@ class Kept:
         return sum(len(part.episode_starts) for part in self.parts)
 
     def add(self, imagined: Imagined) -> Metrics:
-        """Takes in what is good enough."""
+        """Adds the episodes that return more than the threshold."""
         returns = imagined.returns(*self.bounds)
         good = returns > self.threshold
         if good.any():
@@ -79,7 +79,7 @@ class Kept:
         }
 
     def arrays(self) -> Arrays:
-        """All that was kept. Raises RunError where that is nothing."""
+        """All kept episodes. Raises RunError where there are none."""
         if not self.parts:
             returns = torch.cat(self.returns)
             if 2 * returns.isnan().sum() > len(returns):
@@ -116,7 +116,7 @@ class Kept:
         return ", ".join(filter(None, [shares, broken]))
 
     def write(self, path: Path, description: str) -> None:
-        """Leaves what was kept as a D4RL-layout HDF5 file."""
+        """Writes the kept episodes to a D4RL-layout HDF5 file."""
         write_d4rl(self.arrays(), path, {"description": description})
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What agents are built of: layers, policies, normalizers and encoders, beside `heads` and `optim`."""
+"""Building blocks of agents: layers, policies, distributions, normalizers, encoders; also `heads` and `optim`."""
 
 from zoo.nn.distributions import Categorical, Gaussian
 from zoo.nn.encoders import FrameEncoder, check_frames, encoder

@@ -1,4 +1,4 @@
-"""What stands before the layers that an algorithm is about: convolutions for frames, nothing for vectors."""
+"""Encoders of observations: convolutions for frames, nothing for vectors."""
 
 import math
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class FrameEncoder(nn.Sequential):
 
 
 def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
-    """What stands before the layers that an algorithm is about, and its number of outputs: nothing for a vector."""
+    """The encoder of observations, and its number of outputs: the identity for vectors."""
     if len(shape) == 3:
         frames = FrameEncoder(shape)
         return frames, frames.features

@@ -154,7 +154,7 @@ class TwoHot(ValueHead):
             weights.copy_(torch.lerp(weights[..., below], weights[..., below + 1], (place - below).to(weights)))
 
     def fit_support(self, low: float, high: float) -> str:
-        """Sets a support that is open; raises UsageError where the one that was given is too small, or none can be."""
+        """Sets the support, if none was given; raises UsageError where the given one is too small."""
         bounded = math.isfinite(low) and math.isfinite(high)
         if self.returns is not None:
             self.widen(max(-low, high) if bounded else 0.0)
@@ -193,7 +193,7 @@ class TwoHot(ValueHead):
         return self.spread(self.outputs)
 
     def spread(self, count: int) -> Tensor:
-        """So many values evenly spread over the support, its ends included, `[count]`."""
+        """`count` values evenly spread over the support, its ends included."""
         share = torch.linspace(0, 1, count, device=self.v_min.device, dtype=self.v_min.dtype)
         return self.v_min + share * (self.v_max - self.v_min)
 
@@ -201,7 +201,7 @@ class TwoHot(ValueHead):
         return out.softmax(-1) @ self.centers()
 
     def clip(self, value: Tensor) -> Tensor:
-        """Numbers brought into the support; those that were outside are counted."""
+        """Clips numbers to the support, and counts those outside."""
         clipped = torch.clamp(value, self.v_min, self.v_max)
         self.clipped += (clipped != value).sum()
         return clipped
@@ -211,7 +211,7 @@ class TwoHot(ValueHead):
         return self.share_out(self.clip(value))
 
     def share_out(self, value: Tensor) -> Tensor:
-        """Of numbers within the support `[...]`, the share `[..., num_bins]` that each bin gets."""
+        """The share `[..., num_bins]` of each bin, for numbers `[...]` within the support."""
         place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, from 0
         bins = torch.arange(self.outputs, device=place.device, dtype=place.dtype)
         return (1 - (place[..., None] - bins).abs()).clamp(min=0)
@@ -260,7 +260,7 @@ class HLGauss(TwoHot):
         return (edges[1:] + edges[:-1]) / 2
 
     def edges(self) -> Tensor:
-        """Where the bins meet, `[num_bins + 1]`."""
+        """The edges of the bins, `[num_bins + 1]`."""
         return self.spread(self.outputs + 1)
 
     def project(self, value: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
 
 
 def value_head(config: Any, online: bool = False) -> ValueHead:
-    """The head that an algorithm's config asks for by `value_head`, `v_min`, `v_max` and `num_bins`.
+    """The head that an algorithm's config names by `value_head`, `v_min`, `v_max` and `num_bins`.
 
     Without bounds, the support follows the returns of an online algorithm's episodes.
 

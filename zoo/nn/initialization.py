@@ -1,4 +1,4 @@
-"""How weights begin, where not as PyTorch has it: each function changes a network in place and returns it."""
+"""Initialization, where not PyTorch's: each function changes a network in place and returns it."""
 
 import math
 

@@ -83,11 +83,11 @@ class EnsembleCritic(EnsembleMLP):
         super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
-        """What each member says of each action."""
+        """The outputs of each member for each action."""
         return super().forward(torch.cat([obs, action], -1))  # type: ignore[no-any-return, no-untyped-call]
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Of several actions an observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
+        """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
 
         What the first layer makes of an observation is computed once.
         """

@@ -1,4 +1,4 @@
-"""Observations or returns by their mean and standard deviation: of a dataset, or of what was seen so far."""
+"""Normalize by mean and standard deviation: of a dataset, or of all samples so far."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class Normalizer(nn.Module):
 
 
 class RunningNormalizer(Normalizer):
-    """A `Normalizer` whose statistics are those of all that was seen so far, and whose output is clipped to +-10."""
+    """A `Normalizer` with the statistics of all samples so far, whose output is clipped to +-10."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__(shape)
@@ -45,7 +45,7 @@ class RunningNormalizer(Normalizer):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Counts `[N, ...]` in (Chan et al. 1979: the merged moments of two samples)."""
+        """Adds samples `[N, ...]` (Chan et al. 1979: the merged moments of two samples)."""
         total = self.count + len(x)
         shift = x.mean(0) - self.mean
         squares = self.std.square() * self.count + x.var(0, correction=0) * len(x)

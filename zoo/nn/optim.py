@@ -1,4 +1,4 @@
-"""Adam as the update loops need it: one call from a loss to moved weights, all of its state in tensors."""
+"""Adam for update loops: one call from a loss to updated weights, all of its state in tensors."""
 
 import math
 from collections.abc import Callable, Iterable

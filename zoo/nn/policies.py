@@ -18,7 +18,7 @@ LOG_2 = math.log(2)
 
 
 class BoundedPolicy(nn.Module):
-    """What every policy over continuous actions knows: their bounds `[low, high]`."""
+    """The base of policies over continuous actions, with their bounds `[low, high]`."""
 
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class BoundedPolicy(nn.Module):
         return self.center + self.scale * torch.tanh(x)
 
     def clip(self, action: Tensor) -> Tensor:
-        """Actions `[B, A]` brought within the bounds."""
+        """Actions `[B, A]`, clipped to the bounds."""
         return torch.clamp(action, self.center - self.scale, self.center + self.scale)
 
     def perturb(self, action: Tensor, noise: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class TanhGaussian(BoundedPolicy):
         return self.squash(x), (log_prob - log_det).sum(-1)
 
     def target_entropy(self, given: float | None = None) -> float:
-        """What to hold the entropy at, nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
+        """The target entropy, in nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
         return float(self.scale.log().sum()) + (-len(self.scale) if given is None else given)
 
     def mode(self, obs: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class Episodes(NamedTuple):
 
 
 def seeds(what: str, *numbers: int, count: int) -> Any:
-    """A list of seeds for `training` or `evaluation`: others for each of the two and for any other numbers."""
+    """Seeds for `training` or `evaluation`: different for the two, and for any other numbers."""
     key = ("training", "evaluation").index(what) + 1
     return np.random.SeedSequence([key, *numbers]).generate_state(count).tolist()
 
@@ -133,7 +133,7 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
 
 
 def judged(row: dict[str, Any]) -> str:
-    """What a `summary` says beside the return, as the terminal shows it: each where there is one."""
+    """The other figures of a `summary`, as the terminal shows them."""
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
     success = f"  success {row['success']:.0%}" if "success" in row else ""
     error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""

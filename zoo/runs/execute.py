@@ -1,4 +1,4 @@
-"""A run's life: its folder made or reopened and locked, trained in, and left saying what happened."""
+"""Executes a run: makes or reopens its folder, locks it, trains, and records how it ended."""
 
 import contextlib
 import dataclasses
@@ -82,7 +82,7 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
 
 
 def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
-    """Replaces `env.backend=auto` by what it is here, for the whole run, resumed on another machine too."""
+    """Resolves `env.backend=auto` for the whole run, also when it is resumed on another machine."""
     env = config.env
     asked = env.backend
     try:
@@ -95,7 +95,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:
-    """What a run is called but for its environment and its seed: `riql-medium-random-obs-paper`."""
+    """A run's name without environment and seed: `riql-medium-random-obs-paper`."""
     parts = [algorithm.name]
     if takes_data(config, algorithm):
         parts.append(re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem))
@@ -104,7 +104,7 @@ def label(config: RunConfig, algorithm: Algorithm) -> str:
 
 
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
-    """The run's new folder, and all that had to be made for it, innermost first."""
+    """Makes the run's folder. Returns all folders that were made, innermost first."""
     if config.run_dir is None:
         name = f"{label(config, algorithm)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = Path("runs") / config.env.name / name
@@ -160,7 +160,7 @@ def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Holds the folder for this process; the kernel lets go of it however the process ends."""
+    """Locks the folder for this process; the kernel releases it however the process ends."""
     with (run_dir / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

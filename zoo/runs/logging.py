@@ -27,7 +27,7 @@ def parse_loggers(text: str) -> list[str]:
 
 
 class CsvLog:
-    """A CSV file grown by whole rows. Reopened, it drops the rows beyond the step that the run resumes from."""
+    """A CSV file that is written row by row. Reopened, it drops the rows beyond the step that the run resumes from."""
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class CsvLog:
 
 
 class Logger:
-    """The metrics and evaluations of one run, in every place that was asked for."""
+    """Writes the metrics and evaluations of one run to all its loggers."""
 
     def __init__(
         self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str

@@ -1,4 +1,4 @@
-"""One training run: device and seed, environments or a dataset, and the loop's steps with what is due between them."""
+"""One training run: device and seed, environments or a dataset, and the loop with logs, evaluations and checkpoints."""
 
 import math
 import time
@@ -128,7 +128,7 @@ class Run:
         return compile_update(update) if self.config.compile else update
 
     def report(self, line: str) -> None:
-        """Says something on the terminal that `run.json` keeps under `notes`, once."""
+        """Prints a note, once, and keeps it under `notes` in `run.json`."""
         self._bar.print(line) if self._bar else print(line, flush=True)
         if line not in self.record.setdefault("notes", []):
             self.record["notes"].append(line)

@@ -91,7 +91,7 @@ class EnvStepper:
         return {"envs": envs, "obs": self.obs, "returns": returns, "lengths": lengths}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another was."""
+        """Restores the environments in the middle of their episodes."""
         snapshot.restore(self.envs, state["envs"])
         self.obs = state["obs"].to(self.device)
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])

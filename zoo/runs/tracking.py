@@ -1,4 +1,4 @@
-"""What a run's checkpoints hold, by name: its agent, its replay buffer, and whatever else an algorithm tracks."""
+"""What a run's checkpoints hold, by name: its agent, its replay buffer, and all else that an algorithm tracks."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from zoo.runs.replay_log import ReplayLog
 
 
 class Stateful(Protocol):
-    """Whatever has a state dict."""
+    """An object with a state dict."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...

@@ -1,1 +1,1 @@
-"""What a run is set: its keys, presets and command-line overrides, and which algorithms and environments there are."""
+"""A run's settings: keys, presets and overrides; and the registry of algorithms and environments."""

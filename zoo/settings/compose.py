@@ -123,7 +123,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
 
 
 def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
-    """What a preset sets for the task that was asked for."""
+    """The settings of a preset for the task."""
     dataset = _text(given["dataset"]) if "dataset" in given else RunConfig.dataset
     corruption = _text(given["corruption"]) if "corruption" in given else CorruptionConfig.name
     env_id = str(OmegaConf.load(environments()[env]).id) if env in environments() else env
@@ -215,7 +215,7 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
 
 
 def environment_config(env: str) -> EnvConfig:
-    """An environment of the zoo or of Gymnasium, as it is set where nothing else is asked for.
+    """An environment of the zoo or of Gymnasium, with its default settings.
 
     Raises:
         UsageError: there is none of that name, with the nearest ones.

@@ -1,4 +1,4 @@
-"""Settings that others chose for a task: `preset=paper`.
+"""Published settings for a task: `preset=paper`.
 
 `configs/presets/<preset>/<algo>.yaml` is a list of entries. Each says by `env`, `dataset` and `corruption` which tasks
 it is for (patterns, any where one is left out), what it sets, and where that comes from; of two that set one key the
@@ -42,7 +42,7 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
 
 
 def short(dataset: str) -> str:
-    """A dataset's name without what is around it: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium.
+    """The kind of a dataset, from its name: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium.
 
     Of a mixture each part's, with its share: `random+10%medium`.
     """

@@ -1,4 +1,4 @@
-"""What the agents that learn from a stream have in common."""
+"""The base of agents that learn from a stream."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all samples so far (Welford 1962), in double precision for long streams' sake.
+    """Mean and variance of all samples so far (Welford 1962), in double precision, for long streams.
 
     Each is kept with a leading dimension of one: PyTorch's compiler takes double precision numbers without any for
     constants and loses what is written to them.
@@ -24,7 +24,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("squares", torch.zeros(1, *shape, dtype=torch.float64))  # of deviations, their sum
 
     def update(self, x: Tensor) -> None:
-        """Counts one sample in."""
+        """Adds one sample."""
         self.count.add_(1)
         deviation = x - self.means
         self.means.add_(deviation / self.count[0])

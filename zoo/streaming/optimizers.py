@@ -28,11 +28,11 @@ class TraceOptimizer(nn.Module):
         self.register_buffer("trace", torch.zeros_like(network.weights))
 
     def reset(self) -> None:
-        """Credit ends here."""
+        """Clears the trace: an episode ends."""
         self.trace.zero_()
 
     def step(self, output: Tensor, delta: Tensor) -> Tensor:
-        """Moves the weights; `output` is what grows where the error `delta` is positive. Returns the step size `[]`."""
+        """Moves the weights: `output` grows where the error `delta` is positive. Returns the step size `[]`."""
         (gradient,) = torch.autograd.grad(output, self.moved)
         with torch.no_grad():
             self.trace.mul_(self.decay).add_(gradient)
@@ -44,7 +44,7 @@ class TraceOptimizer(nn.Module):
 
 
 class SGD(TraceOptimizer):
-    """`w <- w + lr delta z`: classic TD(lambda) and its kin (Sutton 1988)."""
+    """`w <- w + lr delta z`: as in classic TD(lambda) (Sutton 1988)."""
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
         weights.addcmul_(self.trace, self.lr * delta)
@@ -109,7 +109,7 @@ OPTIMIZERS: dict[str, type[TraceOptimizer]] = {
 
 
 def optimizer(config: Any, network: StreamNetwork, kappa: float) -> TraceOptimizer:
-    """The optimizer that an algorithm's `Config` asks for."""
+    """The optimizer that an algorithm's `Config` names."""
     return OPTIMIZERS[config.optimizer](network, config.lr, config.discount * config.trace_lambda, kappa)
 
 
