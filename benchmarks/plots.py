@@ -48,10 +48,12 @@ def styles(own: Mapping[str, str]) -> dict[str, Style]:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Saves a figure as PNG and SVG."""
-    for kind in ("png", "svg"):
-        with replacing(path.with_suffix(f".{kind}")) as file:
-            figure.savefig(file, format=kind, dpi=110, bbox_inches="tight")
+    """Saves a figure as PNG and SVG, the same bytes for the same figure."""
+    from matplotlib import rc_context
+
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
+        with replacing(path.with_suffix(f".{kind}")) as file, rc_context({"svg.hashsalt": "zoo"}):
+            figure.savefig(file, format=kind, dpi=110, bbox_inches="tight", metadata=metadata)
 
 
 def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure":

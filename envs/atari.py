@@ -95,7 +95,7 @@ class Lives(Frames):
 
 
 class EpisodicLife(Frames):
-    """A lost life terminates, though the game goes on: to the agent that learns, it is worth nothing from there.
+    """A lost life terminates the episode, though the game goes on: no value is bootstrapped from there.
 
     The next observation is then both the final one and the first of the next life, and no step is taken between the
     two. A step's `info` holds, bool `[N]`, `game_over`: the game itself has ended.

@@ -1,4 +1,4 @@
-"""What is known of an environment before it is made."""
+"""The settings of an environment."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -136,7 +136,7 @@ def _as_in_gymnasium(action_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]
 
 
 class SingleEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """An environment of EnvPool's as a Gymnasium environment, not a vector of them.
+    """One of EnvPool's environments as a Gymnasium environment.
 
     Raises:
         ValueError: EnvPool is not installed.

@@ -43,7 +43,7 @@ def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[A
 
 
 def _channels(shape: tuple[int, ...]) -> tuple[bool, bool]:
-    """Whether the first, and whether the last of three dimensions is the channels; both alike where it is not clear."""
+    """Whether the first, and whether the last of three dimensions is the channels; equal where it is ambiguous."""
     a, b, c = shape
     if a == b or b == c:
         return b == c, a == b

@@ -77,7 +77,7 @@ def _explained(env_id: str) -> Iterator[None]:
 
 
 def _newest(env_id: str) -> str:
-    """What to say of a later version that needs another package, or none: gym's old MuJoCo."""
+    """A hint to a later version that needs another package, or none: gym's old MuJoCo."""
     namespace, name, version = gymnasium.envs.registration.parse_env_id(env_id)
     newest = gymnasium.envs.registration.find_highest_version(namespace, name)
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."

@@ -32,7 +32,7 @@ def in_envpool() -> dict[str, str]:
 
 
 def same_in_envpool(env_id: str) -> bool:
-    """Whether EnvPool is installed and has this very environment."""
+    """Whether EnvPool is installed and has the same environment."""
     if not env_id.startswith(SAME_IN_ENVPOOL):
         entry_point = gymnasium.registry[env_id].entry_point if env_id in gymnasium.registry else None
         if not (isinstance(entry_point, str) and entry_point.startswith(SAME_ENTRY_POINTS)):
@@ -58,7 +58,7 @@ def load_package(env_id: str) -> None:
 
 
 def known() -> list[str]:
-    """The ids of the environments that the installed packages have, for who has mistyped one of them."""
+    """The ids of the environments that the installed packages have, for suggestions."""
     return [*gymnasium.registry, *(env_id for env_id in in_envpool() if env_id.startswith(SAME_IN_ENVPOOL))]
 
 

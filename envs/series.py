@@ -1,4 +1,4 @@
-"""Series: a recorded multivariate stream, of which nothing can be changed, only predicted: `series/hopper`, or a file.
+"""Series: a recorded multivariate stream, to predict: `series/hopper`, or a file.
 
 `series/hopper` comes with the zoo: what 12,000 steps of the embedded dataset `hopper/demo` observed and were rewarded
 with, from its 24,000th on, while the agent that made them was learning and often fell. `series/NAME` is any other CSV
@@ -84,7 +84,7 @@ def is_number(text: str) -> bool:
 
 
 class Series(gymnasium.Env[np.ndarray, np.int64]):
-    """Observes `[columns]`. There is one action, to look on."""
+    """Observes `[columns]`. There is one action, which does nothing."""
 
     def __init__(self, name: str) -> None:
         self._obs, self._reward = load(find(name))

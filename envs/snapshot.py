@@ -1,4 +1,4 @@
-"""Where a simulator is in its episode, so that a run can go on with the very same step in another process.
+"""The state of a simulator within an episode, so that a run can resume there in another process.
 
 Known of Gymnasium's MuJoCo and classic control tasks, in process, and of `series`: what such a simulator computes next
 is a function of a few arrays. Of all others, EnvPool's among them, nothing is known.
@@ -20,7 +20,7 @@ DERIVED = ("xpos", "xipos")
 
 
 def save(envs: VectorEnv) -> dict[str, Any] | None:
-    """The state of all environments, in arrays and numbers; None if that of any is not known."""
+    """The state of all environments, in arrays and numbers; None where one's is not known."""
     if not isinstance(envs, SyncVectorEnv):
         return None
     if not all(map(_usual, envs.envs)):
@@ -37,7 +37,7 @@ def save(envs: VectorEnv) -> dict[str, Any] | None:
 
 
 def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
-    """Puts environments of the same kind, which have been reset, where others were."""
+    """Restores the saved state in environments of the same kind, which have been reset."""
     assert isinstance(envs, SyncVectorEnv)
     for i, env in enumerate(envs.envs):
         _restore(env.unwrapped, state["simulators"][i])

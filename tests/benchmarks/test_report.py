@@ -228,9 +228,9 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
     shutil.rmtree(tmp_path / "runs" / "unfinished")
     for folder in ("runs", "archives"):
         assert main(["report", str(tmp_path / folder)]) == 0
-    for name in ("results", "published", "overall", "improvement", "speeds"):
-        path = f"report/{name}.csv"
-        assert (tmp_path / "archives" / path).read_bytes() == (tmp_path / "runs" / path).read_bytes(), name
+    tables = ("results", "published", "overall", "improvement", "speeds")
+    for path in (*(f"report/{name}.csv" for name in tables), "report/curves.svg", "report/curves.png"):
+        assert (tmp_path / "archives" / path).read_bytes() == (tmp_path / "runs" / path).read_bytes(), path
     runs, archived = (table(tmp_path / folder, "runs") for folder in ("runs", "archives"))
     assert [row | {"run": f"runs/{row['run']}"} for row in runs] == archived
     assert (

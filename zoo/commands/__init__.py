@@ -1,1 +1,1 @@
-"""The command line's verbs, a file each."""
+"""The commands, a file each."""

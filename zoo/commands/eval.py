@@ -1,4 +1,4 @@
-"""`zoo eval`: a trained policy, played."""
+"""`zoo eval`: plays episodes with a trained policy."""
 
 import argparse
 from pathlib import Path

@@ -44,14 +44,14 @@ REFERENCE_SIZE = 10_000  # transitions that the random return is measured on whe
 
 @dataclass(frozen=True)
 class Part:
-    """What one policy gave, and how good it was."""
+    """The episodes of one policy, and its returns."""
 
     arrays: Arrays
     step: int  # of training, in environment steps
     evaluation: float | None  # mean return of the deterministic policy then; None of no policy
 
     def record(self, kind: str) -> dict[str, Any]:
-        """What a dataset's metadata says of it."""
+        """Its metadata in a dataset."""
         return {
             "kind": kind,
             "transitions": len(self.arrays.reward),
@@ -69,7 +69,7 @@ class Part:
 
 
 def train_sac(env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
-    """Leaves a finished SAC run in `run_dir` that kept its agents and its whole replay buffer: new, or the one there.
+    """Trains SAC in `run_dir`, keeping its agents and its whole replay buffer; an equal finished run there is used.
 
     Raises:
         UsageError: the folder holds a run with other settings, or the settings do not fit.
@@ -193,7 +193,7 @@ class Collector:
         return parts
 
     def training(self) -> dict[str, Any] | None:
-        """What a dataset's metadata says of the run that its agents are from."""
+        """The metadata on the run that the agents are from."""
         if self.run_dir is None:
             return None
         config = self.record["config"]
@@ -201,7 +201,7 @@ class Collector:
         return settings | {key: self.record[key] for key in ("commit", "versions")}
 
     def expert_step(self) -> int:
-        """The training step of the expert: the agent with the best evaluation, since the last may have a bad day."""
+        """The training step of the expert: the agent with the best evaluation, since the last may be worse."""
         return max(self.evaluations, key=lambda step: self.evaluations[step])
 
     def medium_step(self) -> int:
@@ -262,7 +262,7 @@ def thin(arrays: Arrays, transitions: int) -> Arrays:
 
 
 def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """A run that datasets can be made of. Raises UsageError where it is another kind of run."""
+    """Opens a run that datasets can be made of. Raises UsageError where it is another kind of run."""
     config, algorithm, record = reopen(run_dir)
     if algorithm.name != "sac" or config.env.id != env.id:
         raise UsageError(f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of sac on {env.id}.")

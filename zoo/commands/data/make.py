@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
 def _check_make(
     args: argparse.Namespace, kinds: list[str], overrides: list[str]
 ) -> tuple["EnvConfig", dict[str, Path]]:
-    """All that can be wrong with the request, before an hour is spent on it."""
+    """Checks the request before an hour of training."""
     env = environment(args.env)
     scripted = SCRIPTED_KINDS.get(env.id, ())
     kinds = kinds or list(scripted)

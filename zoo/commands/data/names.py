@@ -1,4 +1,4 @@
-"""What a dataset's name on the command line means, and what the commands about datasets print alike."""
+"""Names of datasets on the command line, and what all commands about datasets print."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ HEADER = ["dataset", "transitions", "episodes", "mean return", "where"]
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, like every other mistake."""
+    """Prints a mistake in the arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See: {self.prog} --help")

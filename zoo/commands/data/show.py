@@ -56,7 +56,7 @@ def _median(values: Any) -> float:
 
 
 def _provenance(source: Source) -> dict[str, Any]:
-    """What is recorded of how a dataset came to be."""
+    """The recorded origin of a dataset."""
     if source.kind == "hdf5":
         import h5py
 

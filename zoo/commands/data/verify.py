@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _verify(source: Source, env: "EnvConfig") -> list[str]:
-    """What was checked and found right. Raises RunError at the first thing that is wrong."""
+    """The checks that passed. Raises RunError at the first that fails."""
     import numpy as np
 
     from zoo.data.arrays import check_fits, cut_at_breaks, out_of_bounds
