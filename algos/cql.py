@@ -127,9 +127,7 @@ class CQL(Agent):
         low, high = self.actor.center - self.actor.scale, self.actor.center + self.actor.scale
         uniform = low + (high - low) * torch.rand_like(sampled[0])
         actions = torch.cat([uniform, sampled_next[0], sampled[0]])  # [3 n, B, A]
-        log_density = torch.cat(
-            [torch.full_like(sampled[1], self.log_uniform), sampled_next[1], sampled[1]]
-        )  # [3 n, B]
+        log_density = torch.cat([torch.full_like(sampled[1], self.log_uniform), sampled_next[1], sampled[1]])
         values = self.head.value(self.critic.of_many(batch.obs, actions))  # [2, 3 n, B]
         return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
 

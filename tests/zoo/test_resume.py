@@ -400,10 +400,16 @@ def test_what_a_checkpoint_holds_is_found_by_its_name_not_by_its_place(zoo, star
     assert zoo("eval", run_dir, "--file", file).code == 0
 
 
-def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(zoo, unfinished):
+@pytest.mark.parametrize(
+    "older",
+    [lambda state: {"tracked": list(state["tracked"].values())}, lambda state: {"drawn": state["prefetched"]}],
+    ids=["by position", "other names"],
+)
+def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(zoo, unfinished, older):
     path = unfinished / "checkpoint.pt"
     state = torch.load(path, weights_only=True)
-    torch.save(state | {"tracked": list(state["tracked"].values())}, path)
+    del state["format"]
+    torch.save(state | older(state), path)
     refused(zoo("run", f"resume={unfinished}"), 1, "was written by an older version of the zoo. Start")
     refused(zoo("eval", unfinished), 1, "was written by an older version of the zoo, which can read it;")
 

@@ -1,6 +1,7 @@
 """`zoo list`: the algorithms, environments and datasets that there are."""
 
 import argparse
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -12,16 +13,13 @@ def main(arguments: list[str]) -> int:
         print("\n".join(table()))
         return 0
     from zoo.data.catalog import available
-    from zoo.settings.registry import FAMILIES, algorithms, describe_environments, describe_families
+    from zoo.settings.registry import by_family, describe_environments, describe_families
 
     print("algorithms (algo=)")
-    for family in FAMILIES:
+    for family, members in itertools.groupby(by_family(), key=lambda algorithm: algorithm.family):
         print(f"  {family}")
-        for name, algorithm in algorithms().items():
-            if algorithm.family == family:
-                print(
-                    f"    {name:<16} {algorithm.setting:<17} {'/'.join(algorithm.action_spaces):<19} {algorithm.title}"
-                )
+        for one in members:
+            print(f"    {one.name:<16} {one.setting:<17} {'/'.join(one.action_spaces):<19} {one.title}")
     print("\nenvironments (env=), and any other Gymnasium id")
     for name, gymnasium_id, comment in describe_environments():
         print(f"  {name:<18} {gymnasium_id:<20} {comment}")
@@ -35,15 +33,12 @@ def main(arguments: list[str]) -> int:
 
 def table() -> Iterator[str]:
     """The lines of a Markdown table of all algorithms, from the first lines of their docstrings."""
-    from zoo.settings.registry import FAMILIES, algorithms
+    from zoo.settings.registry import by_family
 
     yield "| family | file | what | paper | actions |"
     yield "|---|---|---|---|---|"
-    for family in FAMILIES:
-        for name, algorithm in algorithms().items():
-            if algorithm.family == family:
-                before, paper, after = re.split(r" \(([^()]*\d{4}[^()]*)\)", algorithm.title)
-                paper = re.sub(r"arXiv (\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
-                file = f"[`{name}`](algos/{name}.py)"
-                what = (before + after).rstrip(".")
-                yield f"| {family} | {file} | {what} | {paper} | {', '.join(algorithm.action_spaces)} |"
+    for one in by_family():
+        before, paper, after = re.split(r" \(([^()]*\d{4}[^()]*)\)", one.title)
+        paper = re.sub(r"arXiv (\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
+        what, actions = (before + after).rstrip("."), ", ".join(one.action_spaces)
+        yield f"| {one.family} | [`{one.name}`](algos/{one.name}.py) | {what} | {paper} | {actions} |"

@@ -20,7 +20,7 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.runs.load import load_adversary
+from zoo.runs.load import load_adversary, load_state
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
 from zoo.settings.compose import takes_data
@@ -155,7 +155,7 @@ def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
         pass
     if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
-    return run_dir, [], checkpoint.load(run_dir / "checkpoint.pt", "cpu")
+    return run_dir, [], load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError
+from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import as_overrides, compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
@@ -44,10 +45,16 @@ def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agen
     """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `zoo.load`."""
     config, algorithm, record = reopen(run_dir, file)
     path = run_dir / "checkpoint.pt"
-    tracked = checkpoint.load(path)["tracked"]
-    if not isinstance(tracked, dict):
-        raise RunError(f"{path} was written by an older version of the zoo, which can read it; this one cannot.")
-    return config, build_agent(config, algorithm, record, tracked["agent"], path), record
+    state = load_state(path, ", which can read it; this one cannot.")
+    return config, build_agent(config, algorithm, record, state["tracked"]["agent"], path), record
+
+
+def load_state(path: Path, advice: str) -> dict[str, Any]:
+    """A run's checkpoint, on the CPU. Raises RunError, with advice, where it is older than `FORMAT`; or damaged."""
+    state: dict[str, Any] = checkpoint.load(path, "cpu")
+    if state.get("format") != FORMAT:
+        raise RunError(f"{path} was written by an older version of the zoo{advice}")
+    return state
 
 
 def build_agent(

@@ -20,7 +20,7 @@ from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
 from zoo.runs.stepper import EnvStepper
-from zoo.runs.tracking import Stateful, Tracked
+from zoo.runs.tracking import FORMAT, Stateful, Tracked
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
@@ -119,8 +119,8 @@ class Run:
                     self._tracked.load(name, self._state["tracked"], new_episodes)
                 except (KeyError, RuntimeError, TypeError, ValueError) as error:
                     raise RunError(
-                        f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, or it was written by an "
-                        "older version of the zoo. Start a new run."
+                        f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, which has changed since it "
+                        "was written. Start a new run."
                     ) from error
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
@@ -276,6 +276,7 @@ class Run:
         checkpoint.save(
             path,
             {
+                "format": FORMAT,
                 "step": self.done,
                 "seconds": self._seconds,
                 "stages": self._stages,

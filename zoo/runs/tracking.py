@@ -6,6 +6,8 @@ from typing import Any, Protocol
 from zoo.data.buffers import ReplayBuffer
 from zoo.runs.replay_log import ReplayLog
 
+FORMAT = 2  # of a checkpoint; grows where what it holds gets other names, so that one of before is refused in a line
+
 
 class Stateful(Protocol):
     """An object with a state dict."""

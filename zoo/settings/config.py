@@ -18,12 +18,8 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
-    sampler: SamplerConfig = field(
-        default_factory=SamplerConfig
-    )  # how a dataset is sampled: uniform, return, advantage, top
-    corruption: CorruptionConfig = field(
-        default_factory=CorruptionConfig
-    )  # of a dataset: random-obs, adversarial-reward, ...
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
+    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
     steps: int = 1_000_000  # gradient updates offline, environment steps online
     online_steps: int = 0  # offline to online: environment steps after the updates, each with an update
@@ -35,9 +31,7 @@ class RunConfig:
     num_envs: int = 1  # online only: environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
-    eval_deterministic: bool | None = (
-        None  # evaluate the best action, or sample; null: sample in Atari and MiniGrid alone
-    )
+    eval_deterministic: bool | None = None  # take the best action, or sample; null: sample in Atari and MiniGrid
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt

@@ -154,6 +154,11 @@ def algorithms() -> dict[str, Algorithm]:
     return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem != "__init__"}
 
 
+def by_family() -> list[Algorithm]:
+    """Every algorithm, in the order of `FAMILIES`."""
+    return sorted(algorithms().values(), key=lambda algorithm: FAMILIES.index(algorithm.family))
+
+
 def algorithm(name: str) -> Algorithm:
     """The algorithm of that name. Raises UsageError with the nearest ones."""
     known = algorithms()
