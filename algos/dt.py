@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check
-from zoo.nn import BoundedPolicy, Normalizer
+from zoo.nn import BoundedPolicy, Linear, Normalizer
 from zoo.nn.optim import Adam, warm_up
 from zoo.returns import ReturnToGo
 from zoo.spec import Spec
@@ -77,8 +77,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.to_qkv, self.from_heads = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.to_qkv, self.from_heads = Linear(width, 3 * width), Linear(width, width)
+        self.widen, self.narrow = Linear(width, 4 * width), Linear(4 * width, width)
 
     def forward(self, x: Tensor, dropout: float) -> Tensor:
         """`[B, tokens, width]` of the same."""
@@ -99,14 +99,14 @@ class DT(Agent):
         self.normalizer = Normalizer(spec.obs_shape)
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
-        self.of_return, self.of_obs = nn.Linear(1, width), nn.Linear(spec.obs_dim, width)
+        self.of_return, self.of_obs = Linear(1, width), Linear(spec.obs_dim, width)
         self.of_action, self.of_timestep = (
-            nn.Linear(spec.action_dim, width),
+            Linear(spec.action_dim, width),
             nn.Embedding(config.max_episode_steps, width),
         )
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
-        self.last_norm, self.to_action = nn.LayerNorm(width), nn.Linear(width, spec.action_dim)
+        self.last_norm, self.to_action = nn.LayerNorm(width), Linear(width, spec.action_dim)
         for block in self.blocks.modules():
             if isinstance(block, nn.Linear):
                 nn.init.normal_(block.weight, std=0.02)

@@ -19,7 +19,7 @@ import torch
 
 import zoo
 from zoo.errors import UsageError
-from zoo.runs.provenance import processor
+from zoo.machine import processor
 
 COMMON: dict[str, Any] = {"eval_episodes": 2, "logger": "none", "log_every": 100}
 HOPPER: dict[str, Any] = {**COMMON, "env": "hopper", "env.backend": "gymnasium"}

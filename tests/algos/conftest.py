@@ -26,7 +26,7 @@ def numpy_network(network: torch.nn.Module, x: np.ndarray) -> np.ndarray:
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     if layers[0][0].ndim == 3:
         members = range(len(layers[0][0]))
-        return np.stack([_forward([(w[m], b[m, 0]) for w, b in layers], x) for m in members])
+        return np.stack([_forward([(w[m].T, b[m, 0]) for w, b in layers], x) for m in members])
     return _forward([(w.T, b) for w, b in layers], x)
 
 

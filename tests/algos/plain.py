@@ -15,17 +15,14 @@ def leaves(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def member(ensemble: torch.nn.Module, m: int) -> list[Tensor]:
-    """Copies of one member's parameters of an ensemble: each `EnsembleLinear`'s weight `[inputs, outputs]` and bias."""
-    return leaves(parameter[m].squeeze(0) for parameter in ensemble.parameters())
+    """Copies of one member's parameters of an ensemble: each layer's weight `[outputs, inputs]` and bias."""
+    return leaves(parameter[m] if i % 2 == 0 else parameter[m, 0] for i, parameter in enumerate(ensemble.parameters()))
 
 
-def forward(
-    parameters: list[Tensor], x: Tensor, transposed: bool = False, activation: Callable[[Tensor], Tensor] = torch.relu
-) -> Tensor:
-    """A network of weight, bias, weight, bias, ...; `transposed` where a weight is `[outputs, inputs]`."""
+def forward(parameters: list[Tensor], x: Tensor, activation: Callable[[Tensor], Tensor] = torch.relu) -> Tensor:
+    """A network of weight `[outputs, inputs]`, bias, weight, bias, ..."""
     for i in range(0, len(parameters), 2):
-        weight = parameters[i].T if transposed else parameters[i]
-        x = x @ weight + parameters[i + 1]
+        x = x @ parameters[i].T + parameters[i + 1]
         x = activation(x) if i + 2 < len(parameters) else x
     return x
 

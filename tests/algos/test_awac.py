@@ -20,7 +20,7 @@ class Reference:
 
     def policy(self, obs):
         half = (self.high - self.low) / 2
-        mean = (self.low + self.high) / 2 + half * forward(self.mean, obs, transposed=True)
+        mean = (self.low + self.high) / 2 + half * forward(self.mean, obs)
         return torch.distributions.Normal(mean, (half * self.log_std.exp()).expand_as(mean))
 
     def sample(self, obs):

@@ -38,7 +38,7 @@ class Reference:
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic], 3e-4)
 
     def draw(self, obs, noise):
-        mean, log_std = forward(self.policy, obs, transposed=True).chunk(2, -1)
+        mean, log_std = forward(self.policy, obs).chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         x = mean + normal.stddev * noise
         log_det = torch.distributions.TanhTransform().log_abs_det_jacobian(x, torch.tanh(x))

@@ -42,7 +42,7 @@ class Reference:
 
     def draw(self, obs, noise):
         """Actions and their log densities, by the change of variables that torch.distributions makes."""
-        mean, log_std = forward(self.policy, obs, transposed=True).chunk(2, -1)
+        mean, log_std = forward(self.policy, obs).chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
         affine = torch.distributions.AffineTransform((self.low + self.high) / 2, (self.high - self.low) / 2)
         squashed = torch.distributions.TransformedDistribution(

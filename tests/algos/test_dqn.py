@@ -30,9 +30,9 @@ def batch(seed: int) -> NStepBatch:
 
 def plain_q(parameters, obs, dueling):
     if not dueling:
-        return forward(parameters, obs, transposed=True)
+        return forward(parameters, obs)
     half = len(parameters) // 2
-    advantage, value = (forward(part, obs, transposed=True) for part in (parameters[:half], parameters[half:]))
+    advantage, value = (forward(part, obs) for part in (parameters[:half], parameters[half:]))
     return torch.stack([value[:, 0] + advantage[:, a] - advantage.sum(1) / 4 for a in range(4)], 1)
 
 
@@ -88,8 +88,8 @@ def test_the_target_network_moves_the_fraction_tau():
 def test_a_categorical_head_minimizes_the_cross_entropy_of_its_action(head):
     agent, data = make(value_head=head, v_min=-3.0, v_max=3.0, num_bins=7), batch(0)
     with torch.no_grad():
-        next_out = forward(list(agent.target_network.parameters()), data.next_obs, transposed=True).view(32, 4, 7)
-        out = forward(list(agent.network.parameters()), data.obs, transposed=True).view(32, 4, 7)
+        next_out = forward(list(agent.target_network.parameters()), data.next_obs).view(32, 4, 7)
+        out = forward(list(agent.network.parameters()), data.obs).view(32, 4, 7)
     expected = 0.0
     for i in range(32):
         best = (next_out[i].softmax(-1) * agent.head.centers()).sum(-1).argmax()

@@ -21,7 +21,7 @@ class Reference:
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic], 3e-4)
 
     def sample(self, obs):
-        mean, log_std = forward(self.policy, obs, transposed=True).chunk(2, -1)
+        mean, log_std = forward(self.policy, obs).chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         x = normal.mean + normal.stddev * torch.randn(mean.shape, dtype=torch.float64)
         half = (self.high - self.low) / 2

@@ -82,7 +82,7 @@ class Reference:
         self.updates = 0
 
     def v(self, obs):
-        return forward(self.value, obs, transposed=True)[:, 0]
+        return forward(self.value, obs)[:, 0]
 
     def q(self, critic, batch):
         return forward(critic, torch.cat([batch.obs, batch.action], 1))[:, 0]
@@ -99,7 +99,7 @@ class Reference:
             step(adam, ((self.q(critic, batch) - target) ** 2).mean() / 2)
             soft_update(target_critic, critic, 0.005)
 
-        mean = torch.tanh(forward(self.policy, batch.obs, transposed=True))
+        mean = torch.tanh(forward(self.policy, batch.obs))
         mean = self.low + (mean + 1) / 2 * (self.high - self.low)
         normal = torch.distributions.Normal(mean, self.log_std.exp() * (self.high - self.low) / 2)
         weight = torch.exp(3.0 * difference.detach()).clamp(max=100)

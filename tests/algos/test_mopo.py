@@ -32,7 +32,7 @@ def test_updates_as_soft_actor_critic_written_out_does(agent, spec, make_batch, 
     critic_adam = torch.optim.Adam([p for critic in critics for p in critic], 3e-4)
 
     def draw(obs):
-        mean, log_std = forward(policy, obs, transposed=True).chunk(2, -1)
+        mean, log_std = forward(policy, obs).chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         x = mean + normal.stddev * torch.randn_like(mean)
         log_det = torch.distributions.TanhTransform().log_abs_det_jacobian(x, torch.tanh(x))

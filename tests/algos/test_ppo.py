@@ -60,10 +60,10 @@ class Reference:
         self.adam = torch.optim.Adam(self.parameters, lr=3e-4, eps=1e-5)
 
     def v(self, obs):
-        return forward(self.value, obs, transposed=True, activation=torch.tanh)[..., 0]
+        return forward(self.value, obs, activation=torch.tanh)[..., 0]
 
     def distribution(self, obs):
-        out = forward(self.policy, obs, transposed=True, activation=torch.tanh)
+        out = forward(self.policy, obs, activation=torch.tanh)
         if self.spec.num_actions:
             return Categorical(logits=out)
         low, high = torch.tensor(self.spec.action_low).double(), torch.tensor(self.spec.action_high).double()

@@ -29,9 +29,9 @@ def normalized_network(ensemble, m: int, x: np.ndarray) -> np.ndarray:
     """One member, `[B]`: after every hidden layer ReLU, then (x - mean) / sqrt(variance + 1e-5) * weight + bias."""
     p = [parameter[m].detach().numpy() for parameter in ensemble.parameters()]
     for i in range(0, len(p) - 2, 4):
-        x = np.maximum(x @ p[i] + p[i + 1], 0)
+        x = np.maximum(x @ p[i].T + p[i + 1], 0)
         x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * p[i + 2] + p[i + 3]
-    return (x @ p[-2] + p[-1])[:, 0]
+    return (x @ p[-2].T + p[-1])[:, 0]
 
 
 def q_values(ensemble, obs, action) -> np.ndarray:

@@ -39,7 +39,7 @@ class Reference:
         return forward(critic, torch.cat([obs, action], 1))[:, 0]
 
     def sample(self, obs):
-        mean, log_std = forward(self.policy, obs, transposed=True).split(2, 1)
+        mean, log_std = forward(self.policy, obs).split(2, 1)
         normal = Normal(mean, torch.clamp(log_std, -20, 2).exp())
         before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
         squashed = torch.tanh(before)

@@ -29,7 +29,7 @@ class Reference:
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic], 3e-4)
 
     def mu(self, policy, obs):
-        share = (torch.tanh(forward(policy, obs, transposed=True)) + 1) / 2
+        share = (torch.tanh(forward(policy, obs)) + 1) / 2
         return self.low + share * (self.high - self.low)
 
     def q(self, critic, obs, action):

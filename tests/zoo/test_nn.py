@@ -64,7 +64,7 @@ def test_every_member_of_an_ensemble_is_its_own_mlp():
     assert out.shape == (3, 11, 2)
     parameters = [parameter.detach().numpy() for parameter in ensemble.parameters()]
     for member in range(3):
-        layers = [(parameters[i][member], parameters[i + 1][member, 0]) for i in range(0, len(parameters), 2)]
+        layers = [(parameters[i][member].T, parameters[i + 1][member, 0]) for i in range(0, len(parameters), 2)]
         np.testing.assert_allclose(out[member], numpy_mlp(x.numpy(), layers), rtol=1e-5, atol=1e-6)
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from zoo.algos import sac
+from zoo.nn import linear
 from zoo.runs.evaluation import seeds as seeds_of
 from zoo.runs.stepper import EnvStepper
 
@@ -71,6 +72,27 @@ def uninterrupted(train) -> Path:
 def command(pendulum_file):
     quick = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=32")
     return ("run", "env=pendulum", f"dataset={pendulum_file}", *quick, *SETTINGS)
+
+
+@pytest.mark.skipif(not linear.available(), reason="this torch has no oneDNN here")
+def test_a_resumed_run_multiplies_with_the_library_it_began_with(zoo, pendulum_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = ("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "algo.hidden=[64,64]", *SETTINGS[2:])
+    run_dir = tmp_path / "run"
+    assert zoo(*command, f"run_dir={run_dir}").code == 0
+    assert json.loads((run_dir / "run.json").read_text())["linear"].keys() == {"256x64x64"}
+
+    def rewound(library: str) -> dict[str, object]:
+        """The checkpoint after a run that goes on where it had computed with that library, whatever the file says."""
+        state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+        torch.save(state | {"step": 500, "linear": {"256x64x64": library}}, run_dir / "checkpoint.pt")
+        record = json.loads((run_dir / "run.json").read_text())
+        (run_dir / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+        assert zoo("run", f"resume={run_dir}").code == 0
+        return torch.load(run_dir / "checkpoint.pt", weights_only=True)["linear"]
+
+    for library in ("mkl", "onednn"):
+        assert rewound(library) == {"256x64x64": library}
 
 
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(start, command, uninterrupted, tmp_path):

@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> int:
 
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
+        print(f"  linear       {products()}")
     compiler = shutil.which("c++") or shutil.which("g++")
     print(f"  compile=true {'works' if compiler else 'needs a C++ compiler: none found'}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
@@ -54,3 +55,13 @@ def main(arguments: list[str]) -> int:
     print(f"  store        {store()}{'' if store().is_dir() else ' (not there yet)'}")
     print(f"  datasets     {', '.join(available()) or 'none: zoo data make hopper medium'}")
     return 1 if missing else 0
+
+
+def products() -> str:
+    """Which library multiplies float32 matrices on this machine's CPU."""
+    import torch
+
+    from zoo.nn.linear import available, choices_file, serves
+
+    torch.set_num_threads(1)  # as runs have them
+    return f"{serves(256, 256, 256)} for 256 x 256 x 256; by shape: {choices_file()}" if available() else "mkl"

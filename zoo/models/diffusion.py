@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.nn import Normalizer
+from zoo.nn import Linear, Normalizer
 from zoo.nn.optim import Adam
 
 MAX_BETA = 0.999  # of the cosine schedule's last step
@@ -33,10 +33,10 @@ class FilmBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.Mish())
-        self.film = nn.Linear(condition, 2 * outputs)
-        self.second = nn.Sequential(nn.Linear(outputs, outputs), nn.LayerNorm(outputs), nn.Mish())
-        self.around = nn.Linear(inputs, outputs) if inputs != outputs else nn.Identity()
+        self.first = nn.Sequential(Linear(inputs, outputs), nn.LayerNorm(outputs), nn.Mish())
+        self.film = Linear(condition, 2 * outputs)
+        self.second = nn.Sequential(Linear(outputs, outputs), nn.LayerNorm(outputs), nn.Mish())
+        self.around = Linear(inputs, outputs) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         scale, shift = self.film(condition).chunk(2, -1)
@@ -54,7 +54,7 @@ class NoiseNet(nn.Module):
         self.blocks = nn.ModuleList(
             FilmBlock(inputs, outputs, condition) for inputs, outputs in itertools.pairwise(widths)
         )
-        self.last = nn.Linear(widths[-1], action_dim)
+        self.last = Linear(widths[-1], action_dim)
         self.frequencies: Tensor
         self.register_buffer("frequencies", torch.logspace(0, -4, FREQUENCIES))
 

@@ -68,7 +68,7 @@ class EnsembleDynamics(nn.Module):
         self.net = EnsembleMLP(members, obs_dim + action_dim, 2 * (obs_dim + 1), hidden, activation=nn.SiLU)
         self.layers = [layer for layer in self.net if isinstance(layer, EnsembleLinear)]
         for layer in self.layers:
-            nn.init.trunc_normal_(layer.weight, std=0.5 / layer.weight.shape[1] ** 0.5)
+            nn.init.trunc_normal_(layer.weight, std=0.5 / layer.weight.shape[-1] ** 0.5)
             nn.init.zeros_(layer.bias)
         self.max_log_var = nn.Parameter(torch.full((obs_dim + 1,), 0.5))
         self.min_log_var = nn.Parameter(torch.full((obs_dim + 1,), -10.0))

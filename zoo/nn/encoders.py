@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.nn.linear import Linear
 
 
 def check_frames(shape: Sequence[int]) -> None:
@@ -38,14 +39,14 @@ class FrameEncoder(nn.Sequential):
             self.layout = torch.channels_last  # a third faster on a CPU
             layers = [
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 7 * 7, self.features), nn.ReLU(),
+                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), Linear(64 * 7 * 7, self.features), nn.ReLU(),
             ]  # fmt: skip
         else:
             self.features, self.scale = 128, 1.0
             self.layout = torch.contiguous_format
             inside = 16 * (size[0] - 2) * (size[1] - 2)
             layers = [
-                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(inside, self.features), nn.ReLU(),
+                nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten(), Linear(inside, self.features), nn.ReLU(),
             ]  # fmt: skip
         super().__init__(*layers)
 

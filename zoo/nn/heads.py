@@ -125,11 +125,9 @@ class TwoHot(ValueHead):
         """Weights and biases of the last layer of every MLP in a critic, as views `[..., num_bins]`."""
         for network in critic.modules():
             if isinstance(network, MLP | EnsembleMLP):
-                for parameter in network[-1].parameters():
-                    if isinstance(network, MLP):  # nn.Linear has its outputs first, EnsembleLinear last
-                        yield parameter.view(-1, self.outputs, *parameter.shape[1:]).movedim(1, -1)
-                    else:
-                        yield parameter
+                weight, bias = network[-1].parameters()  # [..., outputs, inputs] and [..., outputs]
+                yield torch.unflatten(weight, -2, (-1, self.outputs)).movedim(-2, -1)
+                yield torch.unflatten(bias, -1, (-1, self.outputs))
 
     @torch.no_grad()
     def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:

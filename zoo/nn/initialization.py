@@ -48,6 +48,6 @@ def fan_out_critic_(critic: nn.Sequential) -> nn.Sequential:
     """
     for layer in critic:
         if isinstance(layer, EnsembleLinear):
-            bound = layer.weight.shape[-1] ** -0.5
+            bound = layer.weight.shape[1] ** -0.5
             nn.init.uniform_(layer.weight, -bound, bound)
     return small_last_(critic, 3e-3)

@@ -1,11 +1,22 @@
 """Networks of layers: MLPs, and ensembles evaluated as one batched network."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from zoo.nn.linear import Linear, by_onednn, linear
+
+
+def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, bool]]:
+    """Layers in a row, with whether a ReLU follows, which a linear layer takes over."""
+    layers = list(layers)
+    linear_layers = (Linear, EnsembleLinear)
+    for before, layer, after in zip([None, *layers], layers, [*layers[1:], None], strict=False):
+        if not (isinstance(layer, nn.ReLU) and isinstance(before, linear_layers)):
+            yield layer, isinstance(layer, linear_layers) and isinstance(after, nn.ReLU)
 
 
 class MLP(nn.Sequential):
@@ -20,29 +31,39 @@ class MLP(nn.Sequential):
     ) -> None:  # fmt: skip
         layers: list[nn.Module] = []
         for width in hidden:
-            layers += [nn.Linear(inputs, width), activation()]
+            layers += [Linear(inputs, width), activation()]
             if layer_norm:
                 layers.append(nn.LayerNorm(width))
             inputs = width
-        super().__init__(*layers, nn.Linear(inputs, outputs))
+        super().__init__(*layers, Linear(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, relu in fused(self):
+            x = layer(x, relu) if isinstance(layer, Linear) else layer(x)
+        return x
 
 
 class EnsembleLinear(nn.Module):
-    """`members` linear layers in one batched product: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
+    """`members` linear layers: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
 
-    Each member is initialized as `nn.Linear` is.
+    Each member is initialized as `nn.Linear` is, its weight `[outputs, inputs]` as there.
     """
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
-        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(members, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[-1] == 1:  # the matrix product of a single column is slower, far slower when compiled
-            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias
-        return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight)
+        if self.weight.shape[1] == 1:  # the matrix product of a single column is slower, far slower when compiled
+            return (x * self.weight).sum(-1, keepdim=True) + self.bias
+        return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight.mT)
+
+    def each(self, members: Sequence[Tensor], relu: bool) -> list[Tensor]:
+        """Each member's layer of its own `[B, inputs]`: as many products."""
+        parameters = zip(members, self.weight.unbind(), self.bias.squeeze(1).unbind(), strict=True)
+        return [linear(x, weight, bias, relu) for x, weight, bias in parameters]
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -56,9 +77,17 @@ class EnsembleLayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
 
+    def each(self, members: Sequence[Tensor]) -> list[Tensor]:
+        """Each member's layer of its own `[B, width]`."""
+        parameters = zip(members, self.weight.squeeze(1), self.bias.squeeze(1), strict=True)
+        return [F.layer_norm(x, x.shape[-1:], weight, bias) for x, weight, bias in parameters]
+
 
 class EnsembleMLP(nn.Sequential):
-    """`members` independent MLPs as one batched network: `[B, inputs] -> [members, B, outputs]`."""
+    """`members` independent MLPs: `[B, inputs]` or `[members, B, inputs] -> [members, B, outputs]`.
+
+    One batched network; or a member after the other, where the library that multiplies faster has no batched products.
+    """
 
     def __init__(
         self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False,
@@ -72,6 +101,27 @@ class EnsembleMLP(nn.Sequential):
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(self, x)
+
+    def through(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+        """What some of the layers, in a row, make of `[members, B, inputs]`, or `[B, inputs]` for all members."""
+        layers = list(layers)
+        weights = [layer.weight for layer in layers if isinstance(layer, EnsembleLinear)]
+        if not any(by_onednn(x.shape[-2], weight, x) for weight in weights):
+            for layer in layers:
+                x = layer(x)
+            return x
+        each = list(x.unbind()) if x.dim() == 3 else [x] * len(weights[0])
+        for layer, relu in fused(layers):
+            if isinstance(layer, EnsembleLinear):
+                each = layer.each(each, relu)
+            elif isinstance(layer, EnsembleLayerNorm):
+                each = layer.each(each)
+            else:
+                each = [layer(one) for one in each]
+        return torch.stack(each)
+
 
 class EnsembleCritic(EnsembleMLP):
     """`members` critics for a value head: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
@@ -84,22 +134,20 @@ class EnsembleCritic(EnsembleMLP):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
         """The outputs of each member for each action."""
-        return super().forward(torch.cat([obs, action], -1))  # type: ignore[no-any-return, no-untyped-call]
+        return super().forward(torch.cat([obs, action], -1))
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
 
         What the first layer makes of an observation is computed once.
         """
-        first, *rest = self
+        first, activation, *rest = self
         assert isinstance(first, EnsembleLinear)
-        of_obs, of_action = first.weight[:, : obs.shape[-1]], first.weight[:, obs.shape[-1] :]
+        of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
         members, (n, count, _) = len(of_obs), actions.shape
         of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
         x = (of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)).flatten(1, 2)
-        for layer in rest:
-            x = layer(x)
-        return x.view(members, n, count, -1)
+        return self.through(rest, activation(x)).view(members, n, count, -1)
 
 
 @torch.no_grad()

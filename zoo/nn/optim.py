@@ -77,12 +77,14 @@ class Adam(nn.Module):
                     torch._foreach_mul_(self.moved, 1 - lr * self.weight_decay)
                 elif self.weight_decay:
                     gradients = list(torch._foreach_add(gradients, self.moved, alpha=self.weight_decay))
-                unbiased = torch.sqrt(1 - BETA2**step)
+                # as_strided has the compiler compute these once, not again for every few weights
+                size = (lr / (1 - BETA1**step)).as_strided((), ())
+                unbiased = torch.rsqrt(1 - BETA2**step).as_strided((), ())
                 torch._foreach_lerp_(means, gradients, 1 - BETA1)
                 torch._foreach_mul_(squares, BETA2)
                 torch._foreach_addcmul_(squares, gradients, gradients, 1 - BETA2)
                 for parameter, mean, square in zip(self.moved, means, squares, strict=True):
-                    parameter.sub_(lr / (1 - BETA1**step) * mean / (square.sqrt() / unbiased + self.eps))
+                    parameter.sub_(size * mean / (square.sqrt() * unbiased + self.eps))
             else:
                 # the kernel takes it for granted that a gradient lies in memory as its weights do
                 gradients = [gradient.contiguous() for gradient in gradients]

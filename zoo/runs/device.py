@@ -1,11 +1,13 @@
 """The device of a run: which one, its random numbers, and updates compiled for it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
+from zoo.nn.linear import lower
 from zoo.settings.config import RunConfig
 
 
@@ -38,7 +40,9 @@ def compile_update(update: Callable[..., Metrics], backend: str = "inductor") ->
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         raise UsageError(f"compile=true needs a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'")
     torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(update, fullgraph=True, backend=backend)
+    lower()
+    options: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False} if backend == "inductor" else {}
+    return torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
 
 
 def rng_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
+from zoo.nn import linear
 from zoo.runs.load import load_adversary, load_state
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
@@ -77,7 +78,7 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
             if run is not None:
                 run.close()
             if (run_dir / LOCK).exists():  # else it was removed
-                record["ended"] = _now()
+                record |= {"linear": dict(linear.choices), "ended": _now()}
                 checkpoint.save_json(run_dir / "run.json", record)
 
 

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import os
 import platform
-import re
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
+from zoo.machine import processor
 from zoo.settings.registry import Algorithm, folder
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
@@ -21,13 +21,6 @@ def commit() -> str | None:
     """The commit of the checkout that this code runs from, if it does."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
-
-
-def processor() -> str:
-    """Its name, where it is known: another one may round otherwise."""
-    known = Path("/proc/cpuinfo")  # Linux's; platform.processor() is empty there
-    named = re.search(r"^model name\s*: (.+)$", known.read_text(), re.MULTILINE) if known.exists() else None
-    return named[1] if named else platform.processor()
 
 
 @cache

@@ -14,6 +14,7 @@ from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
+from zoo.nn import linear
 from zoo.runs.dataset import open_dataset
 from zoo.runs.device import compile_update, restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
@@ -51,6 +52,7 @@ class Run:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device = set_up(config)
         self._state, self._adversary = state, adversary
+        linear.begin(state["linear"] if state else {})
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
@@ -282,6 +284,7 @@ class Run:
                 "stages": self._stages,
                 "tracked": self._tracked.state_dict(),
                 "rng": rng_state(self.device),
+                "linear": dict(linear.choices),
                 "envs": self._stepper.state_dict() if self._stepper else None,
                 "prefetched": self._dataset.sampler.prefetched.clone() if self._dataset else None,
             },
@@ -289,6 +292,7 @@ class Run:
 
     def save_record(self) -> None:
         """Writes `run.json` as it stands."""
+        self.record["linear"] = dict(linear.choices)
         checkpoint.save_json(self.dir / "run.json", self.record)
 
     def close(self) -> None:

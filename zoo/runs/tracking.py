@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from zoo.data.buffers import ReplayBuffer
 from zoo.runs.replay_log import ReplayLog
 
-FORMAT = 2  # of a checkpoint; grows where what it holds gets other names, so that one of before is refused in a line
+FORMAT = 3  # of a checkpoint; grows where what it holds gets other names or shapes: one of before is refused in a line
 
 
 class Stateful(Protocol):

@@ -1,0 +1,198 @@
+"""Linear layers by oneDNN: values and gradients against float64, and the choice of the library and where it is kept."""
+
+import json
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from zoo.nn import MLP, EnsembleCritic, EnsembleMLP
+from zoo.nn import linear as module
+from zoo.nn.linear import Linear, available, choices_file, linear, serves
+from zoo.runs.device import compile_update
+
+SHAPES = [  # rows, inputs, outputs: of IQL and SAC, categorical heads, CQL's many actions, dynamics, DT, wide networks
+    (256, 11, 256), (256, 14, 256), (256, 256, 256), (256, 256, 101), (2560, 256, 256), (256, 200, 200),
+    (1280, 128, 512), (64, 512, 512), (33, 1000, 17),
+]  # fmt: skip
+needs_onednn = pytest.mark.skipif(not available(), reason="this torch has no oneDNN here")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache folder, and a process that has measured nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "choices", {})
+    module._say.cache_clear()
+    return tmp_path
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """oneDNN serves every product that is large enough."""
+    monkeypatch.setattr(module, "serves", lambda *_: "onednn")
+
+
+def arguments(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (rows, inputs), (outputs, inputs), (outputs,)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((actual - exact).abs().max() / exact.abs().max())
+
+
+@needs_onednn
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values_and_gradients_are_those_of_float64(shape, relu):
+    found, exact = arguments(*shape, torch.float32), arguments(*shape, torch.float64)
+    out = linear(*found, relu=relu)
+    assert "zoo_linear" in out.grad_fn.name()  # not F.linear's
+    expected = F.linear(*exact)
+    if relu:
+        expected = expected * (out > 0)  # an output within rounding of 0 has the sign that it was given
+    assert relative_error(out, expected) < 1e-6
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    gradients = torch.autograd.grad((out * weight).sum(), found)
+    for gradient, exactly in zip(gradients, torch.autograd.grad((expected * weight).sum(), exact), strict=True):
+        assert relative_error(gradient, exactly) < 2e-6
+
+
+@needs_onednn
+@pytest.mark.usefixtures("onednn")
+def test_gradients_have_gradients():
+    def norms_gradient(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        x, weight, bias = arguments(256, 64, 64, dtype)
+        (gradient,) = torch.autograd.grad(linear(x, weight, bias).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), (x, weight))
+
+    for found, exact in zip(norms_gradient(torch.float32), norms_gradient(torch.float64), strict=True):
+        assert relative_error(found, exact) < 1e-5
+
+
+@needs_onednn
+@pytest.mark.usefixtures("onednn")
+def test_compiled_it_computes_the_same():
+    x, weight, bias = arguments(256, 64, 64, torch.float32)
+
+    def gradients() -> dict[str, torch.Tensor]:
+        out = linear(x, weight, bias, relu=True)
+        return dict(zip("xwb", torch.autograd.grad(out.square().sum(), (x, weight, bias)), strict=True))
+
+    for name, gradient in compile_update(gradients)().items():
+        torch.testing.assert_close(gradient, gradients()[name], rtol=1e-6, atol=1e-4)
+
+
+@needs_onednn
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("of_each", [False, True], ids=["shared input", "inputs of each"])
+def test_members_one_by_one_are_the_batched_network(monkeypatch, layer_norm, of_each):
+    ensemble = EnsembleMLP(3, 20, 5, [128, 64], layer_norm=layer_norm)
+    x = torch.randn(3, 256, 20) if of_each else torch.randn(256, 20)
+
+    def found(library: str) -> list[torch.Tensor]:
+        monkeypatch.setattr(module, "serves", lambda *_: library)
+        out = ensemble(x)
+        return [out, *torch.autograd.grad(out.square().sum(), list(ensemble.parameters()))]
+
+    for one_by_one, batched in zip(found("onednn"), found("mkl"), strict=True):
+        torch.testing.assert_close(one_by_one, batched, rtol=1e-5, atol=1e-3)
+
+
+@needs_onednn
+def test_several_actions_of_an_observation_are_as_one_by_one(monkeypatch):
+    monkeypatch.setattr(module, "serves", lambda *_: "onednn")
+    critic, obs, actions = EnsembleCritic(2, 11, 3, [64, 64]), torch.randn(64, 11), torch.randn(5, 64, 3)
+    together = critic.of_many(obs, actions)
+    for i, action in enumerate(actions):
+        torch.testing.assert_close(together[:, i], critic(obs, action), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.Tanh])
+@pytest.mark.parametrize("library", ["mkl", "onednn"])
+def test_an_mlp_is_its_layers_in_a_row(monkeypatch, library, activation):
+    if library == "onednn" and not available():
+        pytest.skip("this torch has no oneDNN here")
+    monkeypatch.setattr(module, "serves", lambda *_: library)
+    mlp, x = MLP(20, 4, [128, 128], activation, layer_norm=True), torch.randn(256, 20)
+    expected = x
+    for layer in mlp:
+        expected = F.linear(expected, layer.weight, layer.bias) if isinstance(layer, Linear) else layer(expected)
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("x", [torch.randn(31, 256), torch.randn(256, 256).double()], ids=["few rows", "float64"])
+def test_what_onednn_is_not_for_never_asks(monkeypatch, x):
+    monkeypatch.setattr(module, "serves", lambda *_: pytest.fail("asked"))
+    weight = torch.randn(256, 256, dtype=x.dtype)
+    assert torch.equal(linear(x, weight, None), F.linear(x, weight))
+
+
+def test_without_the_operator_all_is_as_ever(monkeypatch, cache):
+    def missing():
+        raise AttributeError("no _linear_pointwise")
+
+    monkeypatch.setattr(module, "_kernel", missing)
+    monkeypatch.setattr(module, "available", available.__wrapped__)
+    x, weight, bias = arguments(256, 256, 256, torch.float32)
+    assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
+    assert not choices_file().exists()
+
+
+@needs_onednn
+def test_rounded_products_are_left_to_torch(cache):
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert serves(256, 256, 256) == "mkl"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@needs_onednn
+def test_the_faster_library_is_taken(monkeypatch):
+    quick = module._forward
+
+    def slow(*arguments):
+        time.sleep(0.02)
+        return quick(*arguments)
+
+    monkeypatch.setattr(module, "_forward", slow)
+    assert module.measure(64, 64, 64) == "mkl"
+    monkeypatch.setattr(module, "_forward", quick)
+    monkeypatch.setattr(F, "linear", lambda *arguments: time.sleep(0.02))
+    assert module.measure(64, 64, 64) == "onednn"
+
+
+@needs_onednn
+def test_a_choice_is_measured_once_for_a_machine(monkeypatch, cache):
+    measured = []
+    monkeypatch.setattr(module, "measure", lambda *shape: measured.append(shape) or "onednn")
+    assert [serves(256, 32, 64), serves(256, 32, 64)] == ["onednn", "onednn"]
+    monkeypatch.setattr(module, "choices", {})  # another process
+    assert serves(256, 32, 64) == "onednn"
+    serves(10**9, 256, 256)
+    assert measured == [(256, 32, 64), (2**27 // 256**2, 256, 256)]  # of huge batches a part
+    (kept,) = json.loads(choices_file().read_text()).values()
+    assert kept == {"256x32x64": "onednn", "2048x256x256": "onednn"}
+
+
+@needs_onednn
+@pytest.mark.parametrize("content", ["{", "[]", '{"a machine": {"1x1x1": "abacus"}}'])
+def test_a_damaged_file_is_written_anew(capsys, cache, content):
+    choices_file().parent.mkdir()
+    choices_file().write_text(content)
+    assert serves(64, 64, 64) in ("mkl", "onednn")
+    assert capsys.readouterr().err.count("is not readable") == 1
+    assert "64x64x64" in choices_file().read_text()
+
+
+@needs_onednn
+def test_a_folder_that_cannot_be_written_is_done_without(capsys, cache):
+    (cache / "rl-zoo").write_text("a file where the folder should be")
+    assert serves(64, 64, 64) in ("mkl", "onednn")
+    assert serves(64, 64, 128) in ("mkl", "onednn")
+    assert capsys.readouterr().err.count("cannot be written") == 1
