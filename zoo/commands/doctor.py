@@ -48,8 +48,10 @@ def main(arguments: list[str]) -> int:
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
         print(f"  linear       {products()}")
-    compiler = shutil.which("c++") or shutil.which("g++")
-    print(f"  compile=true {'works' if compiler else 'needs a C++ compiler: none found'}")
+        from zoo.runs.device import needed_to_compile
+
+        missing_to_compile = needed_to_compile()
+        print(f"  compile      {f'needs {missing_to_compile}' if missing_to_compile else 'works'}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
     print("\ndata")
     print(f"  store        {store()}{'' if store().is_dir() else ' (not there yet)'}")

@@ -16,7 +16,7 @@ from zoo.envs import make, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
 from zoo.runs.dataset import open_dataset
-from zoo.runs.device import compile_update, restore_rng, rng_state, set_up
+from zoo.runs.device import compile_update, compiles, restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
@@ -56,6 +56,10 @@ class Run:
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
+        if "compiled" not in record:  # else this run began with that
+            record["compiled"], line = compiles(config)
+            if line:
+                print(line, flush=True)
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
         self._stepper: EnvStepper | None = None
@@ -127,7 +131,7 @@ class Run:
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
-        return compile_update(update) if self.config.compile else update
+        return compile_update(update) if self.record["compiled"] else update
 
     def report(self, line: str) -> None:
         """Prints a note, once, and keeps it under `notes` in `run.json`."""

@@ -35,7 +35,7 @@ class RunConfig:
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
-    compile: bool = False  # torch.compile the update: 15 s at the start, then 1.25 to 3 times as fast on a CPU
+    compile: Any = "auto"  # torch.compile the update: true, false, or auto: in runs of 20,000 steps or more
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
     logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
@@ -50,6 +50,8 @@ class RunConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
         if self.online_fraction is not None and not 0 <= self.online_fraction <= 1:
             raise ValueError(f"online_fraction={self.online_fraction} must lie between 0 and 1")
+        if not isinstance(self.compile, bool) and self.compile != "auto":
+            raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false")
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
                 f"matmul_precision={self.matmul_precision} does not exist; there are highest, high, medium"
