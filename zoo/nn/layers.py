@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.nn.linear import Linear, by_onednn, linear
+from zoo.nn.linear import Linear, is_large, linear
 
 
 def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, bool]]:
@@ -86,7 +86,7 @@ class EnsembleLayerNorm(nn.Module):
 class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs: `[B, inputs]` or `[members, B, inputs] -> [members, B, outputs]`.
 
-    One batched network; or a member after the other, where the library that multiplies faster has no batched products.
+    One batched network; or, on a CPU, a member after the other, where products are large: a batch of them is slower.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class EnsembleMLP(nn.Sequential):
         """What some of the layers, in a row, make of `[members, B, inputs]`, or `[B, inputs]` for all members."""
         layers = list(layers)
         weights = [layer.weight for layer in layers if isinstance(layer, EnsembleLinear)]
-        if not any(by_onednn(x.shape[-2], weight, x) for weight in weights):
+        if not any(is_large(x.shape[-2], weight, x) for weight in weights):
             for layer in layers:
                 x = layer(x)
             return x

@@ -25,20 +25,20 @@ SMALLEST, FEWEST_ROWS = 2**19, 32  # multiplications of a product, and rows: bel
 LARGEST = 2**27  # multiplications: of a larger product as many rows are measured
 GAIN = 1.1  # oneDNN is taken where it is so many times as fast: a choice must not hang on noise
 ROUNDS = 5  # of a measurement, whose fastest counts
-ORDINARY, ONEDNN = "mkl", "onednn"
+MKL, ONEDNN = "mkl", "onednn"
 
 choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the library that serves it
 """Of the run so far; its checkpoints hold them, so that it computes the same when it is resumed."""
 
 _library = torch.library.Library("zoo", "DEF")  # type: ignore[no-untyped-call]
-# a product's operands lie in memory as `_backward` lays them: a copy within oneDNN's call would cost a tenth of it
+# the operands lie in memory as they are given: a copy within oneDNN's call would cost a tenth of it
 _library.define(  # type: ignore[no-untyped-call]
     "linear(Tensor x, Tensor weight, Tensor? bias, bool relu) -> Tensor", tags=(torch.Tag.needs_exact_strides,)
 )
 
 
 @torch.library.impl(_library, "linear", "CPU")
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     return _kernel()(x, weight, bias, "relu" if relu else "none", [], "")
 
 
@@ -50,32 +50,6 @@ def _kernel() -> Callable[..., Tensor]:
 @torch.library.impl(_library, "linear", "Meta")
 def _shape(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     return x.new_empty(len(x), len(weight))
-
-
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, bool], output: Tensor) -> None:
-    x, weight, _, ctx.relu = inputs
-    ctx.save_for_backward(x, weight, *([output] if ctx.relu else []))
-
-
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-    """The gradients by the same operator, so that they have gradients of their own."""
-    x, weight, *output = ctx.saved_tensors
-    if ctx.relu:
-        gradient = torch.ops.aten.threshold_backward(gradient, output[0], 0)
-    needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-    return (
-        _onednn(gradient.contiguous(), weight.T) if needs_x else None,
-        _onednn(gradient.T.contiguous(), x.T) if needs_weight else None,
-        gradient.sum(0) if needs_bias else None,
-        None,
-    )
-
-
-torch.library.register_autograd("zoo::linear", _backward, setup_context=_save, lib=_library)
-
-
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    return torch.ops.zoo.linear.default(x, weight, bias, relu)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -93,6 +67,49 @@ def lower() -> None:
         return kernel(x, weight, bias, "relu" if relu else "none", [], "")
 
 
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
+    """`x` `[B, inputs]`, `weight` `[outputs, inputs]` -> `[B, outputs]` by one of the libraries, without gradients."""
+    if library == ONEDNN:
+        return torch.ops.zoo.linear.default(x.contiguous(), weight, bias, relu)  # type: ignore[no-any-return]
+    if bias is not None and torch.compiler.is_compiling():  # it is added in the loop that takes the ReLU
+        return (x @ weight.T + bias).relu() if relu else x @ weight.T + bias
+    out = F.linear(x, weight, bias)
+    return out.relu() if relu else out
+
+
+class Layer(torch.autograd.Function):
+    """A linear layer, and its gradients, by one of the libraries."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
+        out = multiply(x, weight, bias, relu, library)
+        ctx.relu, ctx.library = relu, library
+        ctx.save_for_backward(x, weight, *([out] if relu else []))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        x, weight, *out = ctx.saved_tensors
+        if ctx.relu:
+            gradient = torch.ops.aten.threshold_backward(gradient, out[0], 0)
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        grad_x = layer(gradient, weight.T, None, False, ctx.library) if needs_x else None
+        if not needs_weight:
+            grad_weight = None
+        elif x.shape[1] < gradient.shape[1]:  # rows that are long are up to four times as fast as those that are short
+            grad_weight = layer(x.T, gradient.T, None, False, ctx.library).T
+        else:
+            grad_weight = layer(gradient.T, x.T, None, False, ctx.library)
+        return grad_x, grad_weight, gradient.sum(0) if needs_bias else None, None, None
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
+    """`multiply`, with gradients where they are recorded."""
+    if torch.is_grad_enabled():
+        return Layer.apply(x, weight, bias, relu, library)  # type: ignore[no-any-return, no-untyped-call]
+    return multiply(x, weight, bias, relu, library)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
     """`x` `[..., inputs]`, `weight` `[outputs, inputs]`, `bias` `[outputs]` -> `[..., outputs]`.
 
@@ -100,10 +117,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
         relu: negative results become 0, in the same pass over memory where the library can.
     """
     rows = math.prod(x.shape[:-1])
-    if by_onednn(rows, weight, x):
-        if x.dim() == 2:
-            return _onednn(x, weight, bias, relu)
-        return _onednn(x.reshape(rows, -1), weight, bias, relu).view(*x.shape[:-1], -1)
+    if is_large(rows, weight, x):
+        library = serves(rows, *reversed(weight.shape))
+        flat = x if x.dim() == 2 else x.reshape(rows, -1)
+        out = layer(flat, weight, bias, relu, library)
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
     if len(weight) == 1 and bias is not None and torch.compiler.is_compiling():  # fused with what stands around it
         out = (x * weight).sum(-1, keepdim=True) + bias
     else:
@@ -111,16 +129,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
     return out.relu() if relu else out
 
 
-def by_onednn(rows: int, weight: Tensor, x: Tensor) -> bool:
-    """Whether oneDNN serves layers of weights `[..., outputs, inputs]` for so many rows of the kind of `x`."""
+def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
+    """Whether a layer of weights `[..., outputs, inputs]` for so many rows of the kind of `x` is worth a choice."""
     outputs, inputs = weight.shape[-2:]
-    return (
-        rows >= FEWEST_ROWS
-        and rows * inputs * outputs >= SMALLEST
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and serves(rows, inputs, outputs) == ONEDNN
-    )
+    large = rows >= FEWEST_ROWS and rows * inputs * outputs >= SMALLEST
+    return large and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 class Linear(nn.Linear):
@@ -137,7 +150,7 @@ class Linear(nn.Linear):
 def serves(rows: int, inputs: int, outputs: int) -> str:
     """The library that is faster for a layer of that shape and its gradients: `mkl` or `onednn`."""
     if not available() or torch.get_float32_matmul_precision() != "highest":
-        return ORDINARY
+        return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
     shape = f"{rows}x{inputs}x{outputs}"
     if shape not in choices:
@@ -160,7 +173,7 @@ def available() -> bool:
     """Whether this PyTorch has oneDNN's linear layer, and the processor serves it."""
     try:
         one = torch.ones(2, 2)
-        return torch.equal(_forward(one, one, None, False), one @ one)
+        return torch.equal(_onednn(one, one, None, False), one @ one)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
 
@@ -169,21 +182,15 @@ def available() -> bool:
 def measure(rows: int, inputs: int, outputs: int) -> str:
     """Times a layer's three products, with both libraries in turn."""
     x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
-
-    def ordinary() -> None:
-        F.linear(x, weight), gradient @ weight, gradient.T @ x
-
-    def onednn() -> None:
-        _forward(x, weight, None, False), _forward(gradient, weight.T, None, False)
-        _forward(gradient.T.contiguous(), x.T, None, False)
-
-    seconds: dict[str, list[float]] = {ORDINARY: [], ONEDNN: []}
+    gradient_of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
+    seconds: dict[str, list[float]] = {MKL: [], ONEDNN: []}
     for _ in range(1 + ROUNDS):  # the first warms up
-        for name, products in ((ORDINARY, ordinary), (ONEDNN, onednn)):
+        for library, taken in seconds.items():
             begun = time.perf_counter()
-            products()
-            seconds[name].append(time.perf_counter() - begun)
-    return ONEDNN if GAIN * min(seconds[ONEDNN]) < min(seconds[ORDINARY]) else ORDINARY
+            for operands in ((x, weight), (gradient, weight.T), gradient_of_weights):
+                multiply(*operands, None, False, library)
+            taken.append(time.perf_counter() - begun)
+    return ONEDNN if GAIN * min(seconds[ONEDNN]) < min(seconds[MKL]) else MKL
 
 
 def choices_file() -> Path:
@@ -204,7 +211,7 @@ def _all() -> dict[str, dict[str, str]]:
     file = choices_file()
     try:
         kept: dict[str, dict[str, str]] = json.loads(file.read_text())
-        assert all(name in (ORDINARY, ONEDNN) for shapes in kept.values() for name in shapes.values())
+        assert all(name in (MKL, ONEDNN) for shapes in kept.values() for name in shapes.values())
         return kept
     except FileNotFoundError:
         return {}
