@@ -80,7 +80,11 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = 
 
 @functools.cache
 def lower() -> None:
-    """Has compiled code call oneDNN without the detour through Python, where this PyTorch lets it."""
+    """What compiling is told: a choice is a constant; oneDNN is called without the detour through Python.
+
+    Not told when this module is imported, since it imports the compiler, which takes as long as the rest of torch.
+    """
+    torch.compiler.assume_constant_result(serves)
     try:
         from torch._inductor.lowering import fallback_handler, register_lowering
 
@@ -133,7 +137,6 @@ class Linear(nn.Linear):
 # --- The choice of the library ----------------------------------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def serves(rows: int, inputs: int, outputs: int) -> str:
     """The library that is faster for a layer of that shape and its gradients: `mkl` or `onednn`."""
     if not available() or torch.get_float32_matmul_precision() != "highest":

@@ -2,17 +2,21 @@
 
 import functools
 import importlib.util
+import logging
 import os
+import platform
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from zoo.agent import Metrics
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 from zoo.machine import cache_dir
 from zoo.nn.linear import lower
 from zoo.settings.config import RunConfig
@@ -44,54 +48,110 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def compiles(config: RunConfig) -> tuple[bool, str]:
-    """Whether a run's update is to be compiled, and the line that says so where `compile=auto` decides.
+def compiles(config: RunConfig, begun: bool | None = None) -> bool:
+    """Whether a run's update is compiled; where `compile=auto` decides, a line says so.
 
-    Raises UsageError where `compile=true` cannot be done.
+    Args:
+        begun: whether it was when the run began, if it is resumed.
+
+    Raises:
+        UsageError: it must be compiled, and cannot be on this machine.
     """
-    if config.compile is False or (config.compile == "auto" and config.steps + config.online_steps < COMPILED_FROM):
-        return False, ""
+    must = config.compile is True if begun is None else begun
+    steps = config.steps + config.online_steps
+    if not must and (begun is not None or config.compile is False or steps < COMPILED_FROM):
+        return False
     missing = needed_to_compile(config.device)
-    if config.compile is True:
-        if missing:
-            raise UsageError(f"compile=true needs {missing}")
-        return True, ""
+    if missing and must:
+        raise UsageError(f"compile={config.compile}: the update is to be compiled, which needs {missing}")
     if missing:
-        return False, f"compile=auto: the update is not compiled, which would be faster but needs {missing}"
-    return True, "compile=auto: the update is compiled, for up to half a minute the first time (compile=false: not)"
+        print(f"compile=auto: the update is not compiled, which would be faster but needs {missing}", flush=True)
+    elif not must:
+        print("compile=auto: the update is compiled, for half a minute the first time (compile=false: not)", flush=True)
+    return not missing
 
 
 def needed_to_compile(device: str = "cpu") -> str | None:
     """What compiling lacks on this machine, and how to get it; None where it works."""
+    keep_compiled()
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         return f"a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'"
     if resolve_device(device).type == "cuda":
         return None if importlib.util.find_spec("triton") else "Triton: pip install triton"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
-    return None if shutil.which(compiler) else f"a C++ compiler: {compiler} is not installed"
+    if not shutil.which(compiler):
+        return f"a C++ compiler: {compiler} is not here (on Debian and Ubuntu: apt install g++)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's C headers, which are not here (on Debian and Ubuntu: apt install python3-dev)"
+    return None
 
 
 def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:
-    """An agent's update as one compiled graph, its gradients included. Raises UsageError where torch is too old."""
+    """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
+
+    Raises:
+        UsageError: torch is too old.
+        RunError: from the compiled update, where compiling fails.
+    """
+    keep_compiled()
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         raise UsageError(f"compile=true needs {needed_to_compile()}")
     torch._dynamo.config.trace_autograd_ops = True
     lower()
-    keep_compiled()
     options: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False} if backend == "inductor" else {}
-    return torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
+    if options and platform.machine() == "x86_64":
+        # takes PyTorch's word for what the processor can: its probes each load all of torch in a process of their own
+        options["cpp.vec_isa_ok"] = True
+    compiled = torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
+
+    def compiled_update(*arguments: Any) -> Metrics:
+        try:
+            return compiled(*arguments)
+        except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
+            discard_compiled(error)
+        try:
+            return compiled(*arguments)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise failed_to_compile(error) from error
+
+    return compiled_update
+
+
+def failed_to_compile(error: Exception) -> RunError:
+    reason = next(line for line in str(error).splitlines() if line and not line.startswith("backend="))
+    return RunError(f"the update could not be compiled: {reason}. Without: compile=false")
+
+
+def kept_compiled() -> Path:
+    """Where compiled code is kept."""
+    return cache_dir() / "compiled"
 
 
 @functools.cache
 def keep_compiled() -> None:
-    """Has PyTorch keep compiled code in the zoo's cache folder, not in `/tmp`, unless the environment names another."""
-    folder = cache_dir() / "compiled"
+    """Has PyTorch keep compiled code in the zoo's cache folder, not in `/tmp`, unless the environment names another.
+
+    It comes before the compiler, `torch._dynamo`, is imported, which settles that.
+    """
+    folder = kept_compiled()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     except OSError:
         print(f"{folder} cannot be written: what is compiled is not kept for the next run", file=sys.stderr, flush=True)
+    logging.getLogger("torch._inductor.codecache").setLevel(logging.ERROR)  # a damaged file is compiled anew: no news
+
+
+def discard_compiled(error: Exception) -> None:
+    """Deletes what is kept of compiled code, which may be damaged. Raises RunError where that was not the zoo's."""
+    folder = kept_compiled()
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(folder):
+        raise failed_to_compile(error) from error
+    print(f"compiled code in {folder} cannot be used: compiled anew", file=sys.stderr, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.compiler.reset()
+    torch._inductor.utils.clear_caches()
 
 
 def rng_state(device: torch.device) -> dict[str, torch.Tensor]:

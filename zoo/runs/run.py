@@ -56,10 +56,7 @@ class Run:
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
-        if "compiled" not in record:  # else this run began with that
-            record["compiled"], line = compiles(config)
-            if line:
-                print(line, flush=True)
+        record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
         self._stepper: EnvStepper | None = None
