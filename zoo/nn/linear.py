@@ -84,7 +84,7 @@ def lower() -> None:
 
     Not told when this module is imported, since it imports the compiler, which takes as long as the rest of torch.
     """
-    torch.compiler.assume_constant_result(serves)
+    torch.compiler.assume_constant_result(serves)  # type: ignore[no-untyped-call]
     try:
         from torch._inductor.lowering import fallback_handler, register_lowering
 

@@ -50,8 +50,7 @@ class Run:
         adversary: Adversary | None = None,
     ) -> None:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
-        self.device = set_up(config)
-        self._state, self._adversary = state, adversary
+        self.device, self._state, self._adversary = set_up(config), state, adversary
         linear.begin(state["linear"] if state else {})
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
@@ -63,9 +62,8 @@ class Run:
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
-        self._interruption = Interruption()
         self._bar: ProgressBar | None = None
-        self._reported_clipping = self._restored = False
+        self._interruption, self._reported_clipping, self._restored = Interruption(), False, False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
             self._eval_envs = make(config.env, config.eval_episodes, config.threads)
@@ -187,10 +185,7 @@ class Run:
         config = self.config
         stride = self._stepper.num_envs if self._stepper else 1
         mark, mark_step = time.perf_counter(), self.done
-        with (
-            self._interruption,
-            ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar,
-        ):
+        with self._interruption, ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar:
             self._bar = bar
             while self.done < end:
                 yield self.done
