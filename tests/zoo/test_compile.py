@@ -179,6 +179,14 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     assert "cannot be written" in complaint
 
 
+def test_a_compiled_update_takes_what_the_update_does():
+    def update(x: torch.Tensor, *, delayed: bool) -> Metrics:
+        return {"x": x * 2 if delayed else x * 3}
+
+    compiled = compile_update(update, backend="eager")
+    assert [compiled(torch.tensor(1.0), delayed=delayed)["x"].item() for delayed in (True, False)] == [2, 3]
+
+
 def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(device, "kept_compiled", lambda: tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

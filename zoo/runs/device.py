@@ -104,13 +104,13 @@ def compile_update(update: Callable[..., Metrics], backend: str = "inductor") ->
         options["cpp.vec_isa_ok"] = True
     compiled = torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
 
-    def compiled_update(*arguments: Any) -> Metrics:
+    def compiled_update(*arguments: Any, **named: Any) -> Metrics:
         try:
-            return compiled(*arguments)
+            return compiled(*arguments, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
             discard_compiled(error)
         try:
-            return compiled(*arguments)
+            return compiled(*arguments, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise failed_to_compile(error) from error
 
