@@ -1,14 +1,19 @@
 # Everything here works on a machine that has Python 3.11 or newer, make, git and a compiler.
 PYTHON ?= python3
 BIN := .venv/bin
+# setuptools has a note at every editable install, which the newest pip prints: mind folders named as the package
+PIP := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test lint types clean
+.PHONY: run test test-all lint types clean
 
 run: .venv/ready  ## train IQL on the embedded Hopper dataset for a few minutes
 	$(BIN)/zoo run algo=iql env=hopper steps=60_000
 
-test: .venv/dev  ## the whole test suite
+test: .venv/dev  ## the tests that a change needs: all but the slow ones
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
+
+test-all: .venv/dev  ## the whole test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: .venv/dev
@@ -22,12 +27,12 @@ types: .venv/dev  ## mypy sees the package in the layout in which it is installe
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(PIP) --upgrade pip
+	$(PIP) --editable .
 	touch $@
 
 .venv/dev: .venv/ready
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
 	touch $@
 
 clean:

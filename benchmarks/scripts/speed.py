@@ -40,7 +40,7 @@ from zoo.data.dataset import Dataset
 from zoo.data.samplers import SAMPLERS, SamplerConfig
 from zoo.envs import EnvConfig, make
 from zoo.models.dynamics import WEIGHT_DECAY, EnsembleDynamics
-from zoo.runs.device import compile_update
+from zoo.runs.compilation import compile_update
 from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 from zoo.streaming import Sample

@@ -14,7 +14,7 @@ import torch
 
 from zoo.agent import Agent
 from zoo.nn.heads import CATEGORICAL, SCALAR
-from zoo.runs.device import compile_update
+from zoo.runs.compilation import compile_update
 from zoo.settings.registry import FAMILIES, algorithms, settings
 from zoo.spec import Spec
 from zoo.streaming import Sample

@@ -21,7 +21,7 @@ from zoo.cli import main
 from zoo.data.batch import Transition
 from zoo.errors import RunError
 from zoo.nn import Categorical, Gaussian
-from zoo.runs.device import compile_update
+from zoo.runs.compilation import compile_update
 from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 from zoo.streaming import Sample, StreamAgent, StreamNetwork, epsilon_greedy

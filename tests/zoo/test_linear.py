@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from zoo.nn import MLP, EnsembleCritic, EnsembleMLP
 from zoo.nn import linear as module
 from zoo.nn.linear import Linear, available, choices_file, linear, serves
-from zoo.runs.device import compile_update
+from zoo.runs.compilation import compile_update
 
 SHAPES = [  # rows, inputs, outputs: of IQL and SAC, categorical heads, CQL's many actions, dynamics, DT, wide networks
     (256, 11, 256), (256, 14, 256), (256, 256, 256), (256, 256, 101), (2560, 256, 256), (256, 200, 200),

@@ -11,7 +11,7 @@ from torch import nn
 from zoo.algos import iql, sac
 from zoo.data.batch import Batch
 from zoo.nn.optim import Adam, linear
-from zoo.runs.device import compile_update
+from zoo.runs.compilation import compile_update
 from zoo.spec import Spec
 
 SPEC = Spec((5,), (-1.0, -2.0), (1.0, 2.0))

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
         print(f"  linear       {products()}")
-        from zoo.runs.device import needed_to_compile
+        from zoo.runs.compilation import needed_to_compile
 
         missing_to_compile = needed_to_compile()
         print(f"  compile      {f'needs {missing_to_compile}' if missing_to_compile else 'works'}")

@@ -1,6 +1,7 @@
 """`zoo run`: one run, several, or one that is continued."""
 
 import csv
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]
     """One run from its start to its end."""
     from zoo.runs.execute import execute
 
+    if not gc.get_freeze_count():
+        gc.freeze()  # a million objects of what was imported, which would be searched for garbage again and again
     return _report(execute(config, algorithm, settings))
 
 

@@ -54,7 +54,11 @@ def _shape(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
 @functools.cache
 def lower() -> None:
-    """Has compiled code call oneDNN without the detour through Python, where this PyTorch lets it."""
+    """Prepares compiling: a choice is a constant; oneDNN is called without the detour through Python.
+
+    Not done when this module is imported: it imports the compiler, which takes as long as the rest of torch.
+    """
+    torch.compiler.assume_constant_result(serves)  # type: ignore[no-untyped-call]
     try:
         from torch._inductor.lowering import fallback_handler, register_lowering
 
@@ -146,7 +150,6 @@ class Linear(nn.Linear):
 # --- The choice of the library ----------------------------------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def serves(rows: int, inputs: int, outputs: int) -> str:
     """The library that is faster for a layer of that shape and its gradients: `mkl` or `onednn`."""
     if not available() or torch.get_float32_matmul_precision() != "highest":

@@ -15,8 +15,9 @@ from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
+from zoo.runs.compilation import compile_update, compiles
 from zoo.runs.dataset import open_dataset
-from zoo.runs.device import compile_update, compiles, restore_rng, rng_state, set_up
+from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
@@ -50,25 +51,20 @@ class Run:
         adversary: Adversary | None = None,
     ) -> None:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
-        self.device = set_up(config)
-        self._state, self._adversary = state, adversary
+        self.device, self._state, self._adversary = set_up(config), state, adversary
         linear.begin(state["linear"] if state else {})
         self.done: int = state["step"] if state else 0  # steps completed
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
-        if "compiled" not in record:  # else this run began with that
-            record["compiled"], line = compiles(config)
-            if line:
-                print(line, flush=True)
+        record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
         self._stepper: EnvStepper | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
-        self._interruption = Interruption()
         self._bar: ProgressBar | None = None
-        self._reported_clipping = self._restored = False
+        self._interruption, self._reported_clipping, self._restored = Interruption(), False, False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
             self._eval_envs = make(config.env, config.eval_episodes, config.threads)
@@ -190,10 +186,7 @@ class Run:
         config = self.config
         stride = self._stepper.num_envs if self._stepper else 1
         mark, mark_step = time.perf_counter(), self.done
-        with (
-            self._interruption,
-            ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar,
-        ):
+        with self._interruption, ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar:
             self._bar = bar
             while self.done < end:
                 yield self.done

@@ -1,0 +1,202 @@
+"""Whether a run is compiled, what it says, and what is kept of compiled code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zoo.agent import Metrics
+from zoo.errors import RunError, UsageError
+from zoo.runs import compilation
+from zoo.runs.compilation import compile_update, compiles, needed_to_compile
+from zoo.settings.compose import compose
+
+NO_COMPILER = {"CXX": "no-such-compiler"}
+SHORT = ("algo=iql", "env=pendulum", "steps=20", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
+
+
+@pytest.fixture
+def compiler():
+    """Skips the test where there is none; a fixture, since asking imports PyTorch's."""
+    if missing := needed_to_compile():
+        pytest.skip(missing)
+
+
+def settings(*overrides: str):
+    return compose(["algo=iql", "env=pendulum", "device=cpu", *overrides])[0]
+
+
+# --- The rule ---
+
+
+@pytest.mark.parametrize(
+    ("overrides", "compiled"),
+    [
+        (["steps=20_000"], True),
+        (["steps=19_999"], False),
+        (["steps=15_000", "online_steps=5_000"], True),
+        (["steps=15_000", "online_steps=4_999"], False),
+    ],
+    ids=str,
+)
+def test_long_runs_are_compiled_and_say_so_in_a_line(monkeypatch, capsys, overrides, compiled):
+    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    assert compiles(settings(*overrides)) == compiled
+    said = capsys.readouterr()
+    assert said.out.count("\n") == compiled
+    assert ("compile=false" in said.out) == compiled
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_asked_for_is_done_without_a_word(monkeypatch, capsys, given):
+    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    for steps in (10, 1_000_000):
+        assert compiles(settings(f"steps={steps}", f"compile={given}")) == given
+    assert capsys.readouterr().out == ""
+
+
+def test_a_resumed_run_keeps_what_it_began_with(monkeypatch, capsys):
+    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    assert compiles(settings("steps=10"), begun=True)
+    assert not compiles(settings("steps=1_000_000"), begun=False)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(device, "needed_to_compile", lambda _: "a C++ compiler")
+    assert not compiles(settings("steps=1_000_000"), begun=False)
+    with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
+        compiles(settings("steps=10"), begun=True)
+
+
+def test_the_help_says_the_rule(zoo):
+    (line,) = [line for line in zoo("run", "--help").out.splitlines() if line.startswith("  compile ")]
+    assert "auto" in line
+    assert f"{compilation.COMPILED_FROM:,} steps or more" in line
+
+
+# --- What is missing ---
+
+
+def test_without_a_compiler_a_run_is_not_compiled_and_says_what_to_install(monkeypatch, zoo, pendulum_file):
+    monkeypatch.setenv("CXX", NO_COMPILER["CXX"])
+    monkeypatch.setattr(device, "COMPILED_FROM", 20)
+    result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run")
+    assert result.code == 0, result.err
+    (line,) = [line for line in result.out.splitlines() if "compile" in line]
+    assert "not compiled" in line
+    assert "no-such-compiler is not here" in line
+    assert "apt install g++" in line
+    assert json.loads(Path("run/run.json").read_text())["compiled"] is False
+
+
+def test_what_must_be_compiled_and_cannot_is_refused_in_a_line(monkeypatch, zoo, pendulum_file):
+    monkeypatch.setenv("CXX", NO_COMPILER["CXX"])
+    result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run", "compile=true")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "compile=True" in result.err
+    assert "no-such-compiler is not here" in result.err
+    assert not Path("run").exists()
+
+
+def test_pythons_headers_are_needed_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setattr(compilation.sysconfig, "get_path", lambda _: str(tmp_path))
+    assert "python3-dev" in str(needed_to_compile())
+    (tmp_path / "Python.h").touch()
+    assert needed_to_compile() is None
+
+
+def test_running_eagerly_never_imports_the_compiler():
+    code = (
+        "import sys, zoo.runs.execute, zoo.algos.iql, zoo.algos.stream_ac; "
+        "assert 'torch' in sys.modules; assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- What is kept ---
+
+# compiles a small function with the cache folder given by the environment, and prints what it computes
+PROGRAM = """
+import torch
+from zoo.runs.compilation import compile_update
+
+weight = torch.ones(4, 4, requires_grad=True)
+
+def update():
+    (gradient,) = torch.autograd.grad((weight.tanh() * weight).sum(), weight)
+    return {"sum": gradient.sum()}
+
+print(compile_update(update)()["sum"].item())
+"""
+
+
+def computed(cache: Path) -> tuple[float, str]:
+    """The program's result and what it complains of; `cache` is `XDG_CACHE_HOME`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
+        env=environment | {"XDG_CACHE_HOME": str(cache)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout), done.stderr
+
+
+EXPECTED = 16 * (torch.tensor(1.0).tanh() + 1 - torch.tensor(1.0).tanh() ** 2).item()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_code_is_kept_and_compiled_anew_where_it_is_damaged(tmp_path):
+    value, complaint = computed(tmp_path)
+    assert value == pytest.approx(EXPECTED)
+    assert complaint == ""
+    libraries = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.main.so")}
+    assert libraries
+    assert computed(tmp_path) == (value, "")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.main.so")} == libraries  # it was not made again
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) // 2])
+    again, complaint = computed(tmp_path)
+    assert again == value
+    assert complaint.count("\n") == 1
+    assert "compiled anew" in complaint
+    assert computed(tmp_path) == (value, "")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "rl-zoo").write_text("a file where the folder should be")
+    value, complaint = computed(tmp_path)
+    assert value == pytest.approx(EXPECTED)
+    assert complaint.count("\n") == 1
+    assert "cannot be written" in complaint
+
+
+def test_a_compiled_update_takes_what_the_update_does():
+    def update(x: torch.Tensor, *, delayed: bool) -> Metrics:
+        return {"x": x * 2 if delayed else x * 3}
+
+    compiled = compile_update(update, backend="eager")
+    assert [compiled(torch.tensor(1.0), delayed=delayed)["x"].item() for delayed in (True, False)] == [2, 3]
+
+
+def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(device, "kept_compiled", lambda: tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> None:
+        raise ValueError("the compiler is broken")
+
+    def update() -> Metrics:
+        return {"sum": torch.ones(3).sum()}
+
+    with pytest.raises(RunError, match=r"the compiler is broken.* compile=false"):
+        compile_update(update, backend)()
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,144 @@
+"""Updates compiled by PyTorch: whether a run's is, what that needs, and where compiled code is kept."""
+
+import functools
+import importlib.util
+import logging
+import os
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo.agent import Metrics
+from zoo.errors import RunError, UsageError
+from zoo.machine import cache_dir
+from zoo.nn.linear import lower
+from zoo.runs.device import resolve_device
+from zoo.settings.config import RunConfig
+
+COMPILED_FROM = 20_000  # steps; about as many updates win back on a CPU what compiling them takes
+
+
+def compiles(config: RunConfig, begun: bool | None = None) -> bool:
+    """Whether a run's update is compiled; where `compile=auto` decides, a line says so.
+
+    Args:
+        begun: whether it was when the run began, if it is resumed.
+
+    Raises:
+        UsageError: it must be compiled, and cannot be on this machine.
+    """
+    must = config.compile is True if begun is None else begun
+    steps = config.steps + config.online_steps
+    if not must and (begun is not None or config.compile is False or steps < COMPILED_FROM):
+        return False
+    missing = needed_to_compile(config.device)
+    if missing and must:
+        raise UsageError(f"compile={config.compile}: the update is to be compiled, which needs {missing}")
+    if missing:
+        print(f"compile=auto: the update is not compiled, which would be faster but needs {missing}", flush=True)
+    elif not must:
+        print("compile=auto: the update is compiled, for half a minute the first time (compile=false: not)", flush=True)
+    return not missing
+
+
+def needed_to_compile(device: str = "cpu") -> str | None:
+    """What compiling lacks on this machine, and how to get it; None where it works."""
+    keep_compiled()
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        return f"a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'"
+    if resolve_device(device).type == "cuda":
+        return None if importlib.util.find_spec("triton") else "Triton: pip install triton"
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    if not shutil.which(compiler):
+        return f"a C++ compiler: {compiler} is not here (on Debian and Ubuntu: apt install g++)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's C headers, which are not here (on Debian and Ubuntu: apt install python3-dev)"
+    return None
+
+
+def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:
+    """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
+
+    Raises:
+        UsageError: torch is too old.
+        RunError: from the compiled update, where compiling fails.
+    """
+    keep_compiled()
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise UsageError(f"compile=true needs {needed_to_compile()}")
+    torch._dynamo.config.trace_autograd_ops = True
+    lower()
+    options: dict[str, Any] = {"guard_filter_fn": changing}
+    if backend == "inductor":
+        # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
+        options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
+        if platform.machine() == "x86_64":
+            # what PyTorch says of the processor is true: its probes each load all of torch in a process of their own
+            options["cpp.vec_isa_ok"] = True
+    compiled = torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
+
+    def compiled_update(*arguments: Any, **named: Any) -> Metrics:
+        try:
+            return compiled(*arguments, **named)
+        except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
+            discard_compiled(error)
+        try:
+            return compiled(*arguments, **named)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise failed_to_compile(error) from error
+
+    return compiled_update
+
+
+def changing(guards: Sequence[Any]) -> list[bool]:
+    """Which of the conditions that compiled code checks at each call are kept: those on its arguments.
+
+    What else an agent consists of stays what it was, but for the values of its tensors. There are some 600 such
+    conditions, and to check them takes as long as a small matrix product.
+    """
+    return [not (guard.is_global or re.match(r"\W*self\b", guard.name)) for guard in guards]
+
+
+def failed_to_compile(error: Exception) -> RunError:
+    reason = next(line for line in str(error).splitlines() if line and not line.startswith("backend="))
+    return RunError(f"the update could not be compiled: {reason}. Without: compile=false")
+
+
+def kept_compiled() -> Path:
+    """Where compiled code is kept."""
+    return cache_dir() / "compiled"
+
+
+@functools.cache
+def keep_compiled() -> None:
+    """Has PyTorch keep compiled code in the zoo's cache folder, not in `/tmp`, unless the environment names another.
+
+    It comes before the compiler, `torch._dynamo`, is imported, which settles that.
+    """
+    folder = kept_compiled()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    except OSError:
+        print(f"{folder} cannot be written: what is compiled is not kept for the next run", file=sys.stderr, flush=True)
+    logging.getLogger("torch._inductor.codecache").setLevel(logging.ERROR)  # a damaged file is compiled anew: no news
+
+
+def discard_compiled(error: Exception) -> None:
+    """Deletes what is kept of compiled code, which may be damaged. Raises RunError where that was not the zoo's."""
+    folder = kept_compiled()
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(folder):
+        raise failed_to_compile(error) from error
+    print(f"compiled code in {folder} cannot be used: compiled anew", file=sys.stderr, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.compiler.reset()
+    torch._inductor.utils.clear_caches()
