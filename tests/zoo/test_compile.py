@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config  # looks for the compiler, now, before a test names one that is missing
 
 from zoo.agent import Metrics
 from zoo.errors import RunError, UsageError
@@ -44,7 +45,7 @@ def settings(*overrides: str):
     ids=str,
 )
 def test_long_runs_are_compiled_and_say_so_in_a_line(monkeypatch, capsys, overrides, compiled):
-    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
     assert compiles(settings(*overrides)) == compiled
     said = capsys.readouterr()
     assert said.out.count("\n") == compiled
@@ -54,18 +55,18 @@ def test_long_runs_are_compiled_and_say_so_in_a_line(monkeypatch, capsys, overri
 
 @pytest.mark.parametrize("given", [True, False])
 def test_what_is_asked_for_is_done_without_a_word(monkeypatch, capsys, given):
-    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
     for steps in (10, 1_000_000):
         assert compiles(settings(f"steps={steps}", f"compile={given}")) == given
     assert capsys.readouterr().out == ""
 
 
 def test_a_resumed_run_keeps_what_it_began_with(monkeypatch, capsys):
-    monkeypatch.setattr(device, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
     assert compiles(settings("steps=10"), begun=True)
     assert not compiles(settings("steps=1_000_000"), begun=False)
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(device, "needed_to_compile", lambda _: "a C++ compiler")
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: "a C++ compiler")
     assert not compiles(settings("steps=1_000_000"), begun=False)
     with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
         compiles(settings("steps=10"), begun=True)
@@ -82,7 +83,7 @@ def test_the_help_says_the_rule(zoo):
 
 def test_without_a_compiler_a_run_is_not_compiled_and_says_what_to_install(monkeypatch, zoo, pendulum_file):
     monkeypatch.setenv("CXX", NO_COMPILER["CXX"])
-    monkeypatch.setattr(device, "COMPILED_FROM", 20)
+    monkeypatch.setattr(compilation, "COMPILED_FROM", 20)
     result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run")
     assert result.code == 0, result.err
     (line,) = [line for line in result.out.splitlines() if "compile" in line]
@@ -188,7 +189,7 @@ def test_a_compiled_update_takes_what_the_update_does():
 
 
 def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(device, "kept_compiled", lambda: tmp_path)
+    monkeypatch.setattr(compilation, "kept_compiled", lambda: tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> None:
