@@ -13,7 +13,8 @@ timed in turn, round after round; the medians over the rounds and the ratios rou
 same processor, and the page is written from all of them.
 
 A peer that is not installed is left out. d3rlpy pins an old Gymnasium that it does not need for this, hence
-`--no-deps`. Those in JAX are the extra `peers-jax`; `--jax-python` runs them by the Python of another environment.
+`--no-deps`. Those in JAX come with the extra `peers-jax`; where that is in another environment, `--jax-python` names
+its Python.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def main() -> None:
     for name, whose in CHECKOUTS.items():
         parser.add_argument(f"--{name}", metavar="DIR", help=f"{whose}, to time beside ours")
     parser.add_argument("--jax-python", default=sys.executable, metavar="PYTHON", help="runs the peers in JAX")
-    parser.add_argument("--out", type=Path, metavar="PAGE", help="keep the figures and write this page from all of them")
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="keep the figures and write this page of all")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")

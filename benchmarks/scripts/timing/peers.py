@@ -9,8 +9,15 @@ import numpy as np
 import torch
 
 from zoo.benchmarks.scripts.timing.offline import (
-    ACTION_DIM, BATCH_SIZE, CPU, OBS_DIM, SPEC, Run, random_arrays, repeat,
-)  # fmt: skip
+    ACTION_DIM,
+    BATCH_SIZE,
+    CPU,
+    OBS_DIM,
+    SPEC,
+    Run,
+    random_arrays,
+    repeat,
+)
 
 
 def corl(algo: str, folder: str) -> Run:
@@ -44,7 +51,7 @@ def d3rlpy(algo: str) -> Run:
 
 
 def torchrl(algo: str) -> Run:
-    """Its loss module, replay buffer and target's update, put together as its examples do: all losses, then one step."""
+    """Its loss module, replay buffer and target's update, together as in its examples: all losses, then one step."""
     from tensordict import TensorDict
     from tensordict.nn import NormalParamExtractor, ProbabilisticTensorDictSequential, TensorDictModule
     from torchrl.data import Bounded, LazyTensorStorage, ReplayBuffer

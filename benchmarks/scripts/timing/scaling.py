@@ -22,13 +22,14 @@ def scaling(_: Namespace) -> Iterator[Table]:
     data["zoo, the last in files"] = {"transitions": TRANSITIONS[-1], "mapped": True}
     subjects = {name: Subject("offline.py", "updates", {"algo": "iql"} | given) for name, given in data.items()}
     note = (
-        "The last is a `Dataset` of arrays that NumPy maps from files: the system reads what is sampled and may drop it "
-        "again, though its memory counts while it is there. From Python this works today; `zoo run` reads its datasets "
-        "into memory. A dataset larger than the memory was not measured."
+        "The last is a `Dataset` of arrays that NumPy maps from files: the system reads what is sampled and may drop "
+        "it again, though its memory counts while it is there. From Python this works today; `zoo run` reads its "
+        "datasets into memory. A dataset larger than the memory was not measured."
     )
     yield Table("IQL by transitions of the dataset, updates", 60, subjects, note=note)
     note = "An update an environment step, however many environments: only the acting is shared."
-    yield Table("SAC on Hopper-v5 by environments, steps", NUM_ENVS[-1], environments("off_policy", algo="sac"), note=note)
+    subjects = environments("off_policy", algo="sac")
+    yield Table("SAC on Hopper-v5 by environments, steps", NUM_ENVS[-1], subjects, note=note)
     note = f"Rollouts of {ROLLOUT:,} steps of all environments together, 320 gradient steps after each."
     yield Table("PPO on Hopper-v5 by environments, steps", 1, environments("on_policy"), ROLLOUT, note)
 
