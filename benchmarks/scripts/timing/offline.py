@@ -68,12 +68,15 @@ def random_arrays(size: int = TRANSITIONS) -> Arrays:
 
 
 def mapped_arrays(size: int, folder: Path) -> Arrays:
-    """In files, which the system reads as they are touched."""
-    paths = [folder / f"{name}.npy" for name in Arrays._fields]
-    for path, (shape, kind) in zip(paths, shapes(size), strict=True):
-        np.lib.format.open_memmap(path, "w+", kind, shape).flush()
-    fill(Arrays(*(np.load(path, mmap_mode="r+") for path in paths)))
-    return Arrays(*(np.load(path, mmap_mode="c") for path in paths))
+    """In files, which the system reads as they are touched; written in pieces, so that no more is ever in memory."""
+    paths = [folder / name for name in Arrays._fields]
+    for start in range(0, size, TRANSITIONS):
+        for path, field in zip(paths, random_arrays(min(TRANSITIONS, size - start)), strict=True):
+            with path.open("ab") as file:
+                field.tofile(file)
+    return Arrays(
+        *(np.memmap(path, kind, "c", 0, shape) for path, (shape, kind) in zip(paths, shapes(size), strict=True))
+    )
 
 
 def updates(
