@@ -22,9 +22,9 @@ def scaling(_: Namespace) -> Iterator[Table]:
     data["zoo, the last in files"] = {"transitions": TRANSITIONS[-1], "mapped": True}
     subjects = {name: Subject("offline.py", "updates", {"algo": "iql"} | given) for name, given in data.items()}
     note = (
-        "The last is a `Dataset` of arrays that NumPy maps from files: the system reads what is sampled and may drop "
-        "it again, though its memory counts while it is there. From Python this works today; `zoo run` reads its "
-        "datasets into memory. A dataset larger than the memory was not measured."
+        "The last is a `Dataset` of arrays that NumPy maps from files, just written, so that the system still has them "
+        "in its cache: its memory is mostly pages of the files, which the system may take back. It works from Python; "
+        "`zoo run` reads its datasets into memory. A dataset larger than the memory was not measured."
     )
     yield Table("IQL by transitions of the dataset, updates", 60, subjects, note=note)
     note = "An update an environment step, however many environments: only the acting is shared."

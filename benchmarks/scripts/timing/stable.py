@@ -64,8 +64,15 @@ def pong_on_policy(library: str) -> Run:
     return learning(model, 1, worth=1_024)
 
 
-def pong_dqn(library: str) -> Run:
-    """DQN on Pong, four environment steps and an update a call."""
+def pong_dqn(library: str, scan: bool = True) -> Run:
+    """DQN on Pong, four environment steps and an update a call.
+
+    Args:
+        scan: SBX takes its one update in a `jax.lax.scan`, as it does by itself; else in a call of the same step.
+    """
+    if not scan:
+        jax = importlib.import_module("jax")
+        jax.lax.scan = lambda step, carry, xs, unroll: step(carry, xs[0])
     model = learner(
         library, "DQN", "CnnPolicy", pong(1), learning_rate=1e-4, train_freq=4, target_update_interval=1_000,
         batch_size=32, buffer_size=20_000, learning_starts=1_000,

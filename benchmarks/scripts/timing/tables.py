@@ -138,7 +138,12 @@ def atari(args: Namespace) -> Iterator[Table]:
     backend, steps = ("envpool", "EnvPool") if installed("envpool") else ("gymnasium", "ale-py")
     differ = f"{steps} steps the zoo's Pong, ale-py and Stable-Baselines3's wrappers that of the others."
     subjects = zoo("online.py", "pong_dqn", backend=backend) | stable(args, "pong_dqn")
-    note = f"{differ} An update of a batch of 32 at every fourth step, a replay buffer of 20,000."
+    without = {"library": "sbx", "scan": False}
+    subjects["SBX without its scan"] = Subject("stable.py", "pong_dqn", without, args.jax_python)
+    note = (
+        f"{differ} An update of a batch of 32 at every fourth step, a replay buffer of 20,000. SBX takes its update in "
+        "a scan, in which XLA convolves slowly on a CPU: without it, the same step shows what its update costs."
+    )
     yield Table("DQN on Pong, environment steps", 50, subjects, 4, note)
     subjects = zoo("online.py", "pong_on_policy", backend=backend) | stable(args, "pong_on_policy")
     yield Table("PPO on 8 Pong, environment steps", 1, subjects, 1_024, differ)
