@@ -16,7 +16,9 @@ from zoo.envs.pointmaze import GOAL, START
 SCRIPTS = Path(zoo.benchmarks.__path__[0]) / "scripts"
 
 
-@pytest.mark.parametrize("folder", [SCRIPTS, Path(zoo.algos.__path__[0])], ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder", [SCRIPTS, SCRIPTS / "timing", Path(zoo.algos.__path__[0])], ids=lambda folder: folder.name
+)
 def test_no_script_has_a_neighbour_that_hides_a_module_of_the_standard_library(folder):
     assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
 

@@ -1,0 +1,125 @@
+"""The loops of algorithms that act: environment steps, and what is learned from them."""
+
+import importlib
+import itertools
+from typing import Any
+
+import torch
+
+from zoo.algos import dqn, ppo, stream_ac
+from zoo.benchmarks.scripts.timing.offline import Run, begin, repeat
+from zoo.data.buffers import ReplayBuffer, RolloutBuffer, replay_buffer
+from zoo.envs import EnvConfig, make
+from zoo.runs.compilation import compile_update
+from zoo.runs.stepper import EnvStepper
+from zoo.streaming import Sample
+
+CPU = torch.device("cpu")
+HOPPER, PONG = "Hopper-v5", "ALE/Pong-v5"
+AGENTS = {"sac": "SAC", "td3": "TD3"}
+ROLLOUT = 2_048  # steps of all environments together
+PONG_DQN: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
+
+
+def stepper(env: str, num_envs: int, backend: str) -> EnvStepper:
+    """Environments as a training loop has them."""
+    envs = make(EnvConfig(id=env, backend=backend), num_envs, torch.get_num_threads(), training=True)
+    return EnvStepper(envs, 0, CPU, lambda *_: None)
+
+
+def alone(num_envs: int, backend: str) -> Run:
+    """Hoppers under uniformly random actions, sampled beforehand."""
+    envs = stepper(HOPPER, num_envs, backend)
+    actions = itertools.cycle([envs.envs.action_space.sample() for _ in range(1_000)])
+    return repeat(lambda: envs.envs.step(next(actions)))
+
+
+def off_policy(algo: str, compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium") -> Run:
+    """Of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps, each with an update."""
+    begin()
+    envs = stepper(HOPPER, num_envs, backend)
+    module: Any = importlib.import_module(f"zoo.algos.{algo}")
+    agent = getattr(module, AGENTS[algo])(envs.spec, module.Config())
+    buffer = ReplayBuffer(100_000, envs.spec, CPU)
+    for _ in range(1_000):
+        buffer.add(envs.step(envs.random_action()))
+    update = compile_update(agent.update) if compiled else agent.update
+    delays = itertools.cycle([(True,), (False,)] if algo == "td3" else [()])
+
+    def step() -> None:
+        transition = envs.step(agent.act(envs.obs, explore=True))
+        buffer.add(transition)
+        ended = transition.terminated | transition.truncated
+        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
+        for _ in range(num_envs):
+            update(buffer.sample(agent.config.batch_size), *next(delays))
+
+    return lambda count: repeat(step)(count // num_envs)
+
+
+def on_policy(compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT) -> Run:
+    """Of `algos/ppo.py` on Hopper: a rollout of `num_steps` steps an environment, and what is learned from it."""
+    return rollouts(stepper(HOPPER, num_envs, backend), ppo.Config(num_steps=num_steps), compiled)
+
+
+def pong_on_policy(backend: str, compiled: bool = False) -> Run:
+    """The same on eight Pong."""
+    config = ppo.Config(
+        num_steps=128, epochs=4, minibatches=4, lr=2.5e-4, clip=0.1, entropy_coef=0.01, normalize_reward=False,
+        clip_reward=True,
+    )  # fmt: skip
+    return rollouts(stepper(PONG, 8, backend), config, compiled)
+
+
+def rollouts(envs: EnvStepper, config: ppo.Config, compiled: bool) -> Run:
+    """PPO's loop, a rollout at a time."""
+    begin()
+    agent = ppo.PPO(envs.spec, config)
+    if compiled:
+        agent.update = compile_update(agent.update)  # type: ignore[method-assign]
+
+    def iterate() -> None:
+        buffer = RolloutBuffer()
+        for _ in range(config.num_steps):
+            action = agent.sample(envs.obs)
+            buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))
+        agent.learn(agent.scale_reward(buffer.stacked()))
+
+    return repeat(iterate)
+
+
+def pong_dqn(backend: str, compiled: bool = False) -> Run:
+    """Of `algos/dqn.py` on Pong: as many environment steps as an update is due after, and the update."""
+    begin()
+    envs = stepper(PONG, 1, backend)
+    config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **PONG_DQN)
+    agent = dqn.DQN(envs.spec, config)
+    buffer = replay_buffer(config.buffer_size, envs.spec, CPU, envs.num_envs, stacked=True)
+    for _ in range(config.learning_starts):
+        buffer.add(envs.step(envs.random_action()))
+    update = compile_update(agent.update) if compiled else agent.update
+
+    def step() -> None:
+        for _ in range(config.train_every):
+            transition = envs.step(agent.explore(agent.act(envs.obs), config.epsilon))
+            buffer.add(transition._replace(reward=transition.reward.sign()))
+        update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount))
+
+    return repeat(step)
+
+
+def streaming(env: str, compiled: bool = False) -> Run:
+    """Of `algos/stream_ac.py`: an environment step and an update on it."""
+    begin()
+    envs = stepper(env, 1, "gymnasium")
+    agent = stream_ac.StreamAC(envs.spec, stream_ac.Config())
+    update = compile_update(agent.update) if compiled else agent.update
+    agent.start(envs.obs[0])
+
+    def step() -> None:
+        transition = envs.step(agent.policy.clip(agent.action)[None])
+        update(Sample.of(transition))
+        if transition.terminated or transition.truncated:
+            agent.start(envs.obs[0])
+
+    return repeat(step)

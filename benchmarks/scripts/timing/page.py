@@ -1,0 +1,77 @@
+"""The page of speeds: what was measured is kept, by processor and section, and rendered from there."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoo.benchmarks.scripts.timing.rounds import Measured, Timed
+
+HEAD = """# Speed
+
+    python benchmarks/scripts/speed.py SECTION... --out docs/speed.md
+
+writes this page, of each section the command below it. Every subject is in a process of its own and is timed in turn,
+round after round, so that a machine whose speed drifts slows all of them alike. Speeds are medians over the rounds,
+with the slowest and the fastest; `x` is how many times as fast as that peer, the median of the ratios round by round.
+Memory is the most that the whole process had resident, its libraries and what compiling took included. Compilation is
+not in the times."""
+
+
+def keep(file: Path, processor: str, section: str, command: str, tables: list[Measured]) -> dict[str, Any]:
+    """Replaces that section of that processor among what has been measured, and returns all of it."""
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    measured = {"command": command, "tables": [dataclasses.asdict(table) for table in tables]}
+    kept.setdefault(processor, {})[section] = measured
+    file.write_text(json.dumps(kept, indent=1) + "\n")
+    return kept
+
+
+def render(kept: dict[str, Any], order: Iterable[str]) -> str:
+    """The page, its sections in that order."""
+    parts = [HEAD]
+    for processor, sections in kept.items():
+        parts.append(f"## {processor}")
+        for section in (name for name in order if name in sections):
+            parts.append(f"    {sections[section]['command']}")
+            for table in sections[section]["tables"]:
+                subjects = {name: Timed(**timed) for name, timed in table.pop("subjects").items()}
+                parts.append(as_markdown(Measured(subjects=subjects, **table)))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(table: Measured) -> str:
+    """A table under its title, with what it was measured with below it."""
+    peers = [name for name in table.subjects if not name.startswith("zoo")]
+    rows = [[f"{table.title}/s", "median", "min", "max", *(f"x {peer}" for peer in peers), "memory, MB"]]
+    rows.append([":--"] + ["--:"] * (len(rows[0]) - 1))
+    for name, timed in table.subjects.items():
+        speeds = [table.count * table.worth / one for one in timed.seconds]
+        ratios = [ratio(table.subjects[peer], timed) if name.startswith("zoo") else "" for peer in peers]
+        memory = f"{timed.peak:,.0f}" if timed.peak else ""
+        shown = [f"{speed:,.1f}" for speed in (statistics.median(speeds), min(speeds), max(speeds))]
+        rows.append([name, *shown, *ratios, memory])
+    return "\n\n".join(["\n".join(map(row, rows)), *([table.note] * bool(table.note)), conditions(table)])
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def ratio(peer: Timed, own: Timed) -> str:
+    """How many times as fast as the peer, over the rounds."""
+    return f"{statistics.median(p / o for p, o in zip(peer.seconds, own.seconds, strict=True)):.2f}"
+
+
+def conditions(table: Measured) -> str:
+    """Rounds, threads, versions, and the library that serves each shape of linear layer."""
+    rounds = len(next(iter(table.subjects.values())).seconds)
+    threads = f"{table.threads} thread" + "s" * (table.threads > 1)
+    versions = ", ".join(f"{name} {version}" for name, version in table.versions.items())
+    parts = [f"{rounds} rounds of {table.count:,}, {threads}; {versions}."]
+    for library, name in (("onednn", "oneDNN"), ("mkl", "MKL")):
+        served = sorted(shape for shape, chosen in table.linear.items() if chosen == library)
+        parts += [f"The zoo's linear layers by {name}: {', '.join(served)}."] * bool(served)
+    return " ".join(parts)

@@ -1,0 +1,80 @@
+"""Stable-Baselines3 (PyTorch) and SBX (JAX), which have the same interface. Imports nothing of the zoo.
+
+SBX takes a whole update, or all of a rollout's, through one compiled function of its own.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+HOPPER, PONG = "Hopper-v5", "ALE/Pong-v5"
+
+Run = Callable[[int], None]
+
+
+def learner(library: str, algo: str, policy: str, env: Any, **settings: Any) -> Any:
+    """A model of `stable_baselines3` or `sbx`."""
+    return getattr(importlib.import_module(library), algo)(policy, env, device="cpu", seed=0, **settings)
+
+
+def learning(model: Any, first: int, worth: int) -> Run:
+    """After its first steps, `worth` environment steps a call and what is learned from them."""
+    model.learn(first)
+    return lambda count: model.learn(count * worth, reset_num_timesteps=False)
+
+
+def off_policy(library: str, algo: str) -> Run:
+    """SAC or TD3 on Hopper, an update a step."""
+    model = learner(
+        library, algo, "MlpPolicy", gymnasium.make(HOPPER), learning_rate=3e-4, batch_size=256, buffer_size=100_000,
+        learning_starts=1_000, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": [256, 256]},
+    )  # fmt: skip
+    return learning(model, 1_001, worth=1)
+
+
+def on_policy(library: str) -> Run:
+    """PPO on one Hopper, a rollout of 2,048 steps a call."""
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make(HOPPER)]))
+    net = {"pi": [64, 64], "vf": [64, 64]}
+    model = learner(
+        library, "PPO", "MlpPolicy", env, n_steps=2_048, n_epochs=10, batch_size=64, policy_kwargs={"net_arch": net}
+    )
+    return learning(model, 1, worth=2_048)
+
+
+def pong(num_envs: int) -> VecFrameStack:
+    """A lost life terminates, rewards are clipped, four frames a stack."""
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    once = {"frameskip": 1, "repeat_action_probability": 0.0}  # the wrapper skips frames itself
+    return VecFrameStack(make_atari_env(PONG, num_envs, 0, env_kwargs=once), 4)
+
+
+def pong_on_policy(library: str) -> Run:
+    """PPO on eight Pong, a rollout of 128 steps each a call."""
+    model = learner(
+        library, "PPO", "CnnPolicy", pong(8), n_steps=128, n_epochs=4, batch_size=256, learning_rate=2.5e-4,
+        clip_range=0.1, ent_coef=0.01,
+    )  # fmt: skip
+    return learning(model, 1, worth=1_024)
+
+
+def pong_dqn(library: str, scan: bool = True) -> Run:
+    """DQN on Pong, four environment steps and an update a call.
+
+    Args:
+        scan: SBX takes its one update in a `jax.lax.scan`, as it does by itself; else in a call of the same step.
+    """
+    if not scan:
+        jax = importlib.import_module("jax")
+        jax.lax.scan = lambda step, carry, xs, unroll: step(carry, xs[0])
+    model = learner(
+        library, "DQN", "CnnPolicy", pong(1), learning_rate=1e-4, train_freq=4, target_update_interval=1_000,
+        batch_size=32, buffer_size=20_000, learning_starts=1_000,
+    )  # fmt: skip
+    return learning(model, 1_004, worth=4)

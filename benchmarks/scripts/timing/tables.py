@@ -1,0 +1,189 @@
+"""The sections of `speed.py`: which subjects are timed beside each other, and where they differ."""
+
+import importlib.util
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from zoo.benchmarks.scripts.timing.rounds import Subject, Table
+
+JAX_DIFFERENCE = (
+    "The libraries in JAX sample their batches in the compiled function too, and take their updates one call each or "
+    "in one compiled loop, whichever is faster here; the zoo and the others in PyTorch go back to Python for each."
+)
+
+
+def installed(name: str) -> bool:
+    """Whether a package is there to be imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def zoo(file: str, function: str, name: str = "zoo", **arguments: Any) -> dict[str, Subject]:
+    """A subject of the zoo's, with and without compilation."""
+    return {
+        name: Subject(file, function, arguments),
+        f"{name}, compile=true": Subject(file, function, arguments | {"compiled": True}),
+    }
+
+
+def checkouts(args: Namespace, algo: str) -> dict[str, Subject]:
+    """The libraries that are used from a checkout, those of them that were given and have the algorithm."""
+    found: dict[str, Subject] = {}
+    if args.corl and algo != "rebrac":
+        found["CORL"] = Subject("peers.py", "corl", {"algo": algo, "folder": args.corl})
+    if args.unifloral:
+        given = {"algo": algo, "folder": args.unifloral}
+        found["unifloral"] = Subject("jax_peers.py", "unifloral", given, args.jax_python)
+    if args.jax_corl and algo in ("iql", "td3_bc", "cql"):
+        given = {"algo": algo, "folder": args.jax_corl}
+        found["JAX-CORL"] = Subject("jax_peers.py", "jax_corl", given, args.jax_python)
+    return found
+
+
+def stable(args: Namespace, function: str, **arguments: Any) -> dict[str, Subject]:
+    """Stable-Baselines3 and SBX."""
+    return {
+        "Stable-Baselines3": Subject("stable.py", function, arguments | {"library": "stable_baselines3"}),
+        "SBX": Subject("stable.py", function, arguments | {"library": "sbx"}, args.jax_python),
+    }
+
+
+def iql(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "updates", algo="iql")
+    subjects["eager style"] = Subject("eager.py", "iql")
+    subjects |= checkouts(args, "iql")
+    subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "IQL"})
+    subjects["TorchRL"] = Subject("peers.py", "torchrl", {"algo": "iql"})
+    note = (
+        "Two hidden layers of 256 everywhere. `eager style` is IQL as single-file implementations commonly write it, "
+        "in CORL's manner. unifloral normalizes observations within every network, JAX-CORL's actor is without a tanh "
+        f"and its value without the layer normalization that is its default. {JAX_DIFFERENCE}"
+    )
+    yield Table("IQL, updates", 60, subjects, note=note)
+
+
+def td3_bc(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "updates", algo="td3_bc") | checkouts(args, "td3_bc")
+    subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "TD3PlusBC"})
+    note = (
+        "An update is one of the critics; at every second one the actor learns and the targets move. Two hidden layers "
+        "of 256. unifloral normalizes observations within every network; JAX-CORL's critics have layer normalization. "
+        f"{JAX_DIFFERENCE}"
+    )
+    yield Table("TD3+BC, updates", 60, subjects, note=note)
+
+
+def cql(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "updates", algo="cql")
+    subjects |= zoo("offline.py", "updates", "zoo, bfloat16", algo="cql", precision="medium")
+    subjects |= checkouts(args, "cql")
+    subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "CQL"})
+    note = (
+        "Three hidden layers of 256, two critics, 31 values a state: 10 actions from each of three distributions and "
+        "the data's. `bfloat16` is `matmul_precision=medium`, in which the factors of float32 products are rounded. "
+        "unifloral's is another algorithm: ten critics, 4 values a state, so that its figures stand for themselves. "
+        f"{JAX_DIFFERENCE}"
+    )
+    yield Table("CQL, updates", 6, subjects, note=note)
+
+
+def rebrac(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "updates", algo="rebrac") | checkouts(args, "rebrac")
+    note = (
+        "An update is one of the critics; at every second one the actor learns and the targets move. Three hidden "
+        f"layers of 256, layer normalization in the critics; batches of 256, not of the paper's 1,024. {JAX_DIFFERENCE}"
+    )
+    yield Table("ReBRAC, updates", 40, subjects, note=note)
+
+
+def edac(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "updates", algo="edac") | checkouts(args, "edac")
+    note = f"Ten critics, three hidden layers of 256. {JAX_DIFFERENCE}"
+    yield Table("EDAC, updates", 6, subjects, note=note)
+
+
+def sac(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("online.py", "off_policy", algo="sac") | stable(args, "off_policy", algo="SAC")
+    note = "Gymnasium's Hopper, stepped in the process; two hidden layers of 256, batches of 256."
+    yield Table("SAC on Hopper-v5, environment steps with an update each", 60, subjects, note=note)
+    subjects = zoo("offline.py", "updates", algo="sac")
+    subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "SAC"})
+    subjects["TorchRL"] = Subject("peers.py", "torchrl", {"algo": "sac"})
+    note = "Without an environment, on random transitions. TorchRL takes all gradients at once, from one forward pass."
+    yield Table("SAC, updates alone", 60, subjects, note=note)
+
+
+def td3(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("online.py", "off_policy", algo="td3") | stable(args, "off_policy", algo="TD3")
+    note = "As SAC's first table; the actor learns at every second step."
+    yield Table("TD3 on Hopper-v5, environment steps with an update each", 60, subjects, note=note)
+
+
+def ppo(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("online.py", "on_policy")
+    subjects |= zoo("online.py", "on_policy", "zoo, EnvPool", backend="envpool") if installed("envpool") else {}
+    subjects["eager style"] = Subject("eager.py", "on_policy")
+    subjects |= stable(args, "on_policy")
+    note = (
+        "Rollouts of 2,048 steps, 320 gradient steps on minibatches of 64 after each; two tanh layers of 64. `eager "
+        "style` is PPO in CleanRL's manner. It steps Gymnasium's Hopper, as the others do where EnvPool is not named. "
+        "Stable-Baselines3 and SBX do not clip the values."
+    )
+    yield Table("PPO on one Hopper-v5, environment steps", 1, subjects, 2_048, note)
+
+
+def atari(args: Namespace) -> Iterator[Table]:
+    if not installed("envpool") and not installed("ale_py"):
+        return
+    backend, steps = ("envpool", "EnvPool") if installed("envpool") else ("gymnasium", "ale-py")
+    differ = f"{steps} steps the zoo's Pong, ale-py and Stable-Baselines3's wrappers that of the others."
+    subjects = zoo("online.py", "pong_dqn", backend=backend) | stable(args, "pong_dqn")
+    without = {"library": "sbx", "scan": False}
+    subjects["SBX without its scan"] = Subject("stable.py", "pong_dqn", without, args.jax_python)
+    note = (
+        f"{differ} An update of a batch of 32 at every fourth step, a replay buffer of 20,000. SBX takes its update in "
+        "a scan, in which XLA convolves slowly on a CPU: without it, the same step shows what its update costs."
+    )
+    yield Table("DQN on Pong, environment steps", 50, subjects, 4, note)
+    subjects = zoo("online.py", "pong_on_policy", backend=backend) | stable(args, "pong_on_policy")
+    yield Table("PPO on 8 Pong, environment steps", 1, subjects, 1_024, differ)
+
+
+def streaming(args: Namespace) -> Iterator[Table]:
+    env = "HalfCheetah-v5"
+    subjects = zoo("online.py", "streaming", env=env)
+    if args.streaming:
+        given = {"env": env, "folder": args.streaming}
+        subjects["stream-x's authors'"] = Subject("peers.py", "streaming", given)
+    yield Table(f"Stream AC on {env}, environment steps", 500, subjects, note="An update a step.")
+
+
+def samplers(args: Namespace) -> Iterator[Table]:
+    for title, function in (("Batches of 256 of 1,000,000", "batches"), ("Their indices alone", "indices")):
+        subjects = {
+            name if name == "uniform" else f"zoo, {name}": Subject("offline.py", function, {"sampler": name})
+            for name in ("uniform", "return", "advantage", "top")
+        }
+        yield Table(title, 2_000, subjects)
+
+
+def dynamics(args: Namespace) -> Iterator[Table]:
+    subjects = zoo("offline.py", "dynamics")
+    if args.mbrcsl:
+        subjects["MBRCSL's authors'"] = Subject("peers.py", "mbrcsl", {"folder": args.mbrcsl})
+    note = (
+        "Seven models of four layers of 200. Before the authors' is timed, ten updates of theirs and ours from the "
+        "same weights on the same batches are checked to have the same losses, to a relative 1e-5."
+    )
+    yield Table("Dynamics ensemble, updates", 20, subjects, note=note)
+
+
+def vector(args: Namespace) -> Iterator[Table]:
+    if not installed("envpool"):
+        return
+    made: dict[str, Any] = {"num_envs": 16, "backend": "envpool"}
+    subjects = {"zoo": Subject("online.py", "alone", made)}
+    yield Table("16 EnvPool Hopper-v5 alone, environment steps", 2_000, subjects, 16)
+    note = "Rollouts of 2,048 steps an environment."
+    subjects = zoo("online.py", "on_policy", **made)
+    yield Table("PPO on 16 EnvPool Hopper-v5, environment steps", 1, subjects, 2_048 * 16, note)
