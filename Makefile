@@ -7,8 +7,8 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: run test test-all lint types clean
 
-run: .venv/ready  ## train IQL on the embedded Hopper dataset for a few minutes
-	$(BIN)/zoo run algo=iql env=hopper steps=60_000
+run: .venv/ready  ## train IQL on the embedded Hopper dataset, in some two minutes
+	$(BIN)/zoo run algo=iql env=hopper sampler=advantage algo.normalize_obs=true steps=10_000 eval_every=2_500
 
 test: .venv/dev  ## the tests that a change needs: all but the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)

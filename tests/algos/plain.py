@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-GYMNASIUM = {"env.backend": "gymnasium"}  # a learning test is one seed's curve: the same whether EnvPool is installed
+# a learning test is one seed's curve: the same whether EnvPool is installed, and whether there is a compiler
+GYMNASIUM = {"env.backend": "gymnasium", "compile": False}
 
 
 def leaves(parameters: Iterable[Tensor]) -> list[Tensor]:

@@ -376,7 +376,7 @@ def test_a_dataset_that_has_changed_is_noticed(zoo, unfinished, tmp_path, pendul
 
 def test_a_folder_in_use_is_neither_taken_nor_resumed(start, zoo, command, tmp_path):
     run_dir = tmp_path / "run"
-    process = start(*command, "steps=1_000_000", f"run_dir={run_dir}")
+    process = start(*command, "steps=1_000_000", "compile=false", f"run_dir={run_dir}")
     process.wait_for(run_dir / "checkpoint.pt")
     refused(zoo(*command, f"run_dir={run_dir}"), 2, "in use")
     refused(zoo("run", f"resume={run_dir}"), 2, "in use")
@@ -441,7 +441,8 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(zoo, unfinished
 
 def test_a_full_disk_fails_in_one_line_and_keeps_the_checkpoint_before(start, command, tmp_path):
     run_dir = tmp_path / "run"
-    process = start(*command, "steps=1_000_000", "algo.hidden=[64]", "log_every=1_000", f"run_dir={run_dir}")
+    settings = ("steps=1_000_000", "compile=false", "algo.hidden=[64]", "log_every=1_000")
+    process = start(*command, *settings, f"run_dir={run_dir}")
     process.wait_for(run_dir / "checkpoint.pt")
     checkpoint_size = (run_dir / "checkpoint.pt").stat().st_size
     limit = 20_000  # bytes a file: room for the CSV files, not for a checkpoint
