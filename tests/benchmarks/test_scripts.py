@@ -62,3 +62,12 @@ def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):
 def test_the_training_episodes_of_the_last_steps_are_averaged(tmp_path):
     (tmp_path / "run.csv").write_text("step,episode_return\n10,1\n20,\n30,4\n40,6\n")
     assert curves("--training", "20", str(tmp_path / "run.csv")).split()[-1] == "5.0"
+
+
+def test_the_shares_of_an_algorithms_time_are_those_of_the_whole():
+    header, _, row = [line.strip("| ").split(" | ") for line in script("shares", "sac").splitlines()[-3:]]
+    shares = dict(zip(header[2:], (float(cell.removesuffix(" %")) for cell in row[2:]), strict=True))
+    assert row[0] == "sac"
+    assert sum(shares.values()) == pytest.approx(100, abs=4)  # each is rounded
+    assert all(shares[part] > 0 for part in ("products", "other operators", "sampling", "environment", "Python"))
+    assert shares["compiled loops"] == 0

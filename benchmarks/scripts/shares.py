@@ -1,0 +1,139 @@
+"""What an algorithm's time goes into: matrix products, the optimizer, sampling, the environment, Python.
+
+    OMP_NUM_THREADS=1 python benchmarks/scripts/shares.py iql sac       # default: every algorithm
+    OMP_NUM_THREADS=1 python benchmarks/scripts/shares.py --compiled iql
+
+A short run of each on Hopper or CartPole, its loop under PyTorch's profiler once it is warm. Compiled, the optimizer is
+fused with what else is not a product. Python is what remains: the loop, what calls the operators, and what the profiler
+adds, so that shares say where to look and not how fast a run is. The models that mopo, combo and mbrcsl train first
+are left out, but for what their loops do with them.
+"""
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import zoo
+from zoo.data.buffers import ReplayBuffer
+from zoo.data.dataset import Dataset
+from zoo.runs.run import Run
+from zoo.runs.stepper import EnvStepper
+from zoo.settings.registry import algorithms
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_linear_pointwise")
+OPTIMIZER = ("_fused_adam", "_foreach")
+COMPILED = ("CompiledFxGraph", "_cpp_fused")
+SAMPLING, ENVIRONMENT = "sampling", "environment"
+GROUPS = ("products", "optimizer", "other operators", "compiled loops", SAMPLING, ENVIRONMENT, "Python")
+WARM, PROFILED = 60, 60  # passes of the loop
+
+LEARNING = {"learning_starts": 30}
+STAGED = {"dynamics_epochs": 1, "dynamics_hidden": [200] * 4}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sac": LEARNING, "td3": LEARNING, "dqn": LEARNING | {"train_every": 1},
+    "ppo": {"num_steps": 30, "minibatches": 1},  # two rollouts are profiled, in minibatches of 30
+    "mopo": STAGED, "combo": STAGED,
+    "mbrcsl": STAGED | {
+        "behavior_epochs": 1, "diffusion_steps": 3, "rollouts": 20, "rollout_batch": 50, "min_return": 10.0,
+    },
+}  # fmt: skip
+
+
+def labelled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function, as a range of that name in the profile."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        with record_function(name):
+            return function(*arguments, **named)
+
+    return call
+
+
+def group(event: FunctionEvent) -> str:
+    """What an operator's own time counts as."""
+    name = event.name.removeprefix("aten::").removeprefix("mkldnn::")
+    if name in PRODUCTS:
+        return "products"
+    if any(part in event.name for part in COMPILED):
+        return "compiled loops"
+    return "optimizer" if name.startswith(OPTIMIZER) else "other operators"
+
+
+def seconds_by_group(events: list[FunctionEvent], wall: float) -> Counter[str]:
+    """The seconds of a profile, by `GROUPS`."""
+    spent: Counter[str] = Counter()
+    for event in events:
+        above = event
+        while (above := above.cpu_parent) and above.name not in (SAMPLING, ENVIRONMENT):
+            pass
+        if event.name in (SAMPLING, ENVIRONMENT):
+            spent[event.name] += event.cpu_time_total / 1e6
+        elif not above and not event.name.startswith(("ProfilerStep", "Torch-Compiled", "TorchDynamo")):
+            spent[group(event)] += event.self_cpu_time_total / 1e6
+    spent["Python"] = wall - sum(spent.values())
+    return spent
+
+
+def shares(algo: str, compiled: bool) -> tuple[float, Counter[str]]:
+    """Passes of the loop per second, and the seconds of each group."""
+    chosen = algorithms()[algo]
+    env = "hopper" if "continuous" in chosen.action_spaces else "series/hopper" if algo == "stream_td" else "cartpole"
+    passes, found = Run._passes, {}
+
+    def profiled(run: Run, end: int) -> Iterator[int]:
+        profiler = profile(activities=[ProfilerActivity.CPU])
+        for number, step in enumerate(passes(run, end)):
+            if number == WARM:
+                profiler.start()
+                begun = time.perf_counter()
+            if number == WARM + PROFILED:
+                found["wall"] = time.perf_counter() - begun
+                profiler.stop()
+                found["events"] = profiler.events()
+            yield step
+
+    steps = WARM + PROFILED + 30
+    with tempfile.TemporaryDirectory() as folder:
+        Run._passes = profiled  # type: ignore[method-assign]
+        try:
+            zoo.train(
+                algo, env=env, steps=steps, eval_every=steps, log_every=steps, eval_episodes=1, logger="none",
+                compile=compiled, run_dir=f"{folder}/run", algo_config=SETTINGS.get(algo, {}),
+                **({} if env == "series/hopper" else {"env.backend": "gymnasium"}),
+            )  # fmt: skip
+        finally:
+            Run._passes = passes  # type: ignore[method-assign]
+    return PROFILED / found["wall"], seconds_by_group(found["events"], found["wall"])
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("algorithms", nargs="*", metavar="ALGO", help=f"of {', '.join(algorithms())}; default: all")
+    parser.add_argument("--compiled", action="store_true", help="the update compiled")
+    args = parser.parse_args()
+    if unknown := set(args.algorithms) - set(algorithms()):
+        parser.error(f"no algorithm {', '.join(sorted(unknown))}: there are {', '.join(algorithms())}")
+    EnvStepper.step = labelled(EnvStepper.step, ENVIRONMENT)  # type: ignore[method-assign]
+    for owner, name in ((Dataset, "sample"), (ReplayBuffer, "sample"), (ReplayBuffer, "sample_n_step")):
+        setattr(owner, name, labelled(getattr(owner, name), SAMPLING))
+    rows = [("algorithm", "passes/s", *GROUPS)]
+    for algo in args.algorithms or algorithms():
+        speed, spent = shares(algo, args.compiled)
+        total = sum(spent.values())
+        rows.append((algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.0f} %" for name in GROUPS)))
+    print()
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+        if row is rows[0]:
+            print("|---" * len(row) + "|")
+
+
+if __name__ == "__main__":
+    main()
