@@ -12,7 +12,6 @@ are left out, but for what their loops do with them.
 import argparse
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,12 +64,12 @@ def group(event: FunctionEvent) -> str:
     return "optimizer" if name.startswith(OPTIMIZER) else "other operators"
 
 
-def seconds_by_group(events: list[FunctionEvent], wall: float) -> Counter[str]:
+def seconds_by_group(events: list[FunctionEvent], wall: float) -> dict[str, float]:
     """The seconds of a profile, by `GROUPS`."""
-    spent: Counter[str] = Counter()
+    spent = dict.fromkeys(GROUPS, 0.0)
     for event in events:
-        above = event
-        while (above := above.cpu_parent) and above.name not in (SAMPLING, ENVIRONMENT):
+        above: FunctionEvent | None = event
+        while above and (above := above.cpu_parent) and above.name not in (SAMPLING, ENVIRONMENT):
             pass
         if event.name in (SAMPLING, ENVIRONMENT):
             spent[event.name] += event.cpu_time_total / 1e6
@@ -80,11 +79,12 @@ def seconds_by_group(events: list[FunctionEvent], wall: float) -> Counter[str]:
     return spent
 
 
-def shares(algo: str, compiled: bool) -> tuple[float, Counter[str]]:
+def shares(algo: str, compiled: bool) -> tuple[float, dict[str, float]]:
     """Passes of the loop per second, and the seconds of each group."""
     chosen = algorithms()[algo]
     env = "hopper" if "continuous" in chosen.action_spaces else "series/hopper" if algo == "stream_td" else "cartpole"
-    passes, found = Run._passes, {}
+    passes = Run._passes
+    found: dict[str, Any] = {}
 
     def profiled(run: Run, end: int) -> Iterator[int]:
         profiler = profile(activities=[ProfilerActivity.CPU])
@@ -100,7 +100,7 @@ def shares(algo: str, compiled: bool) -> tuple[float, Counter[str]]:
 
     steps = WARM + PROFILED + 30
     with tempfile.TemporaryDirectory() as folder:
-        Run._passes = profiled  # type: ignore[method-assign]
+        Run._passes = profiled  # type: ignore[method-assign, assignment]
         try:
             zoo.train(
                 algo, env=env, steps=steps, eval_every=steps, log_every=steps, eval_episodes=1, logger="none",
@@ -123,11 +123,11 @@ def main() -> None:
     EnvStepper.step = labelled(EnvStepper.step, ENVIRONMENT)  # type: ignore[method-assign]
     for owner, name in ((Dataset, "sample"), (ReplayBuffer, "sample"), (ReplayBuffer, "sample_n_step")):
         setattr(owner, name, labelled(getattr(owner, name), SAMPLING))
-    rows = [("algorithm", "passes/s", *GROUPS)]
+    rows: list[list[str]] = [["algorithm", "passes/s", *GROUPS]]
     for algo in args.algorithms or algorithms():
         speed, spent = shares(algo, args.compiled)
         total = sum(spent.values())
-        rows.append((algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.0f} %" for name in GROUPS)))
+        rows.append([algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.0f} %" for name in GROUPS)])
     print()
     for row in rows:
         print("| " + " | ".join(row) + " |")

@@ -201,3 +201,38 @@ def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, c
     with pytest.raises(RunError, match=r"the compiler is broken.* compile=false"):
         compile_update(update, backend)()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- What is compiled ---
+
+
+class Scaled:
+    """An update that depends on a constant, a tensor and an argument."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.weight = factor, torch.ones(3)
+
+    def update(self, x: torch.Tensor, negative: bool = False) -> Metrics:
+        y = self.factor * self.weight * x
+        return {"y": -y if negative else y}
+
+
+def test_each_agent_has_compiled_code_of_its_own():
+    first, second = (compile_update(Scaled(factor).update, backend="eager") for factor in (2.0, 3.0))
+    x = torch.arange(3.0)
+    for _ in range(2):
+        assert torch.equal(first(x)["y"], 2 * x)
+        assert torch.equal(second(x)["y"], 3 * x)
+
+
+def test_compiled_code_follows_its_arguments_and_the_agents_tensors():
+    agent = Scaled(2.0)
+    update, x = compile_update(agent.update, backend="eager"), torch.arange(3.0)
+    assert torch.equal(update(x)["y"], 2 * x)
+    assert torch.equal(update(x, True)["y"], -2 * x)
+    assert torch.equal(update(x, negative=True)["y"], -2 * x)
+    assert torch.equal(update(x.repeat(2, 1))["y"], 2 * x.repeat(2, 1))
+    agent.weight.fill_(5)
+    assert torch.equal(update(x)["y"], 10 * x)
+    agent.weight = torch.full((3,), 7.0)
+    assert torch.equal(update(x)["y"], 14 * x)

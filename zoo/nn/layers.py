@@ -36,10 +36,11 @@ class MLP(nn.Sequential):
                 layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, Linear(inputs, outputs))
+        self._fused = list(fused(self))  # once: a policy is called for one observation at a time
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer, relu in fused(self):
-            x = layer(x, relu) if isinstance(layer, Linear) else layer(x)
+        for layer, relu in self._fused:
+            x = layer(x, relu) if relu else layer(x)
         return x
 
 

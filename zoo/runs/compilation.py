@@ -83,7 +83,12 @@ def compile_update(update: Callable[..., Metrics], backend: str = "inductor") ->
         if platform.machine() == "x86_64":
             # what PyTorch says of the processor is true: its probes each load all of torch in a process of their own
             options["cpp.vec_isa_ok"] = True
-    compiled = torch.compile(update, fullgraph=True, dynamic=False, backend=backend, options=options)
+
+    def own(*arguments: Any, **named: Any) -> Metrics:
+        return update(*arguments, **named)
+
+    own.__code__ = own.__code__.replace()  # a copy: PyTorch looks compiled code up by it, and each agent needs its own
+    compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
     def compiled_update(*arguments: Any, **named: Any) -> Metrics:
         try:
@@ -104,7 +109,7 @@ def changing(guards: Sequence[Any]) -> list[bool]:
     What else an agent consists of stays what it was, but for the values of its tensors. There are some 600 such
     conditions, and to check them takes as long as a small matrix product.
     """
-    return [not (guard.is_global or re.match(r"\W*self\b", guard.name)) for guard in guards]
+    return [not guard.is_global and bool(re.match(r"(arguments|named)\b|$", guard.name)) for guard in guards]
 
 
 def failed_to_compile(error: Exception) -> RunError:

@@ -19,6 +19,11 @@ NOT_FINITE = (
 )
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all of it is; faster for a few numbers than `np.isfinite(array).all()`."""
+    return bool(np.logical_and.reduce(np.isfinite(array), axis=None))
+
+
 class EnvStepper:
     """Steps `envs`, which begin from a seed or a list of seeds, and keeps their current observations.
 
@@ -58,13 +63,13 @@ class EnvStepper:
             RunError: what the environment gave is NaN or infinite.
         """
         actions = action.cpu().numpy()
-        if not np.isfinite(actions).all():
+        if not is_finite(actions):
             raise RunError(
                 "the run diverged: its policy gave an action that is NaN or infinite. A smaller learning rate or "
                 "scaled rewards often help."
             )
         next_obs, reward, terminated, truncated, info = self.envs.step(actions)
-        if not np.isfinite(reward).all():
+        if not is_finite(reward):
             raise RunError(NOT_FINITE)
         self._returns += reward
         self._lengths += 1
@@ -79,8 +84,8 @@ class EnvStepper:
             for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[over], self._lengths[over] = 0, 0
-        reward_, *flags = (torch.as_tensor(column, device=self.device) for column in (reward, terminated, truncated))
-        return Transition(obs, action, reward_.float(), successor, *flags)
+        columns = (self._tensor(column) for column in (reward.astype(np.float32), terminated, truncated))
+        return Transition(obs, action, next(columns), successor, *columns)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where the environments are in their episodes; None if that is not known of all of them."""
@@ -99,6 +104,9 @@ class EnvStepper:
 
     def _observed(self, obs: np.ndarray) -> Tensor:
         array = self.spec.checked(obs)
-        if self.spec.obs_dtype == "float32" and not np.isfinite(array).all():
+        if self.spec.obs_dtype == "float32" and not is_finite(array):
             raise RunError(NOT_FINITE)
-        return torch.as_tensor(array, device=self.device)
+        return self._tensor(array)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)  # a fraction of the time of torch.as_tensor
