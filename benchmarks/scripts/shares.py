@@ -127,7 +127,7 @@ def main() -> None:
     for algo in args.algorithms or algorithms():
         speed, spent = shares(algo, args.compiled)
         total = sum(spent.values())
-        rows.append([algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.0f} %" for name in GROUPS)])
+        rows.append([algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.1f} %" for name in GROUPS)])
     print()
     for row in rows:
         print("| " + " | ".join(row) + " |")

@@ -51,7 +51,9 @@ def test_run_json_says_what_is_needed_to_repeat_the_run(finished, pendulum_file)
     assert record["hardware"]["cpus"] == os.cpu_count()
     if platform.machine() == "x86_64" and shutil.which("lscpu"):
         reported = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
-        assert record["hardware"]["processor"] in re.findall(r"^Model name: +(.+)$", reported, re.MULTILINE)
+        fields = "Model name", "CPU family", "Model"
+        name, family, model = (re.search(rf"^{field}: +(.+)$", reported, re.MULTILINE)[1] for field in fields)
+        assert record["hardware"]["processor"] == f"{name} (cpu family {family}, model {model})"
     assert record["started"] <= record["ended"]
     assert record["dataset"]["transitions"] == 2_000
     assert record["dataset"]["episodes"] == 10

@@ -1,8 +1,8 @@
 """Linear layers on a CPU by the faster of two libraries: MKL, which PyTorch takes, and oneDNN, which it ships too.
 
-On AMD's processors MKL multiplies float32 matrices at half the rate of oneDNN; on Intel's both are fast. Which is
-faster for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for this machine
-(`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear` as ever.
+On AMD's Zen 5 MKL multiplies float32 matrices at half the rate of oneDNN; on Intel's processors and on Zen 4 both are
+fast. Which is faster for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for this
+machine (`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear`.
 """
 
 import functools
