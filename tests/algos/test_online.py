@@ -108,6 +108,7 @@ def test_iql_learns_online_at_the_learning_rate_it_began_with(pendulum_file, tmp
     assert run._agent.actor_optimizer.decay_steps is None
 
 
+@pytest.mark.slow
 def test_awac_still_balances_after_its_first_online_updates(balancing_file, tmp_path):
     """With half of every batch from its first few transitions it returned 7 here, of 1,000 before."""
     returns = []

@@ -300,6 +300,7 @@ def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
     np.testing.assert_allclose(shares, [max(0.2, 1 - 0.8 * t / 20) for t in range(1, 41)], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "spec"),
     [
@@ -366,6 +367,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_the_number_of_steps():
     grown = int(subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True).stdout)

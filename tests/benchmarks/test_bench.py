@@ -189,6 +189,7 @@ def evaluations(folder: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in sorted(folder.glob("*/evaluations.csv"))}
 
 
+@pytest.mark.slow
 def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites, capsys):
     suites(GRIDS)
     assert main(["bench", "mine", "--dry-run"]) == 0
@@ -222,12 +223,13 @@ os.execv(sys.executable, [sys.executable, "-m", "zoo.cli", *sys.argv[1:]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "says"),
     [
         ("sys.exit('zoo: no luck')", r"ended with 1: zoo: no luck"),
         ("os.kill(os.getpid(), 9)", r"ended with -9: it said nothing"),
-        pytest.param("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing", marks=pytest.mark.slow),
+        ("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing"),
     ],
 )
 def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_others_go_on(
@@ -419,6 +421,7 @@ def test_a_run_that_has_hardly_begun_is_interrupted_by_a_runner_in_the_backgroun
         child.kill()
 
 
+@pytest.mark.slow
 def test_a_closed_output_ends_nothing(suites, tmp_path):
     suites(GRIDS)
     process = start(tmp_path / "runs", "seed=0", stdout=subprocess.PIPE)
@@ -561,6 +564,7 @@ def test_a_launcher_that_cannot_be_had_is_refused(suites, tmp_path, given, says)
     assert not list(tmp_path.glob("runs/*/"))
 
 
+@pytest.mark.slow
 def test_as_many_run_at_a_time_as_there_are_places(suites, tmp_path):
     suites(GRIDS)
     seen: list[int] = []

@@ -551,6 +551,7 @@ def test_methods_of_the_same_tasks_are_compared_over_them(run, tmp_path):
     assert "| td3_bc | 1 | 10.0 |" not in text.partition("## Over tasks")[2]
 
 
+@pytest.mark.slow
 def test_methods_are_compared_over_the_tasks_that_both_were_set_and_on_each(run, tmp_path):
     tasks = {"bc": ("hopper", "halfcheetah"), "iql": ("halfcheetah", "walker2d"), "cql": ("hopper", "halfcheetah")}
     for worth, (method, envs) in enumerate(tasks.items()):
@@ -621,6 +622,7 @@ def seen(page: Path, **view: str | list[str]) -> str:
     return re.sub(r"<script.*?</script>", "", shown.stdout, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network(run, tmp_path):
     for seed in range(3):

@@ -54,6 +54,7 @@ def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monke
     assert f"algo.lr={best['algo.lr']}" in out.splitlines()[-2]
 
 
+@pytest.mark.slow
 def test_a_search_begun_again_runs_nothing_twice(capsys):
     given = [
         "steps=64", "eval_every=64", "eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.num_steps=32",

@@ -202,6 +202,7 @@ def test_a_file_without_rewards_or_with_a_group_in_their_place_is_refused(zoo, s
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_store_as_it_was(store, mine, tmp_path) -> None:
     big = write_d4rl(tmp_path / "big.hdf5", episodes([200] * 50, [False] * 50))
     before = tree(store)

@@ -247,6 +247,7 @@ def test_a_replay_buffer_that_forgot_its_start_makes_no_medium_replay(tmp_path, 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before_first_checkpoint", [True, False])
 def test_a_command_that_was_killed_goes_on_when_it_is_repeated(tmp_path, before_first_checkpoint) -> None:
     every = 100_000 if before_first_checkpoint else 300

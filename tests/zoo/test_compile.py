@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from zoo.runs import compilation
 from zoo.runs.compilation import compile_update, compiles, needed_to_compile
 from zoo.settings.compose import compose
 
-NO_COMPILER = {"CXX": "no-such-compiler"}
+NO_COMPILER = "no-such-compiler"
 SHORT = ("algo=iql", "env=pendulum", "steps=20", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
 
 
@@ -82,7 +83,7 @@ def test_the_help_says_the_rule(zoo):
 
 
 def test_without_a_compiler_a_run_is_not_compiled_and_says_what_to_install(monkeypatch, zoo, pendulum_file):
-    monkeypatch.setenv("CXX", NO_COMPILER["CXX"])
+    monkeypatch.setenv("CXX", NO_COMPILER)
     monkeypatch.setattr(compilation, "COMPILED_FROM", 20)
     result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run")
     assert result.code == 0, result.err
@@ -94,13 +95,23 @@ def test_without_a_compiler_a_run_is_not_compiled_and_says_what_to_install(monke
 
 
 def test_what_must_be_compiled_and_cannot_is_refused_in_a_line(monkeypatch, zoo, pendulum_file):
-    monkeypatch.setenv("CXX", NO_COMPILER["CXX"])
+    monkeypatch.setenv("CXX", NO_COMPILER)
     result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run", "compile=true")
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert "compile=True" in result.err
     assert "no-such-compiler is not here" in result.err
     assert not Path("run").exists()
+
+
+def test_a_compiled_runs_agent_plays_where_nothing_can_be_compiled(monkeypatch, zoo, finished, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"compiled": True}))
+    monkeypatch.setenv("CXX", NO_COMPILER)
+    result = zoo("eval", run_dir, "--episodes", 1)
+    assert result.code == 0, result.err
 
 
 def test_pythons_headers_are_needed_too(monkeypatch, tmp_path):

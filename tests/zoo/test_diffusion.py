@@ -96,6 +96,7 @@ def test_actions_lie_within_the_bounds(policy):
     assert ((action >= torch.tensor([-2.0, 0.0])) & (action <= torch.tensor([2.0, 1.0]))).all()
 
 
+@pytest.mark.slow
 def test_draws_a_mixture_whose_parts_depend_on_the_observation():
     """At observation 0 two spots, one twice as often; at 1 a third: means, spreads and shares of each."""
     torch.manual_seed(0)

@@ -95,6 +95,7 @@ def test_a_resumed_run_multiplies_with_the_library_it_began_with(zoo, pendulum_f
         assert rewound(library) == {"256x64x64": library}
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(start, command, uninterrupted, tmp_path):
     run_dir, kills, chance = tmp_path / "killed", 0, random.Random(0)
     process = start(*command, f"run_dir={run_dir}")
@@ -165,6 +166,7 @@ def staged(train) -> Path:
     return train("staged", *STAGED)
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_any_of_its_stages_ends_as_one_that_was_not(start, pendulum_file, staged, tmp_path, zoo):
     run_dir = tmp_path / "killed"
     quick = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=32")

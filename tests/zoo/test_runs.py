@@ -109,6 +109,7 @@ def test_keeps_the_agent_of_every_evaluation_if_asked_to(finished):
     assert all(torch.equal(last[key], tracked[key]) for key in last if isinstance(last[key], torch.Tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logger", ["wandb", "tensorboard+wandb"])
 def test_wandb_offline_writes_its_run_into_the_runs_folder(start, tmp_path, pendulum_file, logger):
     run_dir = tmp_path / "random+10%expert"  # as a mixture's run is named, which W&B takes for no id

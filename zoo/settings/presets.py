@@ -7,6 +7,7 @@ later counts. What is given on the command line counts more than either.
 
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def _short(dataset: str) -> str:
     return re.sub(r"^(halfcheetah|hopper|walker2d|ant)-", "", name)
 
 
+@cache
 def _read(path: Path) -> list[dict[str, Any]]:
     entries: Any = OmegaConf.to_container(OmegaConf.load(path))
     return list(entries)
