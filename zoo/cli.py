@@ -13,6 +13,8 @@ zoo: deep-RL and offline-RL algorithms, one file each
   zoo run algo=iql env=hopper         train, evaluate, log, checkpoint; zoo run --help shows every key
   zoo run -m algo=iql env=hopper seed=0,1,2
                                       several runs, one after the other
+  zoo run algo=ppo env=hopper seeds=0-7
+                                      several seeds side by side, their updates one program
   zoo run -m sweeper=optuna algo=iql env=hopper 'algo.tau=interval(0.001,0.1)'
                                       a search for settings
   zoo run resume=DIR                  continue a run that was interrupted

@@ -15,6 +15,7 @@ import torch
 from zoo.agent import Agent
 from zoo.nn.heads import CATEGORICAL, SCALAR
 from zoo.runs.compilation import compile_update
+from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import FAMILIES, algorithms, settings
 from zoo.spec import Spec
 from zoo.streaming import Sample
@@ -169,6 +170,36 @@ def test_an_update_compiles_to_one_graph_that_takes_the_same_steps(algorithm):
             assert found.keys() == expected.keys()
         for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+def doubles(batch: Any) -> Any:
+    return type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
+
+
+@each_algorithm
+def test_agents_updated_together_learn_as_each_does_alone(algorithm):
+    """In float64, in which Adam's first steps, down gradients that may be rounding alone, are the same."""
+    for spec in specs(algorithm):
+        together = []
+        for seed in range(2):
+            torch.manual_seed(seed)
+            together.append(make(algorithm, spec).double())
+        alone = copy.deepcopy(together)
+        stack = Stack(together)
+        program = StackedUpdate(stack, together[0].update, ((doubles(batch_for(together[0], 0)),), {}), None)
+        for step in range(3):
+            batches = [doubles(batch_for(agent, 10 * seed + step)) for seed, agent in enumerate(alone)]
+            noise, expected = [], []
+            for seed, agent in enumerate(alone):
+                torch.manual_seed(seed + step)
+                noise.append(program.noise())
+                torch.manual_seed(seed + step)
+                expected.append(agent.update(batches[seed]))
+            found = program(noise, [((batch,), {}) for batch in batches])
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        for one, other in zip(together, alone, strict=True):
+            torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()), rtol=1e-9, atol=1e-9)
 
 
 @each_algorithm

@@ -1,8 +1,10 @@
 """`zoo run`: one run, several, or one that is continued."""
 
 import csv
+import functools
 import gc
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import INTERRUPTED, UsageError, guarded
@@ -24,7 +26,12 @@ def main(arguments: list[str], file: Path | None = None) -> int:
 
         return tune_main(arguments)
     from zoo.settings.compose import compose, expand
+    from zoo.settings.seeds import seed_by_seed
 
+    if any(argument.startswith("seeds=") for argument in arguments):
+        if multirun:
+            raise UsageError("-m is for runs one after another: seed=0,1,2 without seeds=, or leave -m out")
+        return _train_together([compose(job, file) for job in seed_by_seed(arguments)])
     if not multirun:
         if any(argument.startswith("resume=") for argument in arguments):
             return _resume(arguments, file)
@@ -55,8 +62,33 @@ def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]
     return _report(execute(config, algorithm, settings))
 
 
+def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -> int:
+    """Runs of several seeds, side by side in this process."""
+    from zoo.runs.device import resolve_device
+    from zoo.runs.execute import execute
+    from zoo.runs.together import Together
+
+    gc.freeze()
+    seeds = [config.seed for config, _, _ in jobs]
+    together = Together(seeds, resolve_device(jobs[0][0].device))
+    ended = together.run([functools.partial(execute, *job, together) for job in jobs])
+    finished = {seed: run for seed, run in zip(seeds, ended, strict=True) if not isinstance(run, Exception)}
+    rows = [_last_evaluation(run) for run in finished.values()]
+    for (seed, run), row in zip(finished.items(), rows, strict=True):
+        print(f"seed {seed}: return {float(row['return_mean']):.1f}{_score(row)}; written to {run.dir}/")
+    if len(rows) > 1:
+        returns = [float(row["return_mean"]) for row in rows]
+        print(f"{len(rows)} seeds: return {mean(returns):.1f} +- {stdev(returns):.1f} (standard deviation over seeds)")
+    failures = {str(error): error for error in ended if isinstance(error, Exception)}  # what stops all is said once
+    return max([guarded(_fail, error) for error in failures.values()], default=0)
+
+
+def _fail(error: Exception) -> int:
+    raise error
+
+
 def _resume(arguments: list[str], file: Path | None) -> int:
-    from zoo.runs.load import reopen
+    from zoo.runs.load import finished, reopen
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
@@ -64,21 +96,22 @@ def _resume(arguments: list[str], file: Path | None) -> int:
             f"resume continues a run with the settings it began with; {others} cannot be given. "
             "Leave it out, or start a new run."
         )
-    run_dir = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
-    config, algorithm, record = reopen(run_dir, file)
-    config.resume = str(run_dir)
-    return _train(config, algorithm, record["config"])
+    given = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
+    of_seeds = sorted(given.glob("seed*/run.json")) if not (given / "run.json").exists() else []
+    jobs = []
+    for run_dir in [path.parent for path in of_seeds if not finished(path.parent)] or [given]:
+        config, algorithm, record = reopen(run_dir, file)
+        config.resume = str(run_dir)
+        jobs.append((config, algorithm, record["config"]))
+    return _train_together(jobs) if len(jobs) > 1 else _train(*jobs[0])
 
 
 def _report(run: "Run") -> int:
     """Prints what a finished run reached and where everything lies; exit code 0."""
-    with (run.dir / "evaluations.csv").open(newline="") as file:
-        # not run.evaluations: a run that was killed after its last step evaluates nothing when it is resumed
-        *_, row = csv.DictReader(file)
-    score = f", normalized score {float(row['score']):.1f}" if row["score"] else ""
+    row = _last_evaluation(run)
     print(
         f"\n{run.algorithm.name} on {run.config.env.name}: return {float(row['return_mean']):.1f} "
-        f"+- {float(row['return_std']):.1f} over {len(row['returns'].split())} episodes{score}, "
+        f"+- {float(row['return_std']):.1f} over {len(row['returns'].split())} episodes{_score(row)}, "
         f"after {int(row['step']):,} steps"
     )
     print(f"written to {run.dir}/")
@@ -96,6 +129,17 @@ def _report(run: "Run") -> int:
     return 0
 
 
+def _last_evaluation(run: "Run") -> dict[str, str]:
+    """The last row of its file: a run that was killed after its last step evaluates nothing when it is resumed."""
+    with (run.dir / "evaluations.csv").open(newline="") as file:
+        *_, row = csv.DictReader(file)
+    return row
+
+
+def _score(row: dict[str, str]) -> str:
+    return f", normalized score {float(row['score']):.1f}" if row["score"] else ""
+
+
 def usage(arguments: list[str], file: Path | None) -> str:
     """Every key with its default and one line of meaning, read from the dataclasses that define them."""
     from zoo.settings.registry import Algorithm, algorithm, folder, settings
@@ -107,6 +151,7 @@ def usage(arguments: list[str], file: Path | None) -> str:
         "",
         {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
     )
+    lines += [f"  {'seeds':<22} {'':<14} in the place of seed: 8, 0-7 or 0,3,5; as many runs, side by side"]
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "from env="})
     for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):

@@ -147,8 +147,8 @@ class EnsembleCritic(EnsembleMLP):
         of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
         members, (n, count, _) = len(of_obs), actions.shape
         of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
-        x = (of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)).flatten(1, 2)
-        return self.through(rest, activation(x)).view(members, n, count, -1)
+        x = activation(of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1))
+        return self.through(rest, x.flatten(1, 2)).view(members, n, count, -1)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.machine import cache_dir, processor
+from zoo.nn import tracing
 
 SMALLEST, FEWEST_ROWS = 2**19, 32  # multiplications of a product, and rows: below, the call outweighs the arithmetic
 LARGEST = 2**27  # multiplications: of a larger product as many rows are measured
@@ -137,7 +138,7 @@ def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
     """Whether a layer of weights `[..., outputs, inputs]` for so many rows of the kind of `x` is worth a choice."""
     outputs, inputs = weight.shape[-2:]
     large = rows >= FEWEST_ROWS and rows * inputs * outputs >= SMALLEST
-    return large and x.device.type == "cpu" and x.dtype == torch.float32
+    return large and x.device.type == "cpu" and x.dtype == torch.float32 and not tracing.active
 
 
 class Linear(nn.Linear):
@@ -155,6 +156,7 @@ def serves(rows: int, inputs: int, outputs: int) -> str:
     if not available() or torch.get_float32_matmul_precision() != "highest":
         return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
+    rows = 2 ** (rows.bit_length() - 1)  # the next smaller power of two: some algorithms' numbers of rows vary
     shape = f"{rows}x{inputs}x{outputs}"
     if shape not in choices:
         kept = _read()

@@ -7,6 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from zoo.nn import tracing
+
 BETA1, BETA2 = 0.9, 0.999  # the paper's, and every library's
 
 Decay = Callable[[Tensor], Tensor]  # the share of the steps taken -> the share of the learning rate
@@ -72,7 +74,8 @@ class Adam(nn.Module):
             if self.decay_steps is not None:
                 lr = self.lr * self.decay((step / self.decay_steps).clamp(max=1))
             step.add_(1)
-            if torch.compiler.is_compiling():  # cannot trace the fused kernel, and fuses the formula by itself
+            # no graph holds the fused kernel; the compiler fuses the formula by itself
+            if torch.compiler.is_compiling() or tracing.active:
                 if self.weight_decay and self.decoupled:
                     torch._foreach_mul_(self.moved, 1 - lr * self.weight_decay)
                 elif self.weight_decay:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from zoo.agent import Metrics
 from zoo.errors import RunError, UsageError
 from zoo.machine import cache_dir
 from zoo.nn.linear import lower
@@ -64,7 +63,7 @@ def needed_to_compile(device: str = "cpu") -> str | None:
     return None
 
 
-def compile_update(update: Callable[..., Metrics], backend: str = "inductor") -> Callable[..., Metrics]:
+def compile_update(update: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
     """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
 
     Raises:
@@ -84,13 +83,13 @@ def compile_update(update: Callable[..., Metrics], backend: str = "inductor") ->
             # what PyTorch says of the processor is true: its probes each load all of torch in a process of their own
             options["cpp.vec_isa_ok"] = True
 
-    def own(*arguments: Any, **named: Any) -> Metrics:
+    def own(*arguments: Any, **named: Any) -> Any:
         return update(*arguments, **named)
 
     own.__code__ = own.__code__.replace()  # a copy: PyTorch looks compiled code up by it, and each agent needs its own
     compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
-    def compiled_update(*arguments: Any, **named: Any) -> Metrics:
+    def compiled_update(*arguments: Any, **named: Any) -> Any:
         try:
             return compiled(*arguments, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed

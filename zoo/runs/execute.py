@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -21,22 +21,28 @@ from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
-from zoo.runs.load import load_adversary, load_state
+from zoo.runs.load import finished, load_adversary, load_state
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
 from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
 
+if TYPE_CHECKING:
+    from zoo.runs.together import Together
+
 LOCK = ".lock"
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
 
 
-def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
+def execute(
+    config: RunConfig, algorithm: Algorithm, settings: dict[str, Any], together: "Together | None" = None
+) -> Run:
     """Trains from the start, or from the last checkpoint of `config.resume`, to the end.
 
     Args:
         settings: the resolved configuration, as it is written to `config.yaml`.
+        together: the runs beside it, if it is one of several.
 
     Raises:
         UsageError: the settings do not fit each other, or the folder is taken. What it made is gone again.
@@ -54,8 +60,11 @@ def execute(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -
         )
         run: Run | None = None
         try:
-            _settle_backend(config, record)
-            run = Run(config, algorithm, run_dir, record, state, load_adversary(config.corruption))
+            with together.only_first_prints() if together else contextlib.nullcontext():
+                _settle_backend(config, record)
+                run = Run(config, algorithm, run_dir, record, state, load_adversary(config.corruption), together)
+            if together:
+                record["seeds"] = list(together.seeds)
             if fresh:
                 record["spec"] = dataclasses.asdict(run.spec)
                 with checkpoint.replacing(run_dir / "config.yaml") as file:
@@ -154,7 +163,7 @@ def _remove(run_dir: Path, made: list[Path]) -> None:
 def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     with locked(run_dir):
         pass
-    if json.loads((run_dir / "run.json").read_text())["status"] == "finished":
+    if finished(run_dir):
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
     return run_dir, [], load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 

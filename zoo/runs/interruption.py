@@ -7,13 +7,20 @@ from typing import Any
 
 
 class Interruption:
-    """While entered, `asked` says whether SIGINT or SIGTERM came; a second one ends the process as usual."""
+    """While entered, `asked` says whether SIGINT or SIGTERM came; a second one ends the process as usual.
+
+    Several runs may enter it: the first to come and the last to leave count.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self._entered = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
+        self._entered += 1
+        if self._entered > 1:
+            return
         with contextlib.suppress(ValueError):  # not the main thread: signals stay with whoever owns it
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
@@ -21,6 +28,9 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._entered -= 1
+        if self._entered:
+            return
         for number, previous in self._before.items():
             signal.signal(number, previous)
         self._before = {}

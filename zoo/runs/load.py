@@ -41,6 +41,11 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     return config, algorithm, record
 
 
+def finished(run_dir: Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    return bool(json.loads((run_dir / "run.json").read_text())["status"] == "finished")
+
+
 def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent, dict[str, Any]]:
     """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `zoo.load`."""
     config, algorithm, record = reopen(run_dir, file)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import io
 import os
 import time
@@ -136,17 +137,27 @@ class Logger:
             self.wandb.finish()
 
 
+@functools.cache
+def terminal() -> Console:
+    """Where runs print, those beside each other included."""
+    return Console(highlight=False, soft_wrap=True)
+
+
 class ProgressBar:
-    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines that `print` is given."""
+    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines that `print` is given.
+
+    Args:
+        moves: whether it is shown; of runs side by side one is.
+    """
 
     REFRESH_SECONDS = 0.25
 
-    def __init__(self, total: int, done: int, unit: str) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+    def __init__(self, total: int, done: int, unit: str, moves: bool = True) -> None:
+        self.console = terminal()
         self.progress = Progress(
             TextColumn("{task.fields[score]}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn(unit),
             TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not moves or not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=total, completed=done, score="", rate="")
         self.next_refresh = 0.0

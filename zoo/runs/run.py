@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from zoo.runs.tracking import FORMAT, Stateful, Tracked
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.together import Together
 
 
 class Run:
@@ -49,6 +52,7 @@ class Run:
         record: dict[str, Any],
         state: dict[str, Any] | None,
         adversary: Adversary | None = None,
+        together: "Together | None" = None,
     ) -> None:
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device, self._state, self._adversary = set_up(config), state, adversary
@@ -64,7 +68,9 @@ class Run:
         self._metrics: Metrics = {}
         self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
         self._bar: ProgressBar | None = None
-        self._interruption, self._reported_clipping, self._restored = Interruption(), False, False
+        self._together = together
+        self._interruption = together.interruption if together else Interruption()
+        self._reported_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
         try:
             self._eval_envs = make(config.env, config.eval_episodes, config.threads)
@@ -127,11 +133,13 @@ class Run:
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
+        if self._together:
+            return self._together.join(update, self.record["compiled"])
         return compile_update(update) if self.record["compiled"] else update
 
     def report(self, line: str) -> None:
         """Prints a note, once, and keeps it under `notes` in `run.json`."""
-        self._bar.print(line) if self._bar else print(line, flush=True)
+        self._print(line)
         if line not in self.record.setdefault("notes", []):
             self.record["notes"].append(line)
         self.save_record()
@@ -150,7 +158,7 @@ class Run:
         if done >= passes or until():
             return
         self._restore()
-        with self._interruption, ProgressBar(passes, done, f"passes of {name}") as bar:
+        with self._interruption, self._progress(passes, done, f"passes of {name}") as bar:
             self._bar = bar
             while done < passes and not until():
                 mark = time.perf_counter()
@@ -186,7 +194,7 @@ class Run:
         config = self.config
         stride = self._stepper.num_envs if self._stepper else 1
         mark, mark_step = time.perf_counter(), self.done
-        with self._interruption, ProgressBar(end, self.done, "env steps" if self._stepper else "updates") as bar:
+        with self._interruption, self._progress(end, self.done, "env steps" if self._stepper else "updates") as bar:
             self._bar = bar
             while self.done < end:
                 yield self.done
@@ -261,11 +269,17 @@ class Run:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
         score = judged(row)
-        assert self._bar is not None
-        self._bar.print(
+        self._print(
             f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{score}",
             score.strip() or f"return {row['return_mean']:.1f}",
         )
+
+    def _progress(self, total: int, done: int, unit: str) -> ProgressBar:
+        return ProgressBar(total, done, unit, moves=not self._together or self._together.index == 0)
+
+    def _print(self, line: str, score: str | None = None) -> None:
+        line = self._together.label + line if self._together else line
+        self._bar.print(line, score) if self._bar else print(line, flush=True)
 
     def _checkpoint(self) -> None:
         self._save_state(self.dir / "checkpoint.pt")

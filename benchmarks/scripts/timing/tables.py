@@ -11,6 +11,8 @@ JAX_DIFFERENCE = (
     "The libraries in JAX sample their batches in the compiled function too, and take their updates one call each or "
     "in one compiled loop, whichever is faster here; the zoo and the others in PyTorch go back to Python for each."
 )
+AT_ONCE = 8  # agents
+TITLES = {"iql": "IQL", "sac": "SAC", "stream_ac": "Stream AC"}
 
 
 def installed(name: str) -> bool:
@@ -187,3 +189,14 @@ def vector(args: Namespace) -> Iterator[Table]:
     note = "Rollouts of 2,048 steps an environment."
     subjects = zoo("online.py", "on_policy", **made)
     yield Table("PPO on 16 EnvPool Hopper-v5, environment steps", 1, subjects, 2_048 * 16, note)
+
+
+def seeds(args: Namespace) -> Iterator[Table]:
+    for algo, hidden in (("iql", 256), ("iql", 64), ("sac", 64), ("stream_ac", None)):
+        width = f", two hidden layers of {hidden}" if hidden else ""
+        subjects = {}
+        for name, together in (("one after another", False), (f"zoo, {AT_ONCE} at once", True)):
+            given = {"algo": algo, "hidden": hidden, "count": AT_ONCE, "together": together, "compiled": True}
+            subjects[name] = Subject("seeds.py", "agents", given)
+        title = f"{TITLES[algo]} of {AT_ONCE} seeds{width}, updates"
+        yield Table(title, 10, subjects, AT_ONCE, "Both compiled.")

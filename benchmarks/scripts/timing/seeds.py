@@ -1,0 +1,41 @@
+"""Several agents that differ in their seeds: one after another, and as one program."""
+
+import importlib
+import itertools
+from typing import Any
+
+from zoo.benchmarks.scripts.timing.offline import CPU, SPEC, Run, begin, random_arrays, repeat
+from zoo.data.dataset import Dataset
+from zoo.runs.compilation import compile_update
+from zoo.runs.stacked import Stack, StackedUpdate
+from zoo.streaming import Sample
+
+AGENTS = {"iql": "IQL", "sac": "SAC", "stream_ac": "StreamAC"}
+
+
+def agents(algo: str, count: int, together: bool, compiled: bool = False, hidden: int | None = None) -> Run:
+    """An update of each of so many agents, on Hopper's shapes.
+
+    Args:
+        together: as one program.
+        hidden: width of two hidden layers; None: the algorithm's own.
+    """
+    begin()
+    module: Any = importlib.import_module(f"zoo.algos.{algo}")
+    config = module.Config() if hidden is None else module.Config(hidden=[hidden, hidden])
+    several = [getattr(module, AGENTS[algo])(SPEC, config) for _ in range(count)]
+    data = Dataset(random_arrays(), SPEC, CPU)
+    rows = itertools.cycle(range(len(data)))
+
+    def batch() -> Any:
+        if algo != "stream_ac":
+            return data.sample(config.batch_size)
+        i = next(rows)
+        return Sample(data.reward[i], data.next_obs[i], data.terminated[i])
+
+    if not together:
+        updates = [compile_update(agent.update) if compiled else agent.update for agent in several]
+        return repeat(lambda: [update(batch()) for update in updates])
+    stack = Stack(several)
+    program = StackedUpdate(stack, several[0].update, ((batch(),), {}), compile_update if compiled else None)
+    return repeat(lambda: program([program.noise() for _ in several], [((batch(),), {}) for _ in several]))

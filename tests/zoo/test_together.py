@@ -1,0 +1,203 @@
+"""`seeds=`: several runs as one program, each what it is alone."""
+
+import csv
+import functools
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zoo.runs import together
+from zoo.runs.stacked import Stack, tensors_of
+from zoo.settings.registry import algorithms
+
+SMALL = ("steps=60", "eval_every=30", "log_every=20", "env.backend=gymnasium", "compile=false")
+STAGED = (
+    "algo.dynamics_epochs=6", "algo.dynamics_hidden=[8,8,8,8]", "algo.dynamics_lr=0.003", "algo.rollout_batch=8",
+)  # fmt: skip
+OF = {
+    "combo": STAGED,
+    "dqn": ("env=cartpole", "algo.learning_starts=20"),
+    "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1"),
+    "mbrcsl": (
+        *STAGED, "algo.behavior_hidden=[8]", "algo.behavior_epochs=2", "algo.diffusion_steps=2", "algo.rollouts=30",
+        "algo.min_return=-2000",
+    ),
+    "mopo": STAGED,
+    "ppo": ("algo.num_steps=20", "algo.minibatches=2", "algo.epochs=2"),
+    "sac": ("algo.learning_starts=20",),
+    "stream_q": ("env=cartpole",),
+    "stream_sarsa": ("env=cartpole",),
+    "stream_td": ("env=series/hopper",),
+    "td3": ("algo.learning_starts=20",),
+}  # fmt: skip
+
+
+def evaluations(run_dir: Path) -> list[float]:
+    """Steps and returns, episode by episode, one behind the other."""
+    with (run_dir / "evaluations.csv").open(newline="") as file:
+        rows = [[float(row["step"]), *map(float, row["returns"].split())] for row in csv.DictReader(file)]
+    return [value for row in rows for value in row]
+
+
+def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Of the agent: after so many updates float32 tells moments of gradients less well apart."""
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
+    return {name: x for name, x in state.items() if isinstance(x, torch.Tensor) and "optimizer" not in name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(algorithms()))
+def test_each_of_several_seeds_is_what_it_is_alone(zoo, tmp_path, monkeypatch, pendulum_file, name):
+    monkeypatch.setattr(together, "LARGEST", math.inf)  # however slow that is on a CPU
+    known = set(algorithms()[name].module.Config.__dataclass_fields__)
+    quick = [f"algo.{key}={value}" for key, value in {"hidden": "[16]", "batch_size": 32}.items() if key in known]
+    data = [f"dataset={pendulum_file}"] if algorithms()[name].data == "required" else []
+    settings = (f"algo={name}", "env=pendulum", *data, "eval_episodes=2", "logger=none", *quick, *SMALL)
+    settings += OF.get(name, ())
+    settings = tuple({argument.partition("=")[0]: argument for argument in settings}.values())  # the last one counts
+    result = zoo("run", *settings, "seeds=1,3", f"run_dir={tmp_path / 'together'}")
+    assert result.code == 0, result.err
+    assert "one after another" not in result.out
+    alone = tmp_path / "alone"
+    assert zoo("run", *settings, "seed=3", f"run_dir={alone}").code == 0
+    beside = tmp_path / "together" / "seed3"
+    assert evaluations(beside) == pytest.approx(evaluations(alone), rel=0.01)
+    expected = weights_of(alone)
+    for key, found in weights_of(beside).items():
+        torch.testing.assert_close(found, expected[key], rtol=0, atol=3e-3, msg=lambda text, key=key: f"{key}: {text}")
+    assert sorted(path.name for path in beside.iterdir()) == sorted(path.name for path in alone.iterdir())
+    assert json.loads((beside / "run.json").read_text())["seeds"] == [1, 3]
+
+
+SETTINGS = (
+    "algo=iql",
+    "algo.hidden=[16]",
+    "algo.batch_size=32",
+    "env=hopper",
+    "eval_episodes=2",
+    "logger=none",
+    *SMALL,
+)
+
+
+def test_a_seed_that_fails_leaves_the_others_learning(zoo, tmp_path):
+    (tmp_path / "runs" / "seed2").mkdir(parents=True)
+    (tmp_path / "runs" / "seed2" / "here.txt").touch()
+    result = zoo("run", *SETTINGS, "seeds=1-3", "run_dir=runs")
+    assert result.code == 2
+    assert len(result.err.splitlines()) == 1
+    assert "runs/seed2 exists and is not an empty folder" in result.err
+    assert "2 seeds: return" in result.out
+    for seed in (1, 3):
+        assert 60 in evaluations(tmp_path / "runs" / f"seed{seed}")
+
+
+@pytest.mark.parametrize("resumed", [("runs/seed1", "runs/seed2"), ("runs",)], ids=["each alone", "together"])
+def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_path, resumed):
+    """The program's rounding is not that of each alone, bit for bit."""
+    settings = (
+        *SETTINGS[:-5],
+        "steps=400",
+        "eval_every=200",
+        "checkpoint_every=20",
+        "env.backend=gymnasium",
+        "compile=false",
+    )
+    assert zoo("run", *settings, "seeds=1,2", "run_dir=whole").code == 0
+    process = start("run", *settings, "seeds=1,2", f"run_dir={tmp_path / 'runs'}")
+    process.wait_for(tmp_path / "runs" / "seed2" / "checkpoint.pt")
+    process.kill(signal.SIGINT)
+    ended = process.wait()
+    assert ended.code == 130
+    assert all(f"resume={tmp_path / 'runs' / f'seed{seed}'}" in ended.err for seed in (1, 2))
+    for run_dir in resumed:
+        assert zoo("run", f"resume={run_dir}").code == 0
+    for seed in (1, 2):
+        found, expected = (evaluations(tmp_path / folder / f"seed{seed}") for folder in ("runs", "whole"))
+        assert found == pytest.approx(expected, rel=0 if resumed == ("runs",) else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("seeds=8", "seed=1"), "seeds=8 and seed=1 are both given"),
+        (("seeds=0",), "seeds=0 names none"),
+        (("seeds=3-1",), "seeds=3-1 names none"),
+        (("seeds=1,1",), "seeds=1,1 names a seed twice"),
+        (("seeds=many",), "seeds=many is not how many seeds, nor which"),
+        (("seeds=2", "resume=DIR"), "goes on with its own seed"),
+        (("-m", "seeds=2"), "-m is for runs one after another"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(zoo, tmp_path, arguments, message):
+    result = zoo("run", "algo=iql", "env=hopper", *arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_that_looks_at_numbers_cannot_be_one_program(zoo, tmp_path):
+    file = tmp_path / "greedy.py"
+    source = algorithms()["bc"].path.read_text()
+    file.write_text(
+        source.replace("        return {", "        if loss > 0:\n            loss = loss + 0\n        return {")
+    )
+    assert file.read_text() != source
+    command = [sys.executable, str(file), *(x for x in SETTINGS if not x.startswith("algo=")), "seeds=2"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 2
+    assert "cannot be one program" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_large_networks_learn_one_after_another_on_a_cpu(zoo):
+    arguments = [x for x in SETTINGS if not x.startswith(("algo.hidden", "algo.batch"))]
+    result = zoo("run", *arguments, "seeds=2", "steps=4", "eval_every=4")
+    assert result.code == 0
+    assert result.out.count("one after another") == 1
+
+
+def test_the_tensors_of_stacked_modules_are_views_until_released():
+    modules = [torch.nn.Linear(2, 3) for _ in range(2)]
+    before = [tensors_of(module)["weight"].clone() for module in modules]
+    stack = Stack(modules)
+    weight = stack.tensors[stack.names.index("weight")]
+    assert torch.equal(weight, torch.stack(before))
+    weight.zero_()
+    assert all(not module.weight.any() for module in modules)
+    stack.release(0)
+    weight.fill_(1.0)
+    assert not modules[0].weight.any()
+    assert modules[1].weight.all()
+
+
+def test_runs_side_by_side_have_random_numbers_of_their_own():
+    """Each draws between its updates, too, and one makes none."""
+
+    class Guess(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def update(self) -> dict[str, torch.Tensor]:
+            return {"drawn": torch.rand(()) + self.weight.detach()}
+
+    def train(seed: int, updates: int, join) -> list[float]:
+        torch.manual_seed(seed)
+        update = join(Guess().update)
+        return [float(value) for _ in range(updates) for value in (update()["drawn"], torch.randn(()))]
+
+    cases = [(5, 3), (6, 3), (7, 0)]
+    expected = [train(*case, join=lambda update: update) for case in cases]
+    side_by_side = together.Together([seed for seed, _ in cases], torch.device("cpu"))
+    join = functools.partial(side_by_side.join, compiles=False)
+    found = side_by_side.run([functools.partial(train, *case, join=join) for case in cases])
+    assert found == expected

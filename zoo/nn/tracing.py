@@ -1,0 +1,17 @@
+"""Whether an update is being traced, operation by operation, into a graph that many agents share."""
+
+import contextlib
+from collections.abc import Iterator
+
+active = False
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Within it layers and optimizers do without what has no rule for a batch of agents: fused or measured kernels."""
+    global active
+    active = True
+    try:
+        yield
+    finally:
+        active = False

@@ -1,0 +1,267 @@
+"""The updates of several agents as one: their tensors stacked, the update traced once and batched over the agents.
+
+An update is turned into a graph of tensor operations (`make_fx`), its random numbers, parameters and buffers among the
+inputs, and `torch.vmap` gives every operation a further dimension, that of the agents. No algorithm file knows of it.
+The random numbers come from outside, so that each agent gets those that it would get alone.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from zoo.agent import Metrics
+from zoo.errors import UsageError
+from zoo.nn.tracing import tracing
+
+aten = torch.ops.aten
+PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
+    aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1,
+}  # fmt: skip
+
+
+class Stack:
+    """The tensors of several modules of one kind, `[S, ...]` each; the modules' own become views of them.
+
+    Attributes:
+        names: of the parameters and buffers.
+        tensors: `[S, ...]` of each.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = modules
+        columns = [tensors_of(module) for module in modules]
+        self.names = list(columns[0])
+        self.tensors = [torch.stack([column[name].detach() for column in columns]) for name in self.names]
+        for i, column in enumerate(columns):
+            for name, stacked in zip(self.names, self.tensors, strict=True):
+                column[name].data = stacked[i]
+
+    def release(self, i: int) -> None:
+        """Gives a module tensors of its own again, which nothing else writes to."""
+        for tensor in tensors_of(self.modules[i]).values():
+            tensor.data = tensor.data.clone()
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """A module's parameters and buffers, by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class StackedUpdate:
+    """An update of S agents, for arguments of certain shapes, as one program.
+
+    Attributes:
+        largest_product: multiplications of the largest matrix product of one agent.
+
+    Args:
+        stack: the agents' tensors.
+        update: a method of the first of them, or of a module in it.
+        arguments: an example of what it is called with, positional and named.
+        compiler: what compiles the program, if anything does.
+
+    Raises:
+        UsageError: it cannot be one program.
+    """
+
+    def __init__(
+        self, stack: Stack, update: Callable[..., Metrics], arguments: tuple[Any, ...],
+        compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+    ) -> None:  # fmt: skip
+        self.stack = stack
+        flat, self.structure = tree_flatten(arguments)
+        self.taken = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]  # the others are constants of the program
+        try:
+            graph = self._trace(update, flat)
+            self.largest_product = max(map(multiplications, graph.graph.nodes))
+            self._program = self._batched(graph, flat)
+        except (RuntimeError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(
+                f"the updates of several seeds cannot be one program: {reason} Run them one after another: -m seed=0,1"
+            ) from error
+        self._run = compiler(self._program) if compiler else self._program
+
+    def noise(self) -> list[Tensor]:
+        """The random numbers that one agent's next update takes, from the generators as they stand."""
+        return [draw(operation, arguments, named) for operation, arguments, named in self._draws]
+
+    def __call__(self, noise: Sequence[list[Tensor]], arguments: Sequence[tuple[Any, ...]]) -> list[Metrics]:
+        """Updates all agents.
+
+        Args:
+            noise: of each agent, what `noise` gave for it.
+            arguments: of each agent, like the example.
+
+        Returns:
+            The metrics of each.
+        """
+        flat = [tree_flatten(each)[0] for each in arguments]
+        data = [torch.stack([each[i] for each in flat]) for i in self._used]
+        metrics = self._run(self.stack.tensors, [torch.stack(each) for each in zip(*noise, strict=True)], data)
+        columns = [column.unbind() for column in metrics]
+        return [dict(zip(self._metrics, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _trace(self, update: Callable[..., Metrics], flat: list[Any]) -> GraphModule:
+        """The update as a graph without side effects: state, random numbers and data -> state and metrics."""
+        module = self.stack.modules[0]
+        own = tensors_of(module)
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        name_of = {id(tensor): name for name, tensor in own.items()}
+        optimizers: list[Any] = [one for one in module.modules() if isinstance(getattr(one, "moved", None), list)]
+        moved = [[name_of[id(parameter)] for parameter in optimizer.moved] for optimizer in optimizers]
+        recorder = Recorder()
+
+        def traced(state: list[Tensor], noise: list[Tensor] | None, data: list[Tensor]) -> list[Tensor]:
+            live = {name: tensor.clone() for name, tensor in zip(self.stack.names, state, strict=True)}
+            for name in trained:
+                live[name].requires_grad_()
+            given = list(flat)
+            for i, tensor in zip(self.taken, data, strict=True):
+                given[i] = tensor
+            before = [optimizer.moved for optimizer in optimizers]
+            positional, named = tree_unflatten(given, self.structure)
+            with _reparametrize_module(module, live), recorder if noise is None else Player(noise):
+                for optimizer, names in zip(optimizers, moved, strict=True):
+                    optimizer.moved = [live[name] for name in names]
+                try:
+                    metrics = update(*positional, **named)
+                finally:
+                    for optimizer, parameters in zip(optimizers, before, strict=True):
+                        optimizer.moved = parameters
+            self._metrics = list(metrics)
+            return [*(live[name].detach() for name in self.stack.names), *(x.detach() for x in metrics.values())]
+
+        state, data = [tensor.detach().clone() for tensor in own.values()], [flat[i] for i in self.taken]
+        device = data[0].device
+        with tracing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            traced(state, None, data)
+            self._draws = recorder.draws
+            example = (state, self.noise(), data)
+            graph = make_fx(traced, decomposition_table=EACH)(*example)
+            pure = torch.func.functionalize(graph, remove="mutations")
+            return make_fx(pure, decomposition_table={aten.copy.default: copied})(*example)
+
+    def _batched(self, graph: GraphModule, flat: list[Any]) -> Callable[..., list[Tensor]]:
+        """The graph with the dimension of the agents, and what of its inputs it uses."""
+        size = len(self.stack.modules)
+        data = [torch.stack([flat[i]] * size) for i in self.taken]
+        noise = [torch.stack([each] * size) for each in self.noise()]
+        whole = make_fx(torch.vmap(graph))(self.stack.tensors, noise, data)
+        whole.graph.set_codegen(CodeGen())  # type: ignore[no-untyped-call]  # its inputs and outputs flat
+        placeholders = [node for node in whole.graph.nodes if node.op == "placeholder"]
+        output: Any = whole.graph.output_node()
+        states, metrics = output.args[0][: len(self.stack.names)], output.args[0][len(self.stack.names) :]
+        changed = [i for i, node in enumerate(states) if node is not placeholders[i]]
+        output.args = (tuple(states[i] for i in changed) + tuple(metrics),)
+        unused = [i for i, node in enumerate(placeholders) if not node.users and node not in metrics]
+        for i in unused:
+            whole.graph.erase_node(placeholders[i])
+        whole.recompile()
+        first = len(placeholders) - len(data)
+        self._used = [self.taken[i] for i in range(len(data)) if first + i not in unused]
+        inputs = [i for i in range(len(self.stack.names)) if i not in unused]
+
+        def program(state: list[Tensor], noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+            results = whole(*(state[i] for i in inputs), *noise, *given)
+            for i, new in zip(changed, results, strict=False):
+                state[i].copy_(new)
+            return list(results[len(changed) :])
+
+        return program
+
+
+def multiplications(node: Node) -> int:
+    """Of a matrix product in a graph; 0 of other operations."""
+    if node.target not in PRODUCTS:
+        return 0
+    factor: Any = node.args[PRODUCTS[node.target]]
+    return math.prod(node.meta["val"].shape) * factor.meta["val"].shape[-1]
+
+
+# --- Random numbers ---------------------------------------------------------------------------------------------------
+
+Draw = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]  # an operation and what it is called with
+
+
+def draw(operation: Callable[..., Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """Random numbers, as that operation gives them for tensors of these shapes."""
+    return operation(*tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, arguments), **named)
+
+
+def is_random(operation: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in operation.tags
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps which random numbers are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_random(func):
+            templates = tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, args)
+            self.draws.append((func, templates, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class Player(TorchDispatchMode):
+    """Gives these in the place of the random numbers that are asked for, in their order."""
+
+    def __init__(self, noise: list[Tensor]) -> None:
+        super().__init__()
+        self._noise = iter(noise)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not is_random(func):
+            return func(*args, **(kwargs or {}))
+        value = next(self._noise)
+        return args[0].copy_(value) if func._schema.is_mutable else value
+
+
+# --- Operations on lists of tensors, for which vmap has no rule, one tensor after the other ---------------------------
+
+
+def one_by_one(operation: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+    """An operation on a list of tensors, and on lists or single values beside it, from that on one tensor."""
+
+    def apply(tensors: list[Tensor], *others: Any, **named: Any) -> list[Tensor]:
+        rows = [[x[i] if isinstance(x, list | tuple) else x for x in others] for i in range(len(tensors))]
+        return [operation(tensor, *row, **named) for tensor, row in zip(tensors, rows, strict=True)]
+
+    return apply
+
+
+def in_place(operation: Callable[..., Tensor]) -> Callable[..., None]:
+    """The same for one that changes its tensors, and gives nothing."""
+    apply = one_by_one(operation)
+    return lambda *arguments, **named: void(apply(*arguments, **named))
+
+
+def void(_: Any) -> None:
+    return None
+
+
+def copied(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source.to(x.dtype).expand_as(x).clone()
+
+
+EACH: Any = {
+    aten._foreach_lerp_.Scalar: in_place(Tensor.lerp_),
+    aten._foreach_mul_.Scalar: in_place(Tensor.mul_),
+    aten._foreach_mul_.Tensor: in_place(Tensor.mul_),
+    aten._foreach_addcmul_.Scalar: in_place(lambda x, a, b, value=1: x.addcmul_(a, b, value=value)),
+    aten._foreach_mul.Tensor: one_by_one(torch.mul),
+    aten._foreach_add.List: one_by_one(lambda x, other, alpha=1: torch.add(x, other, alpha=alpha)),
+    aten._foreach_norm.Scalar: one_by_one(lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype)),
+}

@@ -1,0 +1,160 @@
+"""Runs that differ in their seeds alone, side by side in one process, their updates one program: `seeds=0-7`.
+
+Each run is what it is alone: its algorithm's `train`, its folder, its random numbers, evaluations and checkpoints. It
+is a greenlet, which goes on until its next update; when all have come to theirs, these are taken at once, see
+`zoo.runs.stacked`.
+"""
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from zoo.agent import Metrics
+from zoo.runs.compilation import compile_update
+from zoo.runs.device import restore_rng, rng_state
+from zoo.runs.interruption import Interruption
+from zoo.runs.stacked import Stack, StackedUpdate
+
+LARGEST = 2**19  # multiplications of a product: a CPU takes larger ones faster one after another than together
+ALONE = object()  # the answer to a request: take the update yourself
+
+
+@dataclass
+class Request:
+    """An update that a run waits for: the number of the function among those it joined, and what it is called with."""
+
+    number: int
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def kind(self) -> tuple[Any, ...]:
+        """What a program is made for: shapes and types of the tensors, and all other values."""
+        flat, _ = tree_flatten(self.arguments)
+        return self.number, *((x.shape, x.dtype) if isinstance(x, Tensor) else x for x in flat)
+
+
+class Together:
+    """Runs side by side.
+
+    Args:
+        seeds: of the runs.
+        device: of all of them.
+
+    Attributes:
+        interruption: of all of them.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.seeds, self.device, self.interruption = seeds, device, Interruption()
+        self._members: list[greenlet] = []
+        self._rng: list[dict[str, Tensor]] = []  # of each run, while it waits
+        self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
+        self._compiles = False
+        self._stack: Stack | None = None
+        self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # of a kind; None: each run takes it alone
+
+    def run(self, trains: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Runs all to their ends. Returns what each returned, or the exception that ended it."""
+        self._members = [greenlet(train) for train in trains]
+        self._rng = [rng_state(self.device) for _ in trains]
+        answers: dict[int, Any] = dict.fromkeys(range(len(trains)), ())
+        results: dict[int, Any] = {}
+        try:
+            while answers:
+                requests = {}
+                for i, answer in answers.items():
+                    came = self._go_on(i, answer)
+                    if self._members[i].dead:
+                        results[i] = came
+                        if self._stack:
+                            self._stack.release(i)
+                    else:
+                        requests[i] = came
+                try:
+                    answers = {i: (metrics,) for i, metrics in self._answer(requests).items()}
+                except Exception as error:  # it ends all of them
+                    answers = dict.fromkeys(requests, error)
+        finally:
+            for member in self._members:
+                with contextlib.suppress(KeyboardInterrupt):  # that is what ended the others
+                    member.throw(KeyboardInterrupt)
+        return [results[i] for i in range(len(trains))]
+
+    def _go_on(self, i: int, answer: Any) -> Any:
+        """Has a run go on to its next request, which is returned, or to its end."""
+        restore_rng(self._rng[i], self.device)
+        try:
+            if isinstance(answer, Exception):
+                return self._members[i].throw(answer)
+            return self._members[i].switch(*answer)
+        except Exception as error:
+            return error
+        finally:
+            self._rng[i] = rng_state(self.device)
+
+    def join(self, update: Callable[..., Metrics], compiles: bool) -> Callable[..., Metrics]:
+        """An update of the run that calls this, to be taken together with those of the others."""
+        updates, hub, self._compiles = self._updates[self.index], getcurrent().parent, compiles
+        number = len(updates)
+        updates.append(update)
+        alone = compile_update(update) if compiles else update
+
+        def joined(*positional: Any, **named: Any) -> Metrics:
+            request = Request(number, (positional, named))
+            if self._programs.get(request.kind(), ALONE) is None:
+                return alone(*positional, **named)
+            answer = hub.switch(request)
+            return alone(*positional, **named) if answer is ALONE else answer
+
+        return joined
+
+    @property
+    def index(self) -> int:
+        """Which of the runs asks."""
+        return self._members.index(getcurrent())
+
+    @property
+    def label(self) -> str:
+        """What the lines of the run that asks begin with."""
+        return f"seed {self.seeds[self.index]:<{max(len(str(seed)) for seed in self.seeds)}}  "
+
+    def only_first_prints(self) -> contextlib.AbstractContextManager[Any]:
+        """Within it the other runs print nothing."""
+        return contextlib.nullcontext() if self.index == 0 else contextlib.redirect_stdout(io.StringIO())
+
+    def _answer(self, requests: dict[int, Request]) -> dict[int, Any]:
+        """The metrics that each request gets, or `ALONE`."""
+        kinds = {request.kind() for request in requests.values()}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is not None and kind not in self._programs and len(requests) == len(self.seeds):
+            self._programs[kind] = self._program(requests)
+        program = self._programs.get(kind) if kind is not None else None
+        if program is None:
+            return dict.fromkeys(requests, ALONE)
+        noise = {}
+        for i in requests:
+            restore_rng(self._rng[i], self.device)
+            noise[i] = program.noise()
+            self._rng[i] = rng_state(self.device)
+        first = next(iter(requests))  # takes the places of runs that have ended, too
+        places = [i if i in requests else first for i in range(len(self.seeds))]
+        metrics = program([noise[i] for i in places], [requests[i].arguments for i in places])
+        return {i: metrics[i] for i in requests}
+
+    def _program(self, requests: dict[int, Request]) -> StackedUpdate | None:
+        """The program of a kind of update; None where it would be no faster."""
+        agents: list[nn.Module] = [updates[0].__self__ for updates in self._updates]  # type: ignore[attr-defined]
+        number, arguments = requests[0].number, requests[0].arguments
+        update = self._updates[0][number]
+        self._stack = self._stack or Stack(agents)
+        program = StackedUpdate(self._stack, update, arguments, compile_update if self._compiles else None)
+        faster = self.device.type == "cuda" or program.largest_product < LARGEST
+        if not faster:
+            print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
+        return program if faster else None
