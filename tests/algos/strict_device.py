@@ -29,6 +29,7 @@ LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Pa
 IN_PLACE = (torch.ops.aten._fused_adam_.tensor_lr, torch.ops.aten._fused_adamw_.tensor_lr)  # PyTorch lacks them here
 
 M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
 
 
 class StrictDeviceError(AssertionError):
@@ -43,10 +44,14 @@ def is_own(path: str) -> bool:
 def refuse(reason: str) -> None:
     """Raises StrictDeviceError with the innermost line of the zoo's own code that is running."""
     frame: Any = sys._getframe(1)
-    while frame and not is_own(frame.f_code.co_filename):
+    while not is_own(frame.f_code.co_filename):
         frame = frame.f_back
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "?"
-    raise StrictDeviceError(f"{place}: {reason}")
+    raise StrictDeviceError(f"{place(frame, frame.f_lineno)}: {reason}")
+
+
+def place(frame: Any, line: int) -> str:
+    """`file:line, in function`."""
+    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"
 
 
 def kinds(tensors: Any) -> set[str]:
@@ -101,8 +106,9 @@ def strict() -> Iterator[None]:
     except StrictDeviceError:
         raise
     except Exception as error:  # PyTorch's own: there is nothing that it could have read
-        own = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
-        raise StrictDeviceError(f"{own[-1] if own else '?'}: {error}") from error
+        frames = traceback.walk_tb(error.__traceback__)
+        *_, last = (place(frame, line) for frame, line in frames if is_own(frame.f_code.co_filename))
+        raise StrictDeviceError(f"{last}: {error}") from error
 
 
 def moved(module: M) -> M:
@@ -115,8 +121,15 @@ def moved(module: M) -> M:
 
 
 def on_device(values: Any) -> Any:
-    """Tensors, or tuples and lists of them, on the device."""
+    """Tensors, or tuples, lists and dictionaries of them, on the device."""
     return tree_map_only(Tensor, lambda x: x.to(DEVICE), values)
+
+
+def with_tensors_on_device(thing: T) -> T:
+    """An object that was made on the CPU, with its tensors on the device, as if it had been made there."""
+    for name, value in vars(thing).items():
+        vars(thing)[name] = DEVICE if isinstance(value, torch.device) else on_device(value)
+    return thing
 
 
 def assert_on_device(values: Any) -> None:

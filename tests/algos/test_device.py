@@ -25,27 +25,28 @@ def observations(algorithm):
     return [*specs(algorithm), *([frames] if algorithm.takes_frames else [])]
 
 
-def variants(algorithm):
-    """Its settings as they are, and with one of them changed: each that is on or off, and each name of `CHOICES`."""
-    yield {}
-    for field in dataclasses.fields(algorithm.module.Config):
-        default = getattr(algorithm.module.Config(), field.name)
-        values = (not default,) if isinstance(default, bool) else CHOICES.get(field.name, ())
-        for value in values:
-            support = {"v_min": -1.0, "v_max": 1.0} if field.name == "value_head" and value in CATEGORICAL else {}
-            yield {field.name: value} | support
+def variants():
+    """Every algorithm as it is, and with one setting changed: each that is on or off, and each name of `CHOICES`."""
+    for name, algorithm in algorithms().items():
+        yield pytest.param(algorithm, {}, id=name)
+        for field in dataclasses.fields(algorithm.module.Config):
+            default = getattr(algorithm.module.Config(), field.name)
+            values = (not default,) if isinstance(default, bool) else CHOICES.get(field.name, ())
+            for value in values:
+                support = {"v_min": -1.0, "v_max": 1.0} if value in CATEGORICAL else {}
+                if value != default:
+                    yield pytest.param(algorithm, {field.name: value} | support, id=f"{name}-{field.name}={value}")
 
 
-@each_algorithm
-def test_an_update_stays_on_the_device(algorithm):
+@pytest.mark.parametrize(("algorithm", "settings"), variants())
+def test_an_update_stays_on_the_device(algorithm, settings):
     for spec in observations(algorithm):
-        for settings in variants(algorithm):
-            agent = make(algorithm, spec, **settings)
-            batches = [on_device(batch_for(agent, seed)) for seed in range(2)]
-            moved(agent)
-            with strict():
-                metrics = [agent.update(batch) for batch in batches]
-            assert_on_device(metrics)
+        agent = make(algorithm, spec, **settings)
+        batches = [on_device(batch_for(agent, seed)) for seed in range(2)]
+        moved(agent)
+        with strict():
+            metrics = [agent.update(batch) for batch in batches]
+        assert_on_device(metrics)
 
 
 @each_algorithm
@@ -80,3 +81,18 @@ def test_what_kinds_of_agents_do_besides_stays_on_the_device(algorithm):
             with strict():
                 agent.start(obs[0])
             assert_on_device(list(agent.state_dict().values()))
+
+
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")
+@each_algorithm
+def test_an_agent_of_a_checkpoint_goes_on_on_its_device(algorithm):
+    """A checkpoint is read on the CPU."""
+    for spec in specs(algorithm):
+        saved, loaded = make(algorithm, spec), moved(make(algorithm, spec))
+        batch = batch_for(saved, 0)
+        saved.update(batch)
+        loaded.load_state_dict(saved.state_dict())
+        batch = on_device(batch)
+        with strict():
+            metrics = loaded.update(batch)
+        assert_on_device(metrics)

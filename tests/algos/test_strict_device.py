@@ -120,7 +120,7 @@ def test_a_mistake_is_refused_at_its_line(mistake):
     with pytest.raises(StrictDeviceError) as caught, strict():
         agent.update(batch, mistake)
     line = getattr(Linear, mistake).__code__.co_firstlineno + 1
-    assert str(caught.value).startswith(f"{__file__}:{line}: ")
+    assert str(caught.value).startswith(f"{__file__}:{line}, in Linear.{mistake}: ")
 
 
 def test_an_update_without_mistakes_passes_gradients_included():
@@ -144,7 +144,7 @@ def test_a_mistake_within_a_gradient_is_refused_at_its_line():
     x = torch.ones(3, device=DEVICE, requires_grad=True)
     with pytest.raises(StrictDeviceError) as caught, strict():
         torch.autograd.grad(Twice.apply(x).sum(), x)
-    assert str(caught.value).startswith(f"{__file__}:{Twice.backward.__code__.co_firstlineno + 2}: ")
+    assert str(caught.value).startswith(f"{__file__}:{Twice.backward.__code__.co_firstlineno + 2}, in ")
 
 
 def test_parameters_that_move_stay_those_that_the_optimizer_moves():
