@@ -38,7 +38,7 @@ def variants():
                     yield pytest.param(algorithm, {field.name: value} | support, id=f"{name}-{field.name}={value}")
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), variants())
+@pytest.mark.parametrize(("algorithm", "settings"), list(variants()))
 def test_an_update_stays_on_the_device(algorithm, settings):
     for spec in observations(algorithm):
         agent = make(algorithm, spec, **settings)
