@@ -4,6 +4,7 @@ Each test is run on the CPU too, against itself: so it is known to work where th
 """
 
 import copy
+import dataclasses
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+import zoo as package
+from zoo.agent import Predictor
 from zoo.algos import iql, sac
 from zoo.data.buffers import replay_buffer
-from zoo.settings.registry import algorithms
+from zoo.settings.registry import Algorithm, algorithms
 
 CPU = torch.device("cpu")
 GPU = pytest.param(
@@ -138,6 +141,39 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(zoo, pendulum_file,
     one, other = (weights(folder) for folder in (whole, stopped))
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+SMALL = {  # settings of a run of seconds, of the algorithms that have them
+    "hidden": [32], "batch_size": 32, "learning_starts": 20, "num_steps": 10, "minibatches": 2, "context": 3,
+    "width": 8, "dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "rollout_batch": 10, "rollout_length": 2,
+    "rollout_every": 10, "rollouts": 2, "rollout_rounds": 1, "min_return": -1e6, "behavior_hidden": [8], "behavior_epochs": 1,
+    "diffusion_steps": 2,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@each_device
+@each_algorithm
+def test_every_training_loop_runs(algorithm, device, pendulum_file, tmp_path):
+    fields = {field.name for field in dataclasses.fields(algorithm.module.Config)}
+    run = package.train(
+        algorithm.name, steps=40, eval_every=20, eval_episodes=1, logger="none", device=str(device),
+        run_dir=tmp_path / "run", algo_config={name: value for name, value in SMALL.items() if name in fields},
+        **environment(algorithm, pendulum_file),
+    )  # fmt: skip
+    assert [step for step, _ in run.evaluations] == [20, 40]
+    assert {parameter.device.type for parameter in package.load(run.dir).agent.parameters()} == {"cpu"}
+
+
+def environment(algorithm: Algorithm, data: Path) -> dict[str, Any]:
+    """The settings of an environment that it takes, with a dataset where it needs one."""
+    if issubclass(algorithm.agent_class, Predictor):
+        return {"env": "series/hopper"}
+    if "continuous" not in algorithm.action_spaces:
+        return {"env": "cartpole", "env.backend": "gymnasium"}
+    return {"env": "pendulum", "env.backend": "gymnasium"} | (
+        {"dataset": str(data)} if algorithm.data == "required" else {}
+    )
 
 
 def weights(run_dir: Path) -> dict[str, Tensor]:
