@@ -146,8 +146,8 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(zoo, pendulum_file,
 SMALL = {  # settings of a run of seconds, of the algorithms that have them
     "hidden": [32], "batch_size": 32, "learning_starts": 20, "num_steps": 10, "minibatches": 2, "context": 3,
     "width": 8, "dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "rollout_batch": 10, "rollout_length": 2,
-    "rollout_every": 10, "rollouts": 2, "rollout_rounds": 1, "min_return": -1e6, "behavior_hidden": [8], "behavior_epochs": 1,
-    "diffusion_steps": 2,
+    "rollout_every": 10, "rollouts": 2, "rollout_rounds": 1, "min_return": -1e6, "behavior_hidden": [8],
+    "behavior_epochs": 1, "diffusion_steps": 2,
 }  # fmt: skip
 
 
