@@ -86,7 +86,6 @@ class COMBO(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy()
-        self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
@@ -115,7 +114,7 @@ class COMBO(Agent):
             there, log_there = self.actor.draw(*next_policy, noise[1])
             uniform = self.actor.center + self.actor.scale * (2 * torch.rand_like(here) - 1)
         actions = torch.cat([here, there, uniform])
-        log_density = torch.cat([log_here, log_there, torch.full_like(log_here, self.log_uniform)])
+        log_density = torch.cat([log_here, log_there, torch.full_like(log_here, self.actor.log_uniform)])
         values = self.critic.of_many(batch.obs, actions).squeeze(-1)  # [2, 3 n, B]
         soft_maximum: Tensor = torch.logsumexp(values - log_density, 1).mean(-1)
         return soft_maximum - q[:, : self.real].mean(-1)

@@ -87,7 +87,6 @@ class CQL(Agent):
         self.log_alpha = nn.Parameter(torch.zeros(()))  # of alpha_H
         self.log_weight = nn.Parameter(torch.ones(()))  # of lagrange
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
-        self.log_uniform = -float((2 * self.actor.scale).log().sum())  # log density of uniform actions
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.actor_lr)
@@ -127,7 +126,7 @@ class CQL(Agent):
         low, high = self.actor.center - self.actor.scale, self.actor.center + self.actor.scale
         uniform = low + (high - low) * torch.rand_like(sampled[0])
         actions = torch.cat([uniform, sampled_next[0], sampled[0]])  # [3 n, B, A]
-        log_density = torch.cat([torch.full_like(sampled[1], self.log_uniform), sampled_next[1], sampled[1]])
+        log_density = torch.cat([torch.full_like(sampled[1], self.actor.log_uniform), sampled_next[1], sampled[1]])
         values = self.head.value(self.critic.of_many(batch.obs, actions))  # [2, 3 n, B]
         return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
 

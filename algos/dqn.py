@@ -159,7 +159,7 @@ def train(run: "Run", config: Config) -> DQN:
         transition = envs.step(action)
         if config.clip_reward:
             transition = transition._replace(reward=transition.reward.sign())
-        buffer.add(transition)
+        buffer.add(transition, envs.ended)
         ended = transition.terminated | transition.truncated
         agent.head.observe(transition.reward[None], ended[None], agent.network, agent.target_network)
         if step >= config.learning_starts:

@@ -220,11 +220,11 @@ def train(run: "Run", config: Config) -> PPO:
     batch_size = config.num_steps * envs.num_envs
     iterations = run.config.steps // batch_size
     agent = PPO(envs.spec, config, iterations * config.epochs * config.minibatches)
-    buffer = RolloutBuffer()
+    buffer = RolloutBuffer(run.device)
     run.track(agent=agent, buffer=buffer)
     if not envs.resumed:  # new episodes begin
         buffer.clear()
-        agent.returns_so_far.carried = 0.0
+        agent.returns_so_far.reset()
     for _ in run.steps():
         action = agent.sample(envs.obs)
         buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))

@@ -103,7 +103,7 @@ def train(run: "Run", config: Config) -> StreamQ:
     for _ in run.steps():
         transition = envs.step(agent.action[None])
         run.log(agent.update(Sample.of(transition)))
-        if transition.terminated or transition.truncated:
+        if envs.ended[0]:
             agent.start(envs.obs[0])
     return agent
 

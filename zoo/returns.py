@@ -65,7 +65,9 @@ class ReturnsSoFar(nn.Module):
     def __init__(self, discount: float) -> None:
         super().__init__()
         self.discount = discount
-        self.carried: Tensor | float = 0.0  # [N] what the running episodes bring into the next step
+        self.carried: Tensor
+        # [N] what the running episodes bring into the next step
+        self.register_buffer("carried", torch.zeros(()), persistent=False)
 
     def update(self, reward: Tensor, ended: Tensor) -> Tensor:
         """The returns so far `[T, N]` of the latest steps, from their rewards and episode ends, each `[T, N]`."""
@@ -73,11 +75,15 @@ class ReturnsSoFar(nn.Module):
         self.carried = self.discount * returns[-1] * ~ended[-1]
         return returns
 
+    def reset(self) -> None:
+        """All episodes begin anew."""
+        self.carried = torch.zeros_like(self.carried)
+
     def get_extra_state(self) -> dict[str, Any]:
         return {"carried": self.carried}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.carried = state["carried"]
+        self.carried = torch.as_tensor(state["carried"], device=self.carried.device)
 
 
 class ReturnToGo(nn.Module):

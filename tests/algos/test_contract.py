@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import batch_for, make, specs
 
 from zoo.agent import Agent
 from zoo.nn.heads import CATEGORICAL, SCALAR
@@ -18,42 +19,12 @@ from zoo.runs.compilation import compile_update
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import FAMILIES, algorithms, settings
 from zoo.spec import Spec
-from zoo.streaming import Sample
 
 READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
 
 WITH_HEADS = [file for file in algorithms().values() if "value_head" in {s.name for s in settings(file.path, "Config")}]
 
 each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
-
-
-def batch_for(agent: Agent, seed: int) -> Any:
-    """A batch of the kind that the agent's `update` names, of random content: 16 transitions, of a stream one."""
-    generator, spec = torch.Generator().manual_seed(seed), agent.spec
-    kind = typing.get_type_hints(agent.update)["batch"]
-    shape = (4, 4) if "timestep" in kind._fields else (16,)  # windows of an episode, or single steps of it
-    shape = () if kind is Sample else shape
-    columns = {name: torch.randn(shape, generator=generator) for name in kind._fields}
-    for name in ("obs", "next_obs"):
-        columns[name] = torch.randn(*shape, *spec.obs_shape, generator=generator)
-    if spec.num_actions is None:
-        columns["action"] = 2 * torch.rand(*shape, spec.action_dim, generator=generator) - 1
-    else:
-        columns["action"] = torch.randint(spec.num_actions, shape, generator=generator)
-    columns["terminated"], columns["index"] = torch.randn(shape, generator=generator) > 0, torch.arange(16)
-    columns["next_action"], columns["follows"] = columns["action"].roll(1), ~columns["terminated"]
-    columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
-    return kind(**{name: columns[name] for name in kind._fields})
-
-
-def specs(algorithm) -> list[Spec]:
-    known = {"continuous": Spec((3,), (-1.0, -1.0), (1.0, 1.0)), "discrete": Spec((3,), num_actions=4)}
-    return [known[space] for space in algorithm.action_spaces]
-
-
-def make(algorithm, spec: Spec) -> Agent:
-    config = algorithm.module.Config(**({"hidden": [16]} if hasattr(algorithm.module.Config(), "hidden") else {}))
-    return algorithm.agent_class(spec, config)
 
 
 def test_there_are_algorithms():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,8 +48,14 @@ class ReplayBuffer:
         self.obs = torch.zeros(self.capacity, *spec.obs_shape, dtype=getattr(torch, spec.obs_dtype), device=device)
         self.next_obs = torch.zeros_like(self.obs)
 
-    def add(self, transition: Transition) -> None:
-        """Stores one transition of each of N environments (N at most `capacity`, the same at every call)."""
+    def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
+        """Stores one transition of each of N environments (N at most `capacity`, the same at every call).
+
+        Args:
+            transition: on the device.
+            ended: `[N]` whether each is its episode's last, from the environments: a buffer that must know need not
+                wait for the device then.
+        """
         count = len(transition.reward)
         for name in self._stored:
             self._write(name, getattr(transition, name))
@@ -119,9 +126,10 @@ class ReplayBuffer:
 
     def cut(self) -> int:
         """Truncates the running episodes: what is added next belongs to others. Returns how many there were."""
-        newest = (self.position - 1 - torch.arange(min(self.num_envs, self.size))) % self.capacity
+        count = min(self.num_envs, self.size)
+        newest = (self.position - 1 - torch.arange(count, device=self.device)) % self.capacity
         self.truncated[newest] |= ~self.terminated[newest]
-        return len(newest)
+        return count
 
 
 class FrameBuffer(ReplayBuffer):
@@ -129,7 +137,8 @@ class FrameBuffer(ReplayBuffer):
 
     An episode's first observation is stored whole, S frames, then one frame a step: every stack is S consecutive frames
     of its own episode. There is room for an eighth more frames than transitions; where episodes are so short that this
-    does not do, the oldest transitions are forgotten earlier.
+    does not do, the oldest transitions are forgotten earlier. When that is depends on where episodes end: it is worked
+    out beside the device, from counts that are kept on both.
 
     Raises:
         ValueError: observations are not frames.
@@ -144,7 +153,9 @@ class FrameBuffer(ReplayBuffer):
         self._streams = num_envs
         super().__init__(capacity, spec, device)
         self._written = torch.zeros(num_envs, dtype=torch.int64, device=device)  # frames so far, of each environment
-        self._starting = torch.ones(num_envs, dtype=torch.bool, device=device)  # the next observation is a first one
+        self._counts = np.zeros(num_envs, dtype=np.int64)  # the same
+        self._newest = np.zeros(capacity, dtype=np.int64)  # the same as `newest`
+        self._starting = np.ones(num_envs, dtype=bool)  # the next observation is a first one
 
     def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
         self.stack, *frame = spec.obs_shape
@@ -153,27 +164,31 @@ class FrameBuffer(ReplayBuffer):
         # of every transition: its environment, and which of its frames is the newest
         self.env = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self.newest = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+        self._envs = torch.arange(self._streams, device=device)
+        self._places = self._envs * self._room  # where the frames of each begin
+        self._ahead = torch.arange(self.stack, device=device)
 
-    def add(self, transition: Transition) -> None:
-        envs = torch.arange(self._streams, device=self.newest.device)
-        for env in envs[self._starting]:
-            for frame in transition.obs[env]:
-                self._write_frames(env[None], frame[None])
-        self._write("env", envs)
+    def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
+        for env in np.flatnonzero(self._starting):
+            places = self._places[env] + (self._written[env] + self._ahead) % self._room
+            self.frames.index_copy_(0, places, transition.obs[env])
+            self._written[env] += self.stack
+            self._counts[env] += self.stack
+        self._write("env", self._envs)
         self._write("newest", self._written - 1)
-        self._write_frames(envs, transition.next_obs[:, -1])
-        self._starting = transition.terminated | transition.truncated
+        self._newest[(self.added + np.arange(self._streams)) % self.capacity] = self._counts - 1
+        self.frames.index_copy_(0, self._places + self._written % self._room, transition.next_obs[:, -1])
+        self._written += 1
+        self._counts += 1
         super().add(transition)
-        while self.size and not self._has_frames((self.position - self.size + envs) % self.capacity):
+        self._starting = (transition.terminated | transition.truncated).cpu().numpy() if ended is None else ended
+        while self.size and not self._has_oldest_frames():
             self.size -= self._streams
 
-    def _write_frames(self, envs: Tensor, frames: Tensor) -> None:
-        self.frames[envs * self._room + self._written[envs] % self._room] = frames
-        self._written[envs] += 1
-
-    def _has_frames(self, index: Tensor) -> bool:
-        oldest = self.newest[index] - self.stack + 1
-        return bool((oldest >= self._written[self.env[index]] - self._room).all())
+    def _has_oldest_frames(self) -> bool:
+        numbers = self.added - self.size + np.arange(self._streams)  # of the transitions that come to be forgotten next
+        oldest = self._newest[numbers % self.capacity] - self.stack + 1
+        return bool((oldest >= self._counts[numbers % self._streams] - self._room).all())
 
     def draw(self, batch_size: int) -> Tensor:
         return (self.position - 1 - super().draw(batch_size)) % self.capacity  # the newest `size`
@@ -198,6 +213,7 @@ class FrameBuffer(ReplayBuffer):
 
     def put(self, first: int, rows: dict[str, Tensor]) -> None:
         super().put(first, rows)
+        self._newest[(first + np.arange(len(rows["newest"]))) % self.capacity] = rows["newest"].cpu().numpy()
         self.frames[rows["indices"]] = rows["frames"]
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,7 +222,8 @@ class FrameBuffer(ReplayBuffer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._written.copy_(state["written"])
-        self._starting.fill_(True)
+        self._counts[:] = state["written"].cpu().numpy()
+        self._starting = np.ones(self._streams, dtype=bool)
 
 
 def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int, stacked: bool) -> ReplayBuffer:
@@ -217,7 +234,11 @@ def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int
 
 
 class RolloutBuffer(list[Transition]):
-    """The latest steps of N environments, which an on-policy algorithm has not learned from yet."""
+    """The latest steps of N environments, which an on-policy algorithm has not learned from yet, on `device`."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
 
     def stacked(self) -> Transition:
         """All steps, `[T, N, ...]`."""
@@ -227,4 +248,4 @@ class RolloutBuffer(list[Transition]):
         return {"steps": [tuple(step) for step in self]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self[:] = [Transition(*fields) for fields in state["steps"]]
+        self[:] = [Transition(*(field.to(self.device) for field in fields)) for fields in state["steps"]]

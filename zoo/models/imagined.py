@@ -35,7 +35,7 @@ class Imagined(NamedTuple):
     def arrays(self) -> Arrays:
         """The episodes one after another, whole."""
         ended = torch.zeros_like(self.running)
-        ended[torch.arange(len(ended)), self.running.sum(1) - 1] = True
+        ended[torch.arange(len(ended), device=ended.device), self.running.sum(1) - 1] = True
         fields = (self.obs, self.action, self.reward, self.next_obs, self.terminated, ended & ~self.terminated)
         return Arrays(*(field[self.running].cpu().numpy() for field in fields))
 

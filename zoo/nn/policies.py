@@ -18,10 +18,18 @@ LOG_2 = math.log(2)
 
 
 class BoundedPolicy(nn.Module):
-    """The base of policies over continuous actions, with their bounds `[low, high]`."""
+    """The base of policies over continuous actions, with their bounds `[low, high]`.
+
+    Attributes:
+        center, scale: `[A]` the middle of the bounds, and half of their range.
+        log_scale: the sum of the logarithms of `scale`.
+        log_uniform: log density of uniform actions.
+    """
 
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
+        half = (torch.tensor(high, device="cpu") - torch.tensor(low, device="cpu")) / 2  # read here: never on a GPU
+        self.log_scale, self.log_uniform = float(half.log().sum()), -float((2 * half).log().sum())
         self.center: Tensor
         self.scale: Tensor
         low_, high_ = torch.tensor(low), torch.tensor(high)
@@ -76,7 +84,7 @@ class TanhGaussian(BoundedPolicy):
 
     def target_entropy(self, given: float | None = None) -> float:
         """The target entropy, in nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
-        return float(self.scale.log().sum()) + (-len(self.scale) if given is None else given)
+        return self.log_scale + (-len(self.scale) if given is None else given)
 
     def mode(self, obs: Tensor) -> Tensor:
         """The squashed mean `[B, A]`: the deterministic action."""

@@ -31,6 +31,7 @@ class EnvStepper:
         obs: `[N, ...]` the observations to act on, on `device`: uint8 where they are frames, else float32.
         spec: shapes and bounds of one environment.
         num_envs: N.
+        ended: `[N]` whether the last step was each episode's last. It is known without waiting for the device.
         resumed: whether it goes on in the middle of the episodes of a run that was stopped.
         on_episode: is called with the return and length of every episode that ends; of the whole game where a lost life
             terminates, see `zoo.envs.atari`.
@@ -50,6 +51,7 @@ class EnvStepper:
         envs.action_space.seed(seed if isinstance(seed, int) else seed[0])
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
+        self.ended = np.zeros(self.num_envs, dtype=bool)
         self.resumed = False
 
     def random_action(self) -> Tensor:
@@ -75,12 +77,12 @@ class EnvStepper:
         self._lengths += 1
         obs, self.obs = self.obs, self._observed(next_obs)
         successor = self.obs
-        ended = terminated | truncated
-        if ended.any():
+        self.ended = terminated | truncated
+        if self.ended.any():
             successor = self.obs.clone()
-            for i in np.flatnonzero(ended):
+            for i in np.flatnonzero(self.ended):
                 successor[i] = self._observed(info["final_obs"][i])
-            over = np.flatnonzero(info.get("game_over", ended))
+            over = np.flatnonzero(info.get("game_over", self.ended))
             for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[over], self._lengths[over] = 0, 0

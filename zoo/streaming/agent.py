@@ -49,7 +49,7 @@ class StreamAgent(Agent):
         self.register_buffer("x", torch.zeros(self.normalizer.shape))
         action = torch.zeros(spec.action_dim) if spec.num_actions is None else torch.zeros((), dtype=torch.int64)
         self.register_buffer("action", action)
-        self._elapsed = torch.zeros(0)  # [B] steps into the episodes of an evaluation
+        self._elapsed = torch.zeros(0)  # [B] steps into the episodes of an evaluation, from `begin` on
 
     def epsilon(self, final: float, steps: float) -> Tensor:
         """The exploration rate: it falls linearly from 1 to `final` over `steps` actions, this one included."""
@@ -59,11 +59,11 @@ class StreamAgent(Agent):
         """Observations `[B, ...]` of evaluation episodes as the networks take them: `[B, *normalizer.shape]`."""
         if len(self._elapsed) != len(obs):
             self.begin(len(obs))
-        x: Tensor = self.normalizer(obs, self._elapsed.to(obs.device))
+        x: Tensor = self.normalizer(obs, self._elapsed)
         return x
 
     def begin(self, num_envs: int) -> None:
-        self._elapsed = torch.zeros(num_envs)
+        self._elapsed = torch.zeros(num_envs, device=self.x.device)
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
         self._elapsed = self._elapsed + 1

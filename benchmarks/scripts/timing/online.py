@@ -79,7 +79,7 @@ def rollouts(envs: EnvStepper, config: ppo.Config, compiled: bool) -> Run:
         agent.update = compile_update(agent.update)  # type: ignore[method-assign]
 
     def iterate() -> None:
-        buffer = RolloutBuffer()
+        buffer = RolloutBuffer(CPU)
         for _ in range(config.num_steps):
             action = agent.sample(envs.obs)
             buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))
@@ -102,7 +102,7 @@ def pong_dqn(backend: str, compiled: bool = False) -> Run:
     def step() -> None:
         for _ in range(config.train_every):
             transition = envs.step(agent.explore(agent.act(envs.obs), config.epsilon))
-            buffer.add(transition._replace(reward=transition.reward.sign()))
+            buffer.add(transition._replace(reward=transition.reward.sign()), envs.ended)
         update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount))
 
     return repeat(step)
@@ -119,7 +119,7 @@ def streaming(env: str, compiled: bool = False) -> Run:
     def step() -> None:
         transition = envs.step(agent.policy.clip(agent.action)[None])
         update(Sample.of(transition))
-        if transition.terminated or transition.truncated:
+        if envs.ended[0]:
             agent.start(envs.obs[0])
 
     return repeat(step)
