@@ -78,8 +78,8 @@ class Together:
                         requests[i] = came
                 try:
                     answers = {i: (metrics,) for i, metrics in self._answer(requests).items()}
-                except Exception as error:  # it ends all of them
-                    answers = dict.fromkeys(requests, error)
+                except Exception as error:  # it ends all of them, the first, which made their common folders, last
+                    answers = dict.fromkeys(reversed(requests), error)
         finally:
             for member in self._members:
                 with contextlib.suppress(KeyboardInterrupt):  # that is what ended the others
