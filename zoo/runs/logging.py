@@ -91,8 +91,9 @@ class Logger:
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
                 self.wandb = wandb.init(
-                    project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config
-                )
+                    project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config,
+                    reinit="create_new",  # several runs of one process may be open at once
+                )  # fmt: skip
             except Exception as error:  # not logged in, no network: wandb raises whatever its transport does
                 raise RunError(
                     f"logger=wandb cannot start: {error} Log in: wandb login; or keep it here: WANDB_MODE=offline."

@@ -22,7 +22,7 @@ from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
 from zoo.runs.stacked import Stack, StackedUpdate
 
-LARGEST = 2**19  # multiplications of a product: a CPU takes larger ones faster one after another than together
+LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
 ALONE = object()  # the answer to a request: take the update yourself
 
 
