@@ -13,6 +13,7 @@ from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
+from zoo.envs.warp import WarpEnvs
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
@@ -22,6 +23,7 @@ from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
 from zoo.runs.stepper import EnvStepper
+from zoo.runs.tensor_stepper import Stepper, TensorStepper
 from zoo.runs.tracking import FORMAT, Stateful, Tracked
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
@@ -59,10 +61,10 @@ class Run:
         record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
-        self._stepper: EnvStepper | None = None
+        self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
-        self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
+        self._episodes: list[tuple[float, ...]] = []  # return and length of those that ended since the last row
         self._bar: ProgressBar | None = None
         self._interruption, self._reported_clipping, self._restored = Interruption(), False, False
         self.evaluations: list[tuple[int, Episodes]] = []
@@ -76,15 +78,23 @@ class Run:
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
-    def envs(self) -> EnvStepper:
+    def envs(self) -> Stepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
+        env, num_envs = self.config.env, self.config.num_envs
         # where a resumed run cannot put the simulators back, it starts new episodes, from other seeds
-        self._stepper = EnvStepper(
-            make(self.config.env, self.config.num_envs, self.config.threads, training=True),
-            seeds("training", self.config.seed, self.done, count=self.config.num_envs),
-            self.device,
-            lambda *episode: self._episodes.append(episode),
-        )
+        begin = seeds("training", self.config.seed, self.done, count=num_envs)
+
+        def on_episode(*episode: float) -> None:
+            self._episodes.append(episode)
+
+        if env.backend == "warp":
+            try:
+                self._stepper = TensorStepper(WarpEnvs(env, num_envs, self.device), begin[0], on_episode)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+        else:
+            envs = make(env, num_envs, self.config.threads, training=True)
+            self._stepper = EnvStepper(envs, begin, self.device, on_episode)
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
@@ -246,6 +256,8 @@ class Run:
                 "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
             )
         if self._stepper:
+            if isinstance(self._stepper, TensorStepper):
+                self._stepper.report()
             returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
             values |= {"episode_return": float(returns), "episode_length": float(lengths)}
             self._episodes.clear()
