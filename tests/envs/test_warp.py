@@ -170,6 +170,25 @@ def test_each_step_leads_where_gymnasiums_leads_from_the_same_state(env_id):
     assert compared == STEPS or (env_id == "Ant-v5" and compared > 50)
 
 
+def test_a_step_of_humanoids_is_the_same_with_newtons_solver():
+    pgs, newton, rng = gymnasium.make("Humanoid-v5").unwrapped, oracle("Humanoid-v5"), np.random.default_rng(0)
+    pgs.reset(seed=0)
+    newton.reset(seed=0)
+    assert pgs.model.opt.solver != newton.model.opt.solver
+    touched = 0
+    for step in range(300):
+        action = actions(pgs, rng)
+        newton.set_state(pgs.data.qpos, pgs.data.qvel)
+        terminated = pgs.step(action)[2]
+        newton.step(action)
+        touched += pgs.data.ncon > 0
+        np.testing.assert_allclose(newton.data.qpos, pgs.data.qpos, atol=1e-5)
+        np.testing.assert_allclose(newton.data.qvel, pgs.data.qvel, atol=1e-3)
+        if terminated:
+            pgs.reset(seed=step)
+    assert touched > 10
+
+
 # --- Starts and ends of episodes ---
 
 
