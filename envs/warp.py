@@ -5,8 +5,8 @@ graph of kernels, recorded once and replayed; its arrays are shared with torch, 
 for the device. It differs from Gymnasium's MuJoCo in these ways:
 
 - it computes in float32;
-- it has no PGS solver, which Humanoid asks for: here Newton's finds the optimum of the same problem. In MuJoCo itself
-  a step of the one and of the other differ by 1e-5 in positions and 1e-3 in velocities at most (tests/envs/test_warp.py);
+- it has no PGS solver, which Humanoid asks for: here Newton's finds the optimum of the same problem. A test has
+  MuJoCo itself take steps with both: they differ by less than 1e-5 in positions and 1e-3 in velocities;
 - where a capsule that is steeper than 60 degrees touches the floor, its pyramid of friction is turned about the normal.
   That is Ant's legs; in the plane, it makes no difference.
 """
@@ -26,6 +26,7 @@ from torch import Tensor
 from zoo.envs.config import EnvConfig
 from zoo.envs.make import make_one
 from zoo.envs.warp_tasks import TASKS, Physics
+from zoo.errors import UsageError
 from zoo.machine import cache_dir
 
 
@@ -49,7 +50,7 @@ class WarpEnvs:
         single_observation_space: Gymnasium's, as is `single_action_space`.
 
     Raises:
-        ValueError: MuJoCo Warp is not installed.
+        UsageError: MuJoCo Warp is not installed.
     """
 
     def __init__(self, config: EnvConfig, num_envs: int, device: torch.device) -> None:
@@ -58,6 +59,9 @@ class WarpEnvs:
         assert env.spec is not None  # Gymnasium has made it
         self.num_envs, self._device = num_envs, device
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        bounds = env.action_space
+        assert isinstance(bounds, gymnasium.spaces.Box)
+        self._low, self._high = (torch.tensor(bound, device=device) for bound in (bounds.low, bounds.high))
         limit = config.max_episode_steps or env.spec.max_episode_steps
         assert limit is not None
         self._time_limit = limit
@@ -89,11 +93,8 @@ class WarpEnvs:
 
     def random_action(self) -> Tensor:
         """Uniform actions `[N, A]`."""
-        space = self.single_action_space
-        assert isinstance(space, gymnasium.spaces.Box)
-        low, high = (torch.as_tensor(bound, device=self._device) for bound in (space.low, space.high))
         drawn = torch.rand(self._ctrl.shape, generator=self._generator, device=self._device)
-        return low + (high - low) * drawn
+        return self._low + (self._high - self._low) * drawn
 
     def step(self, action: Tensor) -> Step:
         """One step with actions `[N, A]`."""
@@ -104,7 +105,7 @@ class WarpEnvs:
         terminated = ~self._task.healthy(self._now)
         self._elapsed += 1
         truncated = self._elapsed >= self._time_limit
-        obs = self._start(terminated | truncated, next_obs, self._task.position(self._now))
+        obs = self._start(terminated | truncated, next_obs, self._task.position(self._now).clone())
         return Step(obs, reward, terminated, truncated, next_obs)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -117,7 +118,8 @@ class WarpEnvs:
         """Puts them there."""
         for name, tensor in self._state().items():
             tensor.copy_(state[name])
-        self._generator.set_state(state["generator"].cpu())
+        if state["generator"].shape == self._generator.get_state().shape:  # else it is of another kind of device
+            self._generator.set_state(state["generator"].cpu())
 
     def close(self) -> None:
         """Nothing is left to close."""
@@ -178,6 +180,7 @@ class WarpEnvs:
             kernels()  # compiles them
             with warp.ScopedCapture() as capture:
                 kernels()
+            warp.synchronize_device()  # torch goes on in a stream of its own
         if self._device.type == "cpu":
             return lambda: warp.capture_launch(capture.graph)
         return lambda: warp.capture_launch(
@@ -189,7 +192,7 @@ def _load(env_id: str) -> tuple[Any, Any]:
     """Warp and MuJoCo Warp, which say nothing but what goes wrong, and keep their kernels in the zoo's cache.
 
     Raises:
-        ValueError: they are not installed.
+        UsageError: they are not installed.
     """
     try:
         warp = importlib.import_module("warp")  # whose types are not strict
@@ -200,7 +203,7 @@ def _load(env_id: str) -> tuple[Any, Any]:
             warp.init()
         import mujoco_warp
     except ImportError as error:
-        raise ValueError(f"env={env_id} in MuJoCo Warp needs mujoco_warp. Type: pip install 'rl-zoo[warp]'") from error
+        raise UsageError(f"env={env_id} in MuJoCo Warp needs mujoco_warp. Type: pip install 'rl-zoo[warp]'") from error
     return warp, mujoco_warp
 
 

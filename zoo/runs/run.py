@@ -13,17 +13,15 @@ from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
-from zoo.envs.warp import WarpEnvs
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
 from zoo.runs.dataset import open_dataset
 from zoo.runs.device import restore_rng, rng_state, set_up
-from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
+from zoo.runs.evaluation import Episodes, evaluate, judged, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
-from zoo.runs.stepper import EnvStepper
-from zoo.runs.tensor_stepper import Stepper, TensorStepper
+from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
 from zoo.runs.tracking import FORMAT, Stateful, Tracked
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
@@ -80,21 +78,7 @@ class Run:
 
     def envs(self) -> Stepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
-        env, num_envs = self.config.env, self.config.num_envs
-        # where a resumed run cannot put the simulators back, it starts new episodes, from other seeds
-        begin = seeds("training", self.config.seed, self.done, count=num_envs)
-
-        def on_episode(*episode: float) -> None:
-            self._episodes.append(episode)
-
-        if env.backend == "warp":
-            try:
-                self._stepper = TensorStepper(WarpEnvs(env, num_envs, self.device), begin[0], on_episode)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-        else:
-            envs = make(env, num_envs, self.config.threads, training=True)
-            self._stepper = EnvStepper(envs, begin, self.device, on_episode)
+        self._stepper = begin(self.config, self.done, self.device, lambda *episode: self._episodes.append(episode))
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):

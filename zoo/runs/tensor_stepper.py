@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from zoo.data.batch import Transition
+from zoo.envs import make
 from zoo.envs.warp import WarpEnvs
 from zoo.errors import RunError
+from zoo.runs.evaluation import seeds
 from zoo.runs.stepper import EnvStepper
+from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
 
@@ -83,3 +86,17 @@ class TensorStepper:
 
 
 Stepper = EnvStepper | TensorStepper
+
+
+def begin(config: RunConfig, done: int, device: torch.device, on_episode: Callable[[float, float], None]) -> Stepper:
+    """The training environments of a run that has done so many steps, at the start of episodes.
+
+    Raises:
+        UsageError: the package that simulates them is not installed.
+    """
+    # where a resumed run cannot put the simulators back, it goes on with new episodes, from other seeds
+    drawn = seeds("training", config.seed, done, count=config.num_envs)
+    if config.env.backend == "warp":
+        return TensorStepper(WarpEnvs(config.env, config.num_envs, device), drawn[0], on_episode)
+    envs = make(config.env, config.num_envs, config.threads, training=True)
+    return EnvStepper(envs, drawn, device, on_episode)
