@@ -15,22 +15,32 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from zoo.envs import atari, images, minigrid
 from zoo.envs.config import EnvConfig
-from zoo.envs.names import load_package, same_in_envpool
+from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 
-BACKENDS = ("auto", "envpool", "gymnasium")
+BACKENDS = ("auto", "envpool", "gymnasium", "warp")
 
 
 def resolve_backend(config: EnvConfig) -> str:
-    """`envpool` or `gymnasium`: what `auto` is on this machine. Raises ValueError for a backend there is not."""
+    """What `auto` is on this machine, `envpool` or `gymnasium`; any other as it is.
+
+    Raises:
+        ValueError: there is no such backend, or Warp does not have the environment.
+    """
     if config.backend not in BACKENDS:
         raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
     if config.backend == "auto":
         return "envpool" if same_in_envpool(config.id) else "gymnasium"
+    if config.backend == "warp" and config.id not in IN_WARP:
+        raise ValueError(
+            f"env.backend=warp does not have {config.id}. It has: {', '.join(IN_WARP)}. Type: env.backend=gymnasium"
+        )
     return config.backend
 
 
 def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False) -> VectorEnv:
     """`num_envs` copies of an environment, stepped together in this process.
+
+    With `env.backend=warp`, Gymnasium's: those that are evaluated. What is trained in is `zoo.envs.warp.WarpEnvs`.
 
     Args:
         config: which environment.

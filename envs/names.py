@@ -20,6 +20,12 @@ PACKAGES = {
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
 SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 
+# MuJoCo Warp simulates MuJoCo's models; of these ones `zoo.envs.warp_tasks` has what Gymnasium makes of them
+IN_WARP = (
+    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
+    "Walker2d-v5",
+)  # fmt: skip
+
 
 def in_envpool() -> dict[str, str]:
     """The ids of EnvPool's environments -> what EnvPool calls them; empty where it is not installed."""

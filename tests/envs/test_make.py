@@ -79,7 +79,8 @@ def test_unknown_id_is_refused_with_what_to_type(env_id, to_type):
 
 
 def test_unknown_backend_is_refused_with_those_there_are():
-    assert _refusal("Hopper-v5", "brax") == "env.backend=brax does not exist. There are: auto, envpool, gymnasium."
+    refusal = "env.backend=brax does not exist. There are: auto, envpool, gymnasium, warp."
+    assert _refusal("Hopper-v5", "brax") == refusal
 
 
 def test_id_that_envpool_lacks_is_refused_with_the_backend_that_may_have_it():

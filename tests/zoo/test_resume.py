@@ -285,7 +285,7 @@ def test_a_resumed_online_run_trains_on_episodes_that_it_neither_began_nor_is_ev
             seeds.append(seed)
             super().__init__(envs, seed, *rest)
 
-    monkeypatch.setattr("zoo.runs.run.EnvStepper", Spy)
+    monkeypatch.setattr("zoo.runs.tensor_stepper.EnvStepper", Spy)
     arguments = ("algo=sac", "env=pendulum", "eval_episodes=1", "logger=none", "algo.hidden=[8]", f"seed={seed}")
     run_dir = tmp_path / "run"
     assert zoo("run", *arguments, "algo.learning_starts=99", "steps=100", f"run_dir={run_dir}").code == 0

@@ -13,7 +13,7 @@ REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-co
 EXTRAS = {
     "wandb": "wandb", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar", "minigrid": "minigrid",
     "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib", "bench": "plotly", "scale": "submitit",
-    "tune": "optuna", "peers": "stable_baselines3",
+    "tune": "optuna", "peers": "stable_baselines3", "warp": "mujoco_warp",
 }  # fmt: skip
 
 

@@ -18,11 +18,11 @@ from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
 from zoo.runs.dataset import open_dataset
 from zoo.runs.device import restore_rng, rng_state, set_up
-from zoo.runs.evaluation import Episodes, evaluate, judged, seeds, summary
+from zoo.runs.evaluation import Episodes, evaluate, judged, summary
 from zoo.runs.interruption import Interruption
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
-from zoo.runs.stepper import EnvStepper
-from zoo.runs.tracking import FORMAT, Stateful, Tracked
+from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
+from zoo.runs.tracking import FORMAT, Stateful, Tracked, diverged
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
@@ -45,15 +45,9 @@ class Run:
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        algorithm: Algorithm,
-        run_dir: Path,
-        record: dict[str, Any],
-        state: dict[str, Any] | None,
-        adversary: Adversary | None = None,
-        together: "Together | None" = None,
-    ) -> None:
+        self, config: RunConfig, algorithm: Algorithm, run_dir: Path, record: dict[str, Any],
+        state: dict[str, Any] | None, adversary: Adversary | None = None, together: "Together | None" = None,
+    ) -> None:  # fmt: skip
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device, self._state, self._adversary = set_up(config), state, adversary
         linear.begin(state["linear"] if state else {})
@@ -63,10 +57,10 @@ class Run:
         record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir)
         self._agent: Agent | None = None
-        self._stepper: EnvStepper | None = None
+        self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
-        self._episodes: list[tuple[float, float]] = []  # return and length of those that ended since the last row
+        self._episodes: list[tuple[float, ...]] = []  # return and length of those that ended since the last row
         self._bar: ProgressBar | None = None
         self._together = together
         self._interruption = together.interruption if together else Interruption()
@@ -82,15 +76,9 @@ class Run:
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
-    def envs(self) -> EnvStepper:
+    def envs(self) -> Stepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
-        # where a resumed run cannot put the simulators back, it starts new episodes, from other seeds
-        self._stepper = EnvStepper(
-            make(self.config.env, self.config.num_envs, self.config.threads, training=True),
-            seeds("training", self.config.seed, self.done, count=self.config.num_envs),
-            self.device,
-            lambda *episode: self._episodes.append(episode),
-        )
+        self._stepper = begin(self.config, self.done, self.device, lambda *episode: self._episodes.append(episode))
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
@@ -238,11 +226,7 @@ class Run:
         broken = sorted(name for name, value in values.items() if not math.isfinite(value))
         if broken:
             self._save_state(self.dir / "diverged.pt")
-            raise RunError(
-                f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {self.dir / 'diverged.pt'}"
-                f"{'; the last good one is checkpoint.pt' if (self.dir / 'checkpoint.pt').exists() else ''}. "
-                "A smaller learning rate or scaled rewards often help."
-            )
+            raise diverged(self.dir, when, broken)
         return values
 
     def _log_metrics(self, steps_per_second: float) -> None:
@@ -254,6 +238,8 @@ class Run:
                 "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
             )
         if self._stepper:
+            if isinstance(self._stepper, TensorStepper):
+                self._stepper.report()
             returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
             values |= {"episode_return": float(returns), "episode_length": float(lengths)}
             self._episodes.clear()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zoo.data.buffers import ReplayBuffer
+from zoo.errors import RunError
 from zoo.runs.replay_log import ReplayLog
 
 FORMAT = 3  # of a checkpoint; grows where what it holds gets other names or shapes: one of before is refused in a line
@@ -48,3 +49,12 @@ class Tracked:
         """Deletes the replay files that no checkpoint needs any more."""
         for log in self._replay.values():
             log.prune()
+
+
+def diverged(run_dir: Path, when: str, broken: list[str]) -> RunError:
+    """What a run ends with whose metrics of these names are not finite, its state saved as `diverged.pt`."""
+    kept = "; the last good one is checkpoint.pt" if (run_dir / "checkpoint.pt").exists() else ""
+    return RunError(
+        f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {run_dir / 'diverged.pt'}{kept}. "
+        "A smaller learning rate or scaled rewards often help."
+    )

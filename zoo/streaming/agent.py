@@ -13,7 +13,7 @@ from zoo.streaming.normalizer import StreamNormalizer
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
-    from zoo.runs.stepper import EnvStepper
+    from zoo.runs.tensor_stepper import Stepper
 
 
 class Sample(NamedTuple):
@@ -76,7 +76,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     return torch.where(torch.rand(greedy.shape, device=q.device) < epsilon, random, greedy)
 
 
-def stream(run: "Run", config: Any) -> tuple["EnvStepper", int]:
+def stream(run: "Run", config: Any) -> tuple["Stepper", int]:
     """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
 
     `config.time_feature` is switched off for images and, with a note, where there is no time limit.
