@@ -156,7 +156,7 @@ class StackedUpdate:
         data = [torch.stack([flat[i]] * size) for i in self.taken]
         noise = [torch.stack([each] * size) for each in self.noise()]
         whole = make_fx(torch.vmap(graph))(self.stack.tensors, noise, data)
-        whole.graph.set_codegen(CodeGen())  # type: ignore[no-untyped-call]  # its inputs and outputs flat
+        whole.graph.set_codegen(CodeGen())  # its inputs and outputs flat
         placeholders = [node for node in whole.graph.nodes if node.op == "placeholder"]
         output: Any = whole.graph.output_node()
         states, metrics = output.args[0][: len(self.stack.names)], output.args[0][len(self.stack.names) :]
@@ -184,7 +184,7 @@ def multiplications(node: Node) -> int:
     if node.target not in PRODUCTS:
         return 0
     factor: Any = node.args[PRODUCTS[node.target]]
-    return math.prod(node.meta["val"].shape) * factor.meta["val"].shape[-1]
+    return int(math.prod(node.meta["val"].shape) * factor.meta["val"].shape[-1])
 
 
 # --- Random numbers ---------------------------------------------------------------------------------------------------
@@ -201,11 +201,11 @@ def is_random(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps which random numbers are asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -215,11 +215,11 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Player(TorchDispatchMode):
+class Player(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives these in the place of the random numbers that are asked for, in their order."""
 
     def __init__(self, noise: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._noise = iter(noise)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
