@@ -200,3 +200,14 @@ def seeds(args: Namespace) -> Iterator[Table]:
             subjects[name] = Subject("seeds.py", "agents", given)
         title = f"{TITLES[algo]} of {AT_ONCE} seeds{width}, updates"
         yield Table(title, 10, subjects, AT_ONCE, "Both compiled.")
+
+
+def bfloat16(_: Namespace) -> Iterator[Table]:
+    for algo, title in (("iql", "IQL"), ("td3_bc", "TD3+BC"), ("sac", "SAC")):
+        given = {"algo": algo, "compiled": True}
+        subjects = {
+            "float32": Subject("offline.py", "updates", given),
+            "zoo, bfloat16": Subject("offline.py", "updates", given | {"precision": "medium"}),
+        }
+        note = "Compiled. `bfloat16` is `matmul_precision=medium`; CQL's is in its own table."
+        yield Table(f"{title} by precision, updates", 60, subjects, note=note)
