@@ -6,7 +6,8 @@
 A short run of each on Hopper or CartPole, its loop under PyTorch's profiler once it is warm. Compiled, the optimizer is
 fused with what else is not a product. Python is what remains: the loop, what calls the operators, and what the profiler
 adds, so that shares say where to look and not how fast a run is. The models that mopo, combo and mbrcsl train first
-are left out, but for what their loops do with them.
+are left out, but for what their loops do with them. `products alone` is how fast the loop would be if all else took no
+time, where they are a hundredth of it or more: the limit, at this machine's rate of products.
 """
 
 import argparse
@@ -123,11 +124,12 @@ def main() -> None:
     EnvStepper.step = labelled(EnvStepper.step, ENVIRONMENT)  # type: ignore[method-assign]
     for owner, name in ((Dataset, "sample"), (ReplayBuffer, "sample"), (ReplayBuffer, "sample_n_step")):
         setattr(owner, name, labelled(getattr(owner, name), SAMPLING))
-    rows: list[list[str]] = [["algorithm", "passes/s", *GROUPS]]
+    rows: list[list[str]] = [["algorithm", "passes/s", "products alone, passes/s", *GROUPS]]
     for algo in args.algorithms or algorithms():
         speed, spent = shares(algo, args.compiled)
         total = sum(spent.values())
-        rows.append([algo, f"{speed:.1f}", *(f"{100 * spent[name] / total:.1f} %" for name in GROUPS)])
+        limit = f"{speed * total / spent['products']:,.1f}" if spent["products"] > 0.01 * total else ""
+        rows.append([algo, f"{speed:.1f}", limit, *(f"{100 * spent[name] / total:.1f} %" for name in GROUPS)])
     print()
     for row in rows:
         print("| " + " | ".join(row) + " |")
