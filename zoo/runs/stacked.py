@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
+from zoo.runs.device import enough_memory
 
 aten = torch.ops.aten
 PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
@@ -70,6 +71,7 @@ class StackedUpdate:
 
     Raises:
         UsageError: it cannot be one program.
+        RunError: the GPU is full.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class StackedUpdate:
         flat, self.structure = tree_flatten(arguments)
         self.taken = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]  # the others are constants of the program
         try:
-            graph = self._trace(update, flat)
-            self.largest_product = max(map(multiplications, graph.graph.nodes))
-            self._program = self._batched(graph, flat)
+            with enough_memory():
+                graph = self._trace(update, flat)
+                self.largest_product = max(map(multiplications, graph.graph.nodes))
+                self._program = self._batched(graph, flat)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(
