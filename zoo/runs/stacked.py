@@ -109,7 +109,7 @@ class StackedUpdate:
         """
         flat = [tree_flatten(each)[0] for each in arguments]
         data = [torch.stack([each[i] for each in flat]) for i in self._used]
-        metrics = self._run(self.stack.tensors, [torch.stack(each) for each in zip(*noise, strict=True)], data)
+        metrics = self._run([torch.stack(each) for each in zip(*noise, strict=True)], data)
         columns = [column.unbind() for column in metrics]
         return [dict(zip(self._metrics, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -173,7 +173,9 @@ class StackedUpdate:
         self._used = [self.taken[i] for i in range(len(data)) if first + i not in unused]
         inputs = [i for i in range(len(self.stack.names)) if i not in unused]
 
-        def program(state: list[Tensor], noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+        state = self.stack.tensors  # not an argument: a CUDA graph takes copies of those
+
+        def program(noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
             results = whole(*(state[i] for i in inputs), *noise, *given)
             for i, new in zip(changed, results, strict=False):
                 state[i].copy_(new)
