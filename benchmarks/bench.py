@@ -18,7 +18,7 @@ from rich.table import Table
 
 from zoo.benchmarks import export, peers
 from zoo.benchmarks.analysis import build
-from zoo.benchmarks.launchers import LAUNCHERS, Local, launcher
+from zoo.benchmarks.launchers import LAUNCHERS, launcher
 from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Job, Runner, failures, record, status
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines",
+        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines; "
+        "launcher.gpus=0,2 and launcher.per_gpu=8: which GPUs, and how many runs each takes",
     )
     parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
     parser.add_argument(
@@ -56,7 +57,9 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="show the runs, and how long they will take at the speeds measured here, or else in the zoo's report",
     )
-    parser.add_argument("--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each)")
+    parser.add_argument(
+        "--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each, see launcher.per_gpu)"
+    )
     parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
     args = parser.parse_intermixed_args(arguments)
     if args.jobs is not None and args.jobs < 1:
@@ -71,7 +74,8 @@ def main(arguments: list[str]) -> int:
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
-        show_plan(runs, folder, args.jobs or (len(Local(None, folder).places) if chosen == "local" else None))
+        local = chosen == "local"
+        show_plan(runs, folder, len(launcher(chosen, args.jobs, folder, options).places) if local else args.jobs)
         return 0
     check_data(runs)
     require()

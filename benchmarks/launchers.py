@@ -3,11 +3,12 @@
 import contextlib
 import ctypes
 import importlib
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -15,8 +16,9 @@ import torch
 from omegaconf import OmegaConf
 
 from zoo.errors import UsageError
+from zoo.machine import nvidia_smi
 
-PER_GPU = 4  # runs at a time
+PER_GPU = 4  # runs at a time, by default
 QUEUED = 1000  # runs in Slurm's queue at a time
 DAY = 24 * 60  # minutes that a Slurm job may take by default
 FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
@@ -60,7 +62,7 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
         name: of `LAUNCHERS`.
         jobs: how many at a time; None for as many as there is room for.
         folder: where it may keep files of its own.
-        options: `key=value`, of `ray.init` or of submitit's executor.
+        options: `key=value`, of `Local`, of `ray.init` or of submitit's executor.
 
     Raises:
         UsageError: its library is not installed, or it refuses an option.
@@ -81,20 +83,62 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
 
 
 class Local:
-    """As many runs at a time as there are cores; on GPUs several each."""
+    """As many runs at a time as there are cores; on GPUs several each.
 
-    def __init__(self, jobs: int | None, folder: Path) -> None:
-        gpus = torch.cuda.device_count()
-        count = jobs or PER_GPU * gpus or cores()
+    Args:
+        gpus: which of them, as `0` or `0,2`; None for all that are visible.
+        per_gpu: how many runs each takes at a time.
+
+    Raises:
+        ValueError: there is no such GPU, or `per_gpu` is not positive.
+    """
+
+    def __init__(self, jobs: int | None, folder: Path, gpus: Any = None, per_gpu: int = PER_GPU) -> None:
+        if per_gpu < 1:
+            raise ValueError("per_gpu must be at least 1.")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(i) for i in range(gpus)]
-        self.places: list[str | None] = [names[i % gpus] if gpus else None for i in range(count)]
+        there = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+        there = there[: torch.cuda.device_count()]
+        names = there if gpus is None else [*map(str, gpus)] if isinstance(gpus, list) else str(gpus).split(",")
+        if unknown := [name for name in names if name not in there]:
+            raise ValueError(f"there is no GPU {', '.join(unknown)} here, but {', '.join(there) or 'none'}.")
+        count = jobs or per_gpu * len(names) or cores()
+        self.places: list[str | None] = [names[i % len(names)] if names else None for i in range(count)]
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
         return LocalProcess(command, log, {} if device is None else {"CUDA_VISIBLE_DEVICES": device})
 
     def close(self) -> None:
         pass
+
+
+def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | None:
+    """The GPU on which the next run starts: the one with the most memory left.
+
+    A run takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
+
+    Args:
+        free: a device for each place that no run has.
+        places: a device for each place.
+    """
+    memory = gpu_memory() if len(set(free)) > 1 else {}
+    if not all(device in memory for device in free):
+        memory = {}
+
+    def room(device: str | None) -> float:
+        now, capacity = memory.get(str(device), (math.inf, 1.0))
+        return min(now, capacity * free.count(device) / places.count(device))
+
+    return max(free, key=room)
+
+
+def gpu_memory() -> dict[str, tuple[float, float]]:
+    """Memory of the GPUs in MiB, what is free and all of it, by number and by UUID; empty where it is not known."""
+    return {
+        name: (float(free), float(total))
+        for number, uuid, free, total in nvidia_smi("index", "uuid", "memory.free", "memory.total")
+        for name in (number, uuid)
+    }
 
 
 class LocalProcess:
@@ -160,16 +204,19 @@ def lost(log: Path, error: BaseException) -> int:
 
 
 class Ray:
-    """A task each in a cluster: `launcher.address`, or the one that Ray finds; else one on this machine."""
+    """A task each in a cluster: `launcher.address`, or the one that Ray finds; else one on this machine.
 
-    def __init__(self, jobs: int | None, folder: Path, **options: Any) -> None:
+    Where there are GPUs, each takes `launcher.per_gpu` tasks at a time.
+    """
+
+    def __init__(self, jobs: int | None, folder: Path, per_gpu: int = PER_GPU, **options: Any) -> None:
         ray: Any = importlib.import_module("ray")
         self.ray = ray
         ray.init(**{"log_to_driver": False, "include_dashboard": False, "logging_level": "error"} | options)
         resources = ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
-        self.places: list[str | None] = [None] * (jobs or PER_GPU * gpus or cpus)
-        self.task = ray.remote(num_cpus=1, num_gpus=1 / PER_GPU if gpus else 0, max_retries=0)(execute)
+        self.places: list[str | None] = [None] * (jobs or per_gpu * gpus or cpus)
+        self.task = ray.remote(num_cpus=1, num_gpus=1 / per_gpu if gpus else 0, max_retries=0)(execute)
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
         return RayProcess(self.ray, self.task.remote(*arguments(command, log)), log)

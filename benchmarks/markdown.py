@@ -70,10 +70,16 @@ def summary(report: Report) -> str:
     by = [f"zoo {version}" + ("" if commit == "None" else f" at {commit}") for version, commit in sorted(made)]
     if len(by) > SHOWN:
         by = [*by[:SHOWN], f"{len(by) - SHOWN} more"]
+    on_gpus = [run.record for run in report.results if run.record.get("gpu_memory")]
+    where = ""
+    if on_gpus:
+        gpus = ", ".join(sorted({str(record["hardware"]["gpu"]) for record in on_gpus}))
+        most = max(record["gpu_memory"] for record in on_gpus) / 2**30
+        where = f" On {gpus}. A run had at most {most:.1f} GiB of a GPU's memory."
     few = any(len(row.runs) < LEAST_RUNS for row in report.rows)
     return (
         f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
-        f"{', by ' * bool(by)}{', '.join(by)}. "
+        f"{', by ' * bool(by)}{', '.join(by)}.{where} "
         "Final is a run's last evaluation, best its best one, chosen by the test itself, and area the mean of all; "
         "evaluations have other seeds than training. Means over seeds with Student's 95 % interval; over tasks, "
         "stratified bootstrap intervals (Agarwal et al. 2021)."

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.benchmarks.launchers import Launcher, Process
+from zoo.benchmarks.launchers import Launcher, Process, roomiest
 from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.suite import Planned
 from zoo.errors import Interrupted, RunError, UsageError
@@ -124,8 +124,9 @@ class Runner:
                         if job.state == "waiting" and free and not in_use(job.dir):
                             if status(job.dir) == "finished":
                                 settle(job)
-                            elif self._started(job, free[0]):
-                                job.device = free.pop(0)
+                            elif self._started(job, device := roomiest(free, self.launcher.places)):
+                                job.device = device
+                                free.remove(device)
                         elif job.state == "running" and self._ended(job):
                             free.append(job.device)
                     self.show(self.jobs)

@@ -4,6 +4,8 @@ import functools
 import os
 import platform
 import re
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 
@@ -16,6 +18,39 @@ def processor() -> str:
         return platform.processor()
     generation = [f"{name} {fields[name]}" for name in ("cpu family", "model") if name in fields]
     return f"{fields['model name']} ({', '.join(generation)})" if generation else fields["model name"]
+
+
+def gpus() -> dict[str, str]:
+    """The names of the GPUs that PyTorch sees, their driver and CUDA, by `gpu`, `driver` and `cuda`; empty without one.
+
+    The driver is left out where nvidia-smi is not there to be asked.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        return {}
+    names = Counter(torch.cuda.get_device_name(i) for i in range(count))
+    shown = ", ".join(name if number == 1 else f"{number} x {name}" for name, number in names.items())
+    drivers = dict.fromkeys(row[0] for row in nvidia_smi("driver_version"))
+    return {"gpu": shown} | ({"driver": ", ".join(drivers)} if drivers else {}) | {"cuda": str(torch.version.cuda)}
+
+
+def nvidia_smi(*fields: str) -> list[list[str]]:
+    """What nvidia-smi says of every GPU of the machine, visible to this process or not: a row each.
+
+    Args:
+        fields: of `nvidia-smi --help-query-gpu`; memory is in MiB.
+
+    Returns:
+        Empty where nvidia-smi is missing or fails.
+    """
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[value.strip() for value in line.split(",")] for line in said.splitlines() if line.strip()]
 
 
 def cache_dir() -> Path:

@@ -17,11 +17,12 @@ import h5py
 import numpy as np
 import pytest
 
-from zoo.benchmarks import bench, runner, suite
-from zoo.benchmarks.launchers import Local, LocalProcess, execute
+from zoo.benchmarks import bench, launchers, runner, suite
+from zoo.benchmarks.launchers import Local, LocalProcess, execute, launcher, roomiest
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
+from zoo.errors import UsageError
 from zoo.runs.execute import locked
 
 GRIDS = """\
@@ -377,6 +378,56 @@ def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):
     assert Local(3, tmp_path).places == ["2", "GPU-7", "2"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert Local(None, tmp_path).places == ["0", "1"] * 4
+    assert Local(None, tmp_path, gpus=1, per_gpu=2).places == ["1", "1"]
+    assert launcher("local", None, tmp_path, ["gpus=0,1", "per_gpu=1"]).places == ["0", "1"]
+    assert launcher("local", 3, tmp_path, ["gpus=[1]"]).places == ["1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["gpus=0,7"], "there is no GPU 7 here, but 0, 1"), (["per_gpu=0"], "per_gpu must be at least 1")],
+)
+def test_gpus_that_are_not_there_are_refused(monkeypatch, tmp_path, options, says):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match=says):
+        launcher("local", None, tmp_path, options)
+
+
+def test_a_run_starts_on_the_gpu_with_the_most_memory_left(monkeypatch):
+    """Also where those that were started just now have not filled theirs yet, and where others use a GPU."""
+    rows = [["0", "GPU-a", "80000", "80000"], ["1", "GPU-b", "50000", "80000"], ["2", "GPU-c", "1000", "80000"]]
+    monkeypatch.setattr(launchers, "nvidia_smi", lambda *fields: rows)
+    free = list(places := ["0", "1", "2"] * 4)
+    taken = []
+    for _ in range(5):
+        taken.append(roomiest(free, places))
+        free.remove(taken[-1])
+    assert taken == ["0", "0", "1", "1", "0"]  # where 80, 60, 50, 50 and 40 GB are left
+    assert roomiest(["GPU-b", "GPU-c"], ["GPU-b", "GPU-c"]) == "GPU-b"
+
+
+def test_without_nvidia_smi_runs_are_spread_evenly(monkeypatch):
+    monkeypatch.setattr(launchers, "nvidia_smi", lambda *fields: [])
+    assert roomiest(["0", "1", "1"], ["0", "1"] * 2) == "1"
+    assert roomiest([None, None], [None, None]) is None
+
+
+def test_the_runner_starts_runs_where_the_memory_is(suites, tmp_path, monkeypatch):
+    suites(GRIDS)
+    one, two = plan("mine", ["seed=0"])[:2]
+    started = []
+
+    class TwoGpus(Elsewhere):
+        places = ("0", "1")
+
+        def start(self, command, log, device):
+            started.append(device)
+            return super().start(command, log, device)
+
+    monkeypatch.setattr(launchers, "nvidia_smi", lambda *fields: [["0", "a", "1", "9"], ["1", "b", "9", "9"]])
+    Runner([one, two], tmp_path / "a", TwoGpus(ends("finished", 0, one), ends("finished", 0, two))).go()
+    assert started == ["1", "0"]
 
 
 def test_a_half_written_folder_is_begun_anew(suites):

@@ -15,7 +15,7 @@ import pytest
 
 from zoo.benchmarks import plots, published
 from zoo.benchmarks.analysis import build
-from zoo.benchmarks.markdown import task_table
+from zoo.benchmarks.markdown import summary, task_table
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.stats import Published
@@ -82,6 +82,17 @@ def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, 
     run("a", overrides, [1.0])
     (result,), _ = read(tmp_path)
     assert (result.task, result.method) == (task, method)
+
+
+def test_the_summary_names_the_gpus_of_runs_on_one_and_their_memory(run, tmp_path):
+    run("a", "algo=iql env=hopper", [1.0], hardware={"gpu": "NVIDIA H100"}, gpu_memory=3 * 2**30)
+    run("b", "algo=iql env=hopper seed=1", [1.0], hardware={"gpu": "NVIDIA A100"}, gpu_memory=2**30)
+    assert "On NVIDIA A100, NVIDIA H100. A run had at most 3.0 GiB of a GPU's memory." in summary(build(tmp_path))
+
+
+def test_the_summary_names_no_gpu_that_no_run_used(run, tmp_path):
+    run("a", "algo=iql env=hopper", [1.0], hardware={"gpu": "NVIDIA H100"})
+    assert "NVIDIA" not in summary(build(tmp_path))
 
 
 def test_a_file_of_ones_own_is_a_method_of_its_own_and_its_command_runs_it(run, tmp_path):

@@ -1,8 +1,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import zoo
+from zoo import machine
+from zoo.cli import main
 from zoo.runs import provenance
 from zoo.settings.registry import Algorithm, algorithm
 
@@ -95,3 +98,45 @@ def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_a
     names = {path.name for path in found}
     assert {"iql.py", "layers.py", "run.py", "evaluation.py", "make.py"} <= names
     assert names.isdisjoint({"cli.py", "doctor.py", "sac.py", "report.py"})
+
+
+# --- The GPUs ---
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs of one kind, as PyTorch and nvidia-smi would say."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda i: "NVIDIA H100")
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr(
+        machine, "nvidia_smi", lambda *fields: [["580.65"]] * 2 if fields == ("driver_version",) else []
+    )
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_record_names_gpus_driver_and_cuda(capsys):
+    hardware = provenance.provenance(algorithm("bc"))["hardware"]
+    assert [hardware[name] for name in ("gpu", "driver", "cuda")] == ["2 x NVIDIA H100", "580.65", "13.0"]
+    main(["doctor"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  gpu ")]
+    assert line == "  gpu          2 x NVIDIA H100; driver 580.65; cuda 13.0"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_a_record_has_none():
+    hardware = provenance.provenance(algorithm("bc"))["hardware"]
+    assert hardware["gpu"] is None
+    assert {"driver", "cuda"}.isdisjoint(hardware)
+
+
+def test_nvidia_smi_is_read_a_gpu_a_row(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$1 $2" > "$0.asked"\nprintf "0, 81000\\n1, 500\\n"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert machine.nvidia_smi("index", "memory.free") == [["0", "81000"], ["1", "500"]]
+    asked = (tmp_path / "nvidia-smi.asked").read_text()
+    assert asked == "--query-gpu=index,memory.free --format=csv,noheader,nounits\n"
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert machine.nvidia_smi("index") == []

@@ -21,7 +21,7 @@ import zoo as package
 from zoo.agent import Agent, Policy
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError
-from zoo.runs.device import restore_rng
+from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.logging import Logger
 from zoo.runs.stepper import EnvStepper
@@ -267,6 +267,43 @@ def test_load_refuses_a_record_that_is_no_runs(tmp_path, record):
 
 def test_a_checkpoint_made_without_a_gpu_goes_on_with_one():
     restore_rng({"cpu": torch.get_rng_state()}, torch.device("cuda"))
+
+
+# as PyTorch says it
+FULL = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 3.50 GiB is "
+    "free. Process 1 has 75.64 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch."
+)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_full_gpu_is_a_failure_in_a_line_that_says_what_to_lower(zoo, pendulum_file, monkeypatch, together):
+    def update(self, batch):
+        raise torch.OutOfMemoryError(FULL)
+
+    monkeypatch.setattr("zoo.algos.bc.BC.update", update)
+    settings = ["algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=20", "eval_episodes=1", "logger=none"]
+    result = zoo("run", *settings, *(["seeds=2"] if together else []), "run_dir=run")
+    assert result.code == 1
+    assert result.err == (
+        "zoo: the GPU is full: 20.00 GiB was asked for, 3.50 GiB of 79.15 GiB is free. Lower what takes memory "
+        "(algo.batch_size, algo.hidden, algo.buffer_size, num_envs, seeds), or give device=cpu\n"
+    )
+
+
+def test_a_gpu_without_room_for_a_context_is_full_and_other_errors_stay_what_they_are():
+    with pytest.raises(RunError, match=r"the GPU is full: more was asked for\. Lower"), enough_memory():
+        raise RuntimeError("CUDA error: out of memory")
+    with pytest.raises(RuntimeError, match="shapes"), enough_memory():
+        raise RuntimeError("shapes")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_run_on_a_gpu_records_the_most_memory_that_it_had(zoo, pendulum_file):
+    settings = ["algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=20", "eval_episodes=1", "logger=none"]
+    assert zoo("run", *settings, "device=cuda", "run_dir=run").code == 0
+    assert json.loads(Path("run/run.json").read_text())["gpu_memory"] > 0
 
 
 def test_a_policy_that_gives_no_number_is_said_to_have_diverged():

@@ -8,6 +8,7 @@ import shutil
 from importlib import metadata
 
 from zoo.data.catalog import available, store
+from zoo.machine import gpus
 
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
 EXTRAS = {
@@ -43,10 +44,9 @@ def main(arguments: list[str]) -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     print(f"  memory       {memory:.1f} GiB")
     if "torch" not in missing:
-        import torch
-
-        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        print(f"  gpu          {', '.join(gpus) or 'none: runs take the cpu'}")
+        found = gpus()
+        more = [f"{name} {found[name]}" for name in ("driver", "cuda") if name in found]
+        print(f"  gpu          {'; '.join([found['gpu'], *more]) if found else 'none: runs take the cpu'}")
         print(f"  linear       {products()}")
         from zoo.runs.compilation import needed_to_compile
 

@@ -19,6 +19,7 @@ import torch
 from zoo.errors import RunError, UsageError
 from zoo.machine import cache_dir
 from zoo.nn.linear import lower
+from zoo.runs.cuda_graph import Replayed
 from zoo.runs.device import resolve_device
 from zoo.settings.config import RunConfig
 
@@ -63,8 +64,16 @@ def needed_to_compile(device: str = "cpu") -> str | None:
     return None
 
 
-def compile_update(update: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+def compile_update(
+    update: Callable[..., Any], backend: str = "inductor", device: torch.device | None = None
+) -> Callable[..., Any]:
     """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
+
+    Args:
+        update: of an agent, or a function of the same manner.
+        backend: of `torch.compile`.
+        device: if it is a GPU, the update is a CUDA graph too, see `zoo.runs.cuda_graph`; then the tensors that it
+            changes must stay where they are in memory.
 
     Raises:
         UsageError: torch is too old.
@@ -99,7 +108,7 @@ def compile_update(update: Callable[..., Any], backend: str = "inductor") -> Cal
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise failed_to_compile(error) from error
 
-    return compiled_update
+    return Replayed(compiled_update, device) if device and device.type == "cuda" else compiled_update
 
 
 def changing(guards: Sequence[Any]) -> list[bool]:

@@ -1,12 +1,15 @@
 """The device of a run: which one, its threads and memory, its random numbers."""
 
+import contextlib
 import ctypes
 import functools
 import platform
+import re
+from collections.abc import Iterator
 
 import torch
 
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 
 MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -20,6 +23,8 @@ def set_up(config: RunConfig) -> torch.device:
     torch.set_flush_denormal(True)  # a CPU takes ten times as long with weights that have decayed to almost nothing
     torch.set_float32_matmul_precision(config.matmul_precision)
     torch.manual_seed(config.seed)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     return device
 
 
@@ -37,17 +42,45 @@ def keep_memory() -> None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` -> a GPU where there is one. Raises UsageError where the device does not exist."""
+    """`auto` -> a GPU where there is one.
+
+    Raises:
+        UsageError: the device does not exist.
+        RunError: it is full.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        with enough_memory():
+            torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"device={name} is not on this machine. Try: device=cpu.") from error
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device={name} is of a kind that the zoo does not use. Try: device=cpu or device=cuda.")
     return device
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most bytes of a GPU that this process had allocated since its latest run began; None for a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Within it a full GPU is a failure in a line. Raises RunError in the place of PyTorch's error."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "CUDA error: out of memory" not in str(error):
+            raise
+        asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
+        free = re.search(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free", str(error))
+        raise RunError(
+            f"the GPU is full: {asked[1] if asked else 'more'} was asked for"
+            f"{f', {free[2]} of {free[1]} is free' if free else ''}. Lower what takes memory (algo.batch_size, "
+            "algo.hidden, algo.buffer_size, num_envs, seeds), or give device=cpu"
+        ) from error
 
 
 def rng_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -21,6 +21,7 @@ from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.nn import linear
+from zoo.runs.device import enough_memory, peak_memory
 from zoo.runs.load import finished, load_adversary, load_state
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
@@ -73,7 +74,8 @@ def execute(
                 record["code"] += f"+{code}"
                 run.report("goes on with other code than it began with")
             run.save_record()
-            algorithm.module.train(run, config.algo)
+            with enough_memory():
+                algorithm.module.train(run, config.algo)
             record["status"] = "finished"
             return run
         except BaseException as error:
@@ -86,6 +88,8 @@ def execute(
         finally:
             if run is not None:
                 run.close()
+                if (peak := peak_memory(run.device)) is not None:
+                    record["gpu_memory"] = peak
             if (run_dir / LOCK).exists():  # else it was removed
                 record |= {"linear": dict(linear.choices), "ended": _now()}
                 checkpoint.save_json(run_dir / "run.json", record)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-from zoo.machine import processor
+from zoo.machine import gpus, processor
 from zoo.settings.registry import Algorithm, folder
 
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
@@ -86,8 +86,6 @@ def _file(module: str, beside: Path) -> Path | None:
 
 def provenance(algorithm: Algorithm) -> dict[str, Any]:
     """The algorithm file, code, versions, commit and hardware, as `run.json` holds them."""
-    import torch
-
     return {
         "algorithm": {
             "name": algorithm.name,
@@ -102,6 +100,7 @@ def provenance(algorithm: Algorithm) -> dict[str, Any]:
             "machine": platform.machine(),
             "processor": processor(),
             "cpus": os.cpu_count(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
+            "gpu": None,
+        }
+        | gpus(),
     }

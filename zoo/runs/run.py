@@ -123,7 +123,7 @@ class Run:
         """An update as one compiled graph, if the run is to compile."""
         if self._together:
             return self._together.join(update, self.record["compiled"])
-        return compile_update(update) if self.record["compiled"] else update
+        return compile_update(update, device=self.device) if self.record["compiled"] else update
 
     def report(self, line: str) -> None:
         """Prints a note, once, and keeps it under `notes` in `run.json`."""

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
+from zoo.runs.device import enough_memory
 
 aten = torch.ops.aten
 PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
@@ -70,6 +71,7 @@ class StackedUpdate:
 
     Raises:
         UsageError: it cannot be one program.
+        RunError: the GPU is full.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class StackedUpdate:
         flat, self.structure = tree_flatten(arguments)
         self.taken = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]  # the others are constants of the program
         try:
-            graph = self._trace(update, flat)
-            self.largest_product = max(map(multiplications, graph.graph.nodes))
-            self._program = self._batched(graph, flat)
+            with enough_memory():
+                graph = self._trace(update, flat)
+                self.largest_product = max(map(multiplications, graph.graph.nodes))
+                self._program = self._batched(graph, flat)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(
@@ -106,7 +109,7 @@ class StackedUpdate:
         """
         flat = [tree_flatten(each)[0] for each in arguments]
         data = [torch.stack([each[i] for each in flat]) for i in self._used]
-        metrics = self._run(self.stack.tensors, [torch.stack(each) for each in zip(*noise, strict=True)], data)
+        metrics = self._run([torch.stack(each) for each in zip(*noise, strict=True)], data)
         columns = [column.unbind() for column in metrics]
         return [dict(zip(self._metrics, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -170,7 +173,9 @@ class StackedUpdate:
         self._used = [self.taken[i] for i in range(len(data)) if first + i not in unused]
         inputs = [i for i in range(len(self.stack.names)) if i not in unused]
 
-        def program(state: list[Tensor], noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+        state = self.stack.tensors  # not an argument: a CUDA graph takes copies of those
+
+        def program(noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
             results = whole(*(state[i] for i in inputs), *noise, *given)
             for i, new in zip(changed, results, strict=False):
                 state[i].copy_(new)

@@ -6,6 +6,7 @@ is a greenlet, which goes on until its next update; when all have come to theirs
 """
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class Together:
         updates, hub, self._compiles = self._updates[self.index], getcurrent().parent, compiles
         number = len(updates)
         updates.append(update)
-        alone = compile_update(update) if compiles else update
+        alone = compile_update(update) if compiles else update  # no CUDA graph: a stack moves the agent's tensors
 
         def joined(*positional: Any, **named: Any) -> Metrics:
             request = Request(number, (positional, named))
@@ -153,7 +154,8 @@ class Together:
         number, arguments = requests[0].number, requests[0].arguments
         update = self._updates[0][number]
         self._stack = self._stack or Stack(agents)
-        program = StackedUpdate(self._stack, update, arguments, compile_update if self._compiles else None)
+        compiler = functools.partial(compile_update, device=self.device) if self._compiles else None
+        program = StackedUpdate(self._stack, update, arguments, compiler)
         faster = self.device.type == "cuda" or program.largest_product < LARGEST
         if not faster:
             print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)

@@ -1,0 +1,134 @@
+"""An update as a CUDA graph: its kernels are recorded once and replayed by one call, without Python between them.
+
+`torch.cuda.graph` records what an update does on the device, see "CUDA Graphs" in the notes of PyTorch's documentation:
+a replay reads and writes the same memory as the recording did. So arguments are copied into tensors that stay, metrics
+out of those that the next replay overwrites, while parameters and buffers are read and written where they are. Random
+numbers are those of the device's default generator, which a replay reads and moves on as the operations themselves do:
+a checkpoint's generator state is all that a resumed run needs.
+
+By hand rather than by the compiler's own `triton.cudagraphs`, which leaves out an update that changes tensors it takes
+for ordinary inputs, without an error, and checks at every call what holds here by the contract of an update.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from zoo.errors import RunError
+
+WARM_UPS = 3  # calls before an update is recorded; they compile it, and have its kernels tuned and loaded
+
+
+class Replayed:
+    """An update that is recorded after some calls and replayed from then on; every call is an update, from the first.
+
+    Args:
+        update: takes tensors on the device, other values, and tuples or lists of both; returns tensors in a dictionary,
+            a tuple or a list. What else it reads and writes on the device must stay where it is in memory.
+        device: a GPU.
+
+    Raises:
+        RunError: from the update, where it cannot be recorded.
+    """
+
+    def __init__(self, update: Callable[..., Any], device: torch.device) -> None:
+        self._update, self._device = update, device
+        self._recordings: dict[Any, Recording] = {}  # by the kind of the arguments
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        kind = kind_of(positional), *((name, kind_of(value)) for name, value in named.items())
+        recording = self._recordings.get(kind)
+        if recording is None:
+            recording = self._recordings[kind] = Recording(self._update, positional, named, self._device)
+        return recording(list(tensors_in((*positional, *named.values()))))
+
+
+class Recording:
+    """An update for arguments of one kind: the same shapes, types and values that are no tensors."""
+
+    def __init__(
+        self, update: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any], device: torch.device
+    ) -> None:
+        positional, named = tree_map_only(Tensor, torch.clone, (positional, named))
+        self._arguments = list(tensors_in((*positional, *named.values())))  # stay where they are
+        self._call = functools.partial(update, *positional, **named)
+        self._device, self._warm_ups = device, WARM_UPS
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self, arguments: list[Tensor]) -> Any:
+        if arguments:
+            torch._foreach_copy_(self._arguments, arguments)
+        if self._warm_ups:
+            self._warm_ups -= 1
+            return warmed_up(self._call, self._device)
+        if self._replay is None:
+            self._replay, outputs = recorded(self._call, self._device)
+            self._outputs, self._structure = tree_flatten(outputs)
+        self._replay()
+        kept = [torch.empty_like(output) for output in self._outputs]
+        torch._foreach_copy_(kept, self._outputs)
+        return tree_unflatten(kept, self._structure)
+
+
+def kind_of(value: Any) -> Any:
+    """What a recording is made for: the shapes and types of tensors, and all other values."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return (type(value), *map(kind_of, value)) if isinstance(value, tuple | list) else value
+
+
+def tensors_in(values: tuple[Any, ...] | list[Any]) -> Iterator[Tensor]:
+    """The tensors in nested tuples and lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from tensors_in(value)
+
+
+# --- What needs a GPU -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which updates are recorded; nothing may be recorded on the default one."""
+    return torch.cuda.Stream(device)
+
+
+def warmed_up(call: Callable[[], Any], device: torch.device) -> Any:
+    """A call on the stream on which it will be recorded, so that libraries have their workspace there."""
+    stream, current = side_stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        outputs = call()
+    current.wait_stream(stream)
+    return outputs
+
+
+def recorded(call: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
+    """What replays a call, on the current stream, and the tensors that hold its results after each replay.
+
+    The call itself computes nothing, and takes no random numbers.
+
+    Raises:
+        RunError: it does what no graph can hold, such as waiting for the device.
+    """
+    graph = torch.cuda.CUDAGraph()
+    try:
+        # thread_local: what other threads do meanwhile does not concern the recording
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, stream=side_stream(device), capture_error_mode="thread_local"),
+        ):
+            outputs = call()
+    except RuntimeError as error:
+        cause = error.__context__ or error  # the end of a recording that has failed is an error of its own
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise cause from None
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        raise RunError(f"the update could not be recorded as a CUDA graph: {reason} Without: compile=false") from error
+    return graph.replay, outputs
