@@ -6,13 +6,14 @@ and warm up at once. Then each is timed alone, while the others wait at a read. 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Subject, Table, Timed
 
+BUILDING = 0.7  # of the time; what has not been built by then is given up, so that the others are timed
 LEAST = 3  # rounds of each group, while its time is not over
 MOST = 9
 
@@ -44,53 +45,61 @@ def _timed(
 ) -> Iterator[tuple[str, Timed]]:
     """The subjects of a group that were built and timed within the seconds."""
     end = time.monotonic() + seconds
+    left: dict[str, str] = {}
+    timed: dict[str, Timed] = {}
     with ExitStack() as stack:
         processes = {name: stack.enter_context(Process(subject, 1)) for name, subject in group.items()}
-        stack.enter_context(ended_after(seconds, processes.values()))
 
-        def warm_up(name: str) -> str | None:
+        def warm_up(name: str) -> None:
             try:
                 for _ in range(3):  # builds and compiles, compiles again, and records
                     processes[name].run(table.count)
+                timed[name] = Timed()
             except Left as reason:
-                return str(reason)
-            return None
+                left[name] = str(reason)
 
-        with ThreadPoolExecutor(len(processes)) as threads:
-            left = dict(zip(processes, threads.map(warm_up, processes), strict=True))
-        timed = {name: Timed() for name, reason in left.items() if reason is None}
-        for number in range(MOST):
-            begun = time.monotonic()
-            for name in list(timed):
-                try:
-                    answer = processes[name].run(table.count)
-                except Left as reason:
-                    left[name] = str(reason)
-                    if not timed[name].seconds:
-                        del timed[name]
-                    continue
-                timed[name].seconds.append(answer["seconds"])
-                timed[name].peak = answer["peak"]
-                measured.versions |= answer["versions"]
-            now = time.monotonic()
-            if now >= end or (number + 1 >= LEAST and now + 2 * (now - begun) > end):
-                break
-    over = time.monotonic() >= end
-    for name, why in left.items():
-        if name not in timed:
-            say(f"{table.title}: {name} was not measured: {'its time was over' if over else why}")
-    yield from timed.items()
+        with (
+            ended_after(BUILDING * seconds, lambda: [processes[name] for name in processes if name not in timed]),
+            ThreadPoolExecutor(len(processes)) as threads,
+        ):
+            list(threads.map(warm_up, processes))
+        over = {name for name in left if time.monotonic() >= end - (1 - BUILDING) * seconds}
+        timed = {name: timed[name] for name in processes if name in timed}  # in their order
+        with ended_after(end - time.monotonic(), lambda: list(processes.values())):
+            for number in range(MOST):
+                begun = time.monotonic()
+                for name in list(timed):
+                    try:
+                        answer = processes[name].run(table.count)
+                    except Left as reason:
+                        left[name] = str(reason)
+                        if time.monotonic() < end or not timed[name].seconds:
+                            over |= {name} if time.monotonic() >= end else set()
+                            del timed[name]
+                        continue
+                    timed[name].seconds.append(answer["seconds"])
+                    timed[name].peak = answer["peak"]
+                    measured.versions |= answer["versions"]
+                now = time.monotonic()
+                if now >= end or (number + 1 >= LEAST and now + 2 * (now - begun) > end):
+                    break
+    whole = min((len(one.seconds) for one in timed.values()), default=0)  # the last round may have been cut off
+    for name in processes:
+        if name in timed:
+            yield name, Timed(timed[name].seconds[:whole], timed[name].peak)
+        else:
+            say(f"{table.title}: {name} was not measured: {'its time was over' if name in over else left[name]}")
 
 
 @contextmanager
-def ended_after(seconds: float, processes: Iterable[Process]) -> Iterator[None]:
-    """Ends the processes when the time is over."""
+def ended_after(seconds: float, processes: Callable[[], list[Process]]) -> Iterator[None]:
+    """Ends the processes that are named then when the time is over."""
 
     def end() -> None:
-        for process in processes:
+        for process in processes():
             process.process.kill()
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(max(seconds, 0), end)
     timer.start()
     try:
         yield
