@@ -21,6 +21,7 @@ import zoo as package
 from zoo.agent import Predictor
 from zoo.algos import iql, sac
 from zoo.data.buffers import replay_buffer
+from zoo.runs.run import Run
 from zoo.settings.registry import Algorithm, algorithms
 
 CPU = torch.device("cpu")
@@ -73,6 +74,18 @@ def test_updates_are_the_cpus(algorithm, device):
 
 @each_device
 @each_algorithm
+def test_many_updates_stay_finite(algorithm, device):
+    for spec in specs(algorithm):
+        agent = make(algorithm, spec).to(device)
+        batches = [to(batch_for(agent, seed), device) for seed in range(5)]
+        for number in range(300 if device.type == "cuda" else 10):
+            metrics = agent.update(batches[number % len(batches)])
+        assert all(bool(value.isfinite().all()) for value in metrics.values())
+        assert all(bool(parameter.isfinite().all()) for parameter in agent.parameters())
+
+
+@each_device
+@each_algorithm
 def test_actions_are_the_cpus(algorithm, device):
     for spec in specs(algorithm):
         on_cpu = make(algorithm, spec)
@@ -115,25 +128,41 @@ def test_a_buffer_gives_what_the_cpus_gives(spec, device):
 @each_device
 @pytest.mark.parametrize("agent", [iql.IQL, sac.SAC], ids=["iql", "sac"])
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(zoo, pendulum_file, tmp_path, monkeypatch, agent, device):
+    interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, agent, device, "compile=false")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [GPU])
+@pytest.mark.parametrize("agent", [iql.IQL, sac.SAC], ids=["iql", "sac"])
+def test_so_does_a_compiled_run(zoo, pendulum_file, tmp_path, monkeypatch, agent, device):
+    """A CUDA graph's random numbers go on from the checkpoint's, and its kernels are those before it was recorded."""
+    interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, agent, device, "compile=true")
+
+
+def interrupted_and_resumed(
+    zoo: Any, pendulum_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: Any, device: torch.device,
+    compiles: str,
+) -> None:  # fmt: skip
+    """A run that is interrupted at an update and resumed, beside one that is not."""
     settings = [
         "env=pendulum", "steps=80", "eval_every=40", "checkpoint_every=20", "log_every=20", "eval_episodes=2",
         "logger=none", "seed=1", f"device={device}", "algo.hidden=[16]", "algo.batch_size=32",
-        "env.backend=gymnasium", f"algo={agent.__name__.lower()}",
+        "env.backend=gymnasium", f"algo={agent.__name__.lower()}", compiles,
     ]  # fmt: skip
     offline = agent is iql.IQL
     settings += [f"dataset={pendulum_file}", "sampler=return"] if offline else ["algo.learning_starts=20"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert zoo("run", *settings, f"run_dir={whole}").code == 0
-    update, updates = agent.update, []
+    log, updates = Run.log, []
 
-    def interrupted(self, batch):
-        updates.append(batch)
+    def interrupted(self, metrics):  # after each update, in which a compiled one runs no Python
+        updates.append(metrics)
         if len(updates) == 30:
             signal.raise_signal(signal.SIGINT)
-        return update(self, batch)
+        log(self, metrics)
 
     with monkeypatch.context() as patched:
-        patched.setattr(agent, "update", interrupted)
+        patched.setattr(Run, "log", interrupted)
         assert zoo("run", *settings, f"run_dir={stopped}").code == 130
     assert len(updates) == 30
     assert zoo("run", f"resume={stopped}").code == 0

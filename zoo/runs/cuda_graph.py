@@ -96,7 +96,7 @@ def tensors_in(values: tuple[Any, ...] | list[Any]) -> Iterator[Tensor]:
 @functools.cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which updates are recorded; nothing may be recorded on the default one."""
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def warmed_up(call: Callable[[], Any], device: torch.device) -> Any:

@@ -21,29 +21,43 @@ ROLLOUT = 2_048  # steps of all environments together
 PONG_DQN: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
 
 
-def stepper(env: str, num_envs: int, backend: str) -> EnvStepper:
+def stepper(env: str, num_envs: int, backend: str, device: str = "cpu") -> Any:
     """Environments as a training loop has them."""
-    envs = make(EnvConfig(id=env, backend=backend), num_envs, torch.get_num_threads(), training=True)
-    return EnvStepper(envs, 0, CPU, lambda *_: None)
+    config = EnvConfig(id=env, backend=backend)
+    if backend == "warp":
+        warp, steppers = (importlib.import_module(name) for name in ("zoo.envs.warp", "zoo.runs.tensor_stepper"))
+        return steppers.TensorStepper(warp.WarpEnvs(config, num_envs, torch.device(device)), 0, lambda *_: None)
+    envs = make(config, num_envs, torch.get_num_threads(), training=True)
+    return EnvStepper(envs, 0, torch.device(device), lambda *_: None)
 
 
-def alone(num_envs: int, backend: str) -> Run:
-    """Hoppers under uniformly random actions, sampled beforehand."""
-    envs = stepper(HOPPER, num_envs, backend)
+def alone(num_envs: int, backend: str, device: str = "cpu") -> Run:
+    """Hoppers under uniformly random actions; those of Gymnasium and EnvPool are sampled beforehand."""
+    envs = stepper(HOPPER, num_envs, backend, device)
+    if backend == "warp":
+        return repeat(lambda: envs.step(envs.random_action()))
     actions = itertools.cycle([envs.envs.action_space.sample() for _ in range(1_000)])
     return repeat(lambda: envs.envs.step(next(actions)))
 
 
-def off_policy(algo: str, compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium") -> Run:
-    """Of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps, each with an update."""
+def off_policy(
+    algo: str, compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", device: str = "cpu",
+    updates: int | None = None,
+) -> Run:  # fmt: skip
+    """Of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps.
+
+    Args:
+        updates: after each step of all environments; None: as many as there are environments.
+    """
     begin()
-    envs = stepper(HOPPER, num_envs, backend)
+    where = torch.device(device)
+    envs = stepper(HOPPER, num_envs, backend, device)
     module: Any = importlib.import_module(f"zoo.algos.{algo}")
-    agent = getattr(module, AGENTS[algo])(envs.spec, module.Config())
-    buffer = ReplayBuffer(100_000, envs.spec, CPU)
-    for _ in range(1_000):
+    agent = getattr(module, AGENTS[algo])(envs.spec, module.Config()).to(where)
+    buffer = ReplayBuffer(100_000, envs.spec, where)
+    for _ in range(max(10, 1_000 // num_envs) if updates else 1_000):
         buffer.add(envs.step(envs.random_action()))
-    update = compile_update(agent.update) if compiled else agent.update
+    update = compile_update(agent.update, device=where) if compiled else agent.update
     delays = itertools.cycle([(True,), (False,)] if algo == "td3" else [()])
 
     def step() -> None:
@@ -51,15 +65,19 @@ def off_policy(algo: str, compiled: bool = False, num_envs: int = 1, backend: st
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
         agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
-        for _ in range(num_envs):
+        for _ in range(updates or num_envs):
             update(buffer.sample(agent.config.batch_size), *next(delays))
 
     return lambda count: repeat(step)(count // num_envs)
 
 
-def on_policy(compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT) -> Run:
+def on_policy(
+    compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT,
+    device: str = "cpu",
+) -> Run:  # fmt: skip
     """Of `algos/ppo.py` on Hopper: a rollout of `num_steps` steps an environment, and what is learned from it."""
-    return rollouts(stepper(HOPPER, num_envs, backend), ppo.Config(num_steps=num_steps), compiled)
+    envs = stepper(HOPPER, num_envs, backend, device)
+    return rollouts(envs, ppo.Config(num_steps=num_steps), compiled, torch.device(device))
 
 
 def pong_on_policy(backend: str, compiled: bool = False) -> Run:
@@ -71,15 +89,15 @@ def pong_on_policy(backend: str, compiled: bool = False) -> Run:
     return rollouts(stepper(PONG, 8, backend), config, compiled)
 
 
-def rollouts(envs: EnvStepper, config: ppo.Config, compiled: bool) -> Run:
+def rollouts(envs: Any, config: ppo.Config, compiled: bool, device: torch.device = CPU) -> Run:
     """PPO's loop, a rollout at a time."""
     begin()
-    agent = ppo.PPO(envs.spec, config)
+    agent = ppo.PPO(envs.spec, config).to(device)
     if compiled:
-        agent.update = compile_update(agent.update)  # type: ignore[method-assign]
+        agent.update = compile_update(agent.update, device=device)  # type: ignore[method-assign]
 
     def iterate() -> None:
-        buffer = RolloutBuffer(CPU)
+        buffer = RolloutBuffer(device)
         for _ in range(config.num_steps):
             action = agent.sample(envs.obs)
             buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))

@@ -16,9 +16,9 @@ HOPPER, PONG = "Hopper-v5", "ALE/Pong-v5"
 Run = Callable[[int], None]
 
 
-def learner(library: str, algo: str, policy: str, env: Any, **settings: Any) -> Any:
+def learner(library: str, algo: str, policy: str, env: Any, device: str = "cpu", **settings: Any) -> Any:
     """A model of `stable_baselines3` or `sbx`."""
-    return getattr(importlib.import_module(library), algo)(policy, env, device="cpu", seed=0, **settings)
+    return getattr(importlib.import_module(library), algo)(policy, env, device=device, seed=0, **settings)
 
 
 def learning(model: Any, first: int, worth: int) -> Run:
@@ -27,21 +27,30 @@ def learning(model: Any, first: int, worth: int) -> Run:
     return lambda count: model.learn(count * worth, reset_num_timesteps=False)
 
 
-def off_policy(library: str, algo: str) -> Run:
+def off_policy(library: str, algo: str, device: str = "cpu") -> Run:
     """SAC or TD3 on Hopper, an update a step."""
     model = learner(
-        library, algo, "MlpPolicy", gymnasium.make(HOPPER), learning_rate=3e-4, batch_size=256, buffer_size=100_000,
-        learning_starts=1_000, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": [256, 256]},
+        library, algo, "MlpPolicy", gymnasium.make(HOPPER), device, learning_rate=3e-4, batch_size=256,
+        buffer_size=100_000, learning_starts=1_000, train_freq=1, gradient_steps=1,
+        policy_kwargs={"net_arch": [256, 256]},
     )  # fmt: skip
     return learning(model, 1_001, worth=1)
 
 
-def on_policy(library: str) -> Run:
+def on_policy(library: str, device: str = "cpu") -> Run:
     """PPO on one Hopper, a rollout of 2,048 steps a call."""
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.make(HOPPER)]))
     net = {"pi": [64, 64], "vf": [64, 64]}
     model = learner(
-        library, "PPO", "MlpPolicy", env, n_steps=2_048, n_epochs=10, batch_size=64, policy_kwargs={"net_arch": net}
+        library,
+        "PPO",
+        "MlpPolicy",
+        env,
+        device,
+        n_steps=2_048,
+        n_epochs=10,
+        batch_size=64,
+        policy_kwargs={"net_arch": net},
     )
     return learning(model, 1, worth=2_048)
 

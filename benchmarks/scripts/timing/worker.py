@@ -4,8 +4,8 @@
 
 FUNCTION of FILE, called with ARGUMENTS (JSON, by name), gives what is timed: a callable that takes a number of updates.
 Each line of standard input is such a number, and is answered with a line of JSON: the seconds they took, the process's
-peak memory, the versions of what it has imported, and which library serves the zoo's linear layers. Needs nothing but
-Python, so that a peer may have an environment of its own.
+peak memory (on a GPU, what PyTorch allocated there), the versions of what it has imported, and which library serves the
+zoo's linear layers. Needs nothing but Python, so that a peer may have an environment of its own.
 """
 
 import importlib.metadata
@@ -35,8 +35,16 @@ def load(path: Path) -> Any:
     return module
 
 
+def on_gpu() -> Any:
+    """`torch.cuda`, if this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch and torch.cuda.is_initialized() else None
+
+
 def peak() -> float | None:
-    """The most memory, in MB, that this process has had resident; None where the system is not Linux."""
+    """The most memory, in MB, that this process has had resident, or on a GPU; None where the system is not Linux."""
+    if cuda := on_gpu():
+        return float(cuda.max_memory_allocated()) / 1e6
     status = Path("/proc/self/status")  # not getrusage, which goes on from the parent's
     found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
     return int(found[1]) * 1024 / 1e6 if found else None
@@ -52,6 +60,8 @@ def main() -> None:
     for line in sys.stdin:
         begun = time.perf_counter()
         run(int(line))
+        if cuda := on_gpu():
+            cuda.synchronize()
         seconds = time.perf_counter() - begun
         imported = {name: importlib.metadata.version(name) for key, name in LIBRARIES.items() if key in sys.modules}
         linear = sys.modules.get("zoo.nn.linear")

@@ -1,0 +1,74 @@
+"""Updates of every algorithm, and of several agents at once, on batches gathered from random rows on a device."""
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent
+from zoo.benchmarks.scripts.timing.offline import BATCH_SIZE, SPEC, Run, begin, repeat
+from zoo.runs.compilation import compile_update
+from zoo.runs.stacked import Stack, StackedUpdate
+from zoo.settings.registry import algorithms
+from zoo.spec import Spec
+from zoo.streaming import Sample
+
+ROWS = 100_000
+DISCRETE = Spec(SPEC.obs_shape, num_actions=4)
+CONTEXT = 20  # steps of a window, where an algorithm learns from windows
+EAGER, COMPILED, GRAPH = "eager", "compiled", "graph"
+
+
+def make(algo: str, device: torch.device, **settings: Any) -> Agent:
+    """An agent of the algorithm's own settings, for Hopper's shapes, or for those with four discrete actions."""
+    chosen = algorithms()[algo]
+    spec = SPEC if "continuous" in chosen.action_spaces else DISCRETE
+    agent: Agent = chosen.agent_class(spec, chosen.module.Config(**settings))
+    return agent.to(device)
+
+
+def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int = ROWS) -> Callable[[], Any]:
+    """What gives a new batch of the kind that the agent's `update` takes, of so many rows; of a stream a sample."""
+    kind = typing.get_type_hints(agent.update)["batch"]
+    spec = agent.spec
+    shape = (rows, CONTEXT) if "timestep" in kind._fields else (rows,)
+    columns: dict[str, Tensor] = {name: torch.randn(shape, device=device) for name in kind._fields}
+    for name in ("obs", "next_obs"):
+        columns[name] = torch.randn(*shape, *spec.obs_shape, device=device)
+    if spec.num_actions is None:
+        columns["action"] = 2 * torch.rand(*shape, spec.action_dim, device=device) - 1
+    else:
+        columns["action"] = torch.randint(spec.num_actions, shape, device=device)
+    never = torch.zeros(shape, dtype=torch.bool, device=device)
+    columns |= {"terminated": never, "follows": ~never, "inside": ~never, "next_action": columns["action"]}
+    columns["index"] = torch.arange(rows, device=device)
+    columns["timestep"] = torch.arange(CONTEXT, device=device).expand(rows, CONTEXT)
+
+    def batch() -> Any:
+        index = torch.randint(rows, () if kind is Sample else (size,), device=device)
+        return kind(**{name: columns[name][index] for name in kind._fields})
+
+    return batch
+
+
+def updates(algo: str, how: str, device: str, size: int = BATCH_SIZE) -> Run:
+    """Batches and updates of an algorithm: `eager`, `compiled`, or `graph`, which on a GPU is a CUDA graph too."""
+    begin()
+    where = torch.device(device)
+    agent = make(algo, where)
+    batch = source(agent, where, size)
+    update = agent.update if how == EAGER else compile_update(agent.update, device=where if how == GRAPH else None)
+    return repeat(lambda: update(batch()))
+
+
+def seeds(algo: str, count: int, device: str, compiled: bool = True, size: int = BATCH_SIZE) -> Run:
+    """Batches and updates of so many agents as one program."""
+    begin()
+    where = torch.device(device)
+    agents = [make(algo, where) for _ in range(count)]
+    batch = source(agents[0], where, size)
+    compiler = (lambda program: compile_update(program, device=where)) if compiled else None
+    program = StackedUpdate(Stack(agents), agents[0].update, ((batch(),), {}), compiler)
+    return repeat(lambda: program([program.noise() for _ in agents], [((batch(),), {}) for _ in agents]))

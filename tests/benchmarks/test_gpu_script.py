@@ -1,0 +1,123 @@
+"""`benchmarks/gpu.py`: the same script where there is no GPU, and what it would measure where there is one."""
+
+import importlib
+import inspect
+import json
+
+import pytest
+import torch
+
+from zoo.benchmarks import gpu as script
+from zoo.benchmarks.scripts.timing import budget, gpu
+from zoo.benchmarks.scripts.timing.budget import measure_within
+from zoo.benchmarks.scripts.timing.rounds import Subject, Table
+from zoo.settings.registry import algorithms
+
+TIMING = "zoo.benchmarks.scripts.timing"
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    """The script sets variables of the environment; building a subject seeds the generator."""
+    for name in ("TORCHINDUCTOR_COMPILE_THREADS", "PYTHONUNBUFFERED"):
+        monkeypatch.setenv(name, "1")
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_the_tests_are_run_on_the_cpu_and_what_is_not_measured_is_named(tmp_path, capsys):
+    out = tmp_path / "new" / "gpu.json"
+    assert script.main(["--minutes", "1", "--out", str(out)]) == 0
+    kept = json.loads(out.read_text())
+    assert kept["tests"]["passed"] > 0
+    assert kept["tests"]["failed"] == []
+    assert kept["figures"] == {}
+    assert kept["not measured"] == [f"{part}: not measured: there is no GPU" for part in script.PARTS]
+    said = capsys.readouterr().out
+    assert f"tests on cpu: {kept['tests']['passed']} passed, 0 failed" in said
+    assert set(kept["not measured"]) <= set(said.splitlines())
+
+
+def test_a_failed_test_is_named_and_is_the_exit_code(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(script, "tests", lambda seconds, device: {"passed": 1, "failed": ["a::b"], "over": "too late"})
+    monkeypatch.setattr(script, "missing", lambda: dict.fromkeys(script.PARTS, "there is no GPU"))
+    assert script.main(["--minutes", "1", "--out", str(tmp_path / "gpu.json")]) == 1
+    said = capsys.readouterr().out
+    assert "failed: a::b\nnot all tests were run: too late\n" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("tests/zoo/test_gpu.py::test_x[iql] PASSED        [  4%]", ("tests/zoo/test_gpu.py::test_x[iql]", "PASSED")),
+        ("[gw0] [ 33%] FAILED tests/zoo/test_gpu.py::test_x[a b] ", ("tests/zoo/test_gpu.py::test_x[a b]", "FAILED")),
+        ("FAILED tests/zoo/test_gpu.py::test_x - AssertionError: no", ("tests/zoo/test_gpu.py::test_x", "FAILED")),
+    ],
+)  # fmt: skip
+def test_pytests_lines_are_read(line, expected):
+    assert script.outcome(line) == expected
+
+
+@pytest.mark.parametrize("part", script.PARTS)
+def test_every_subject_can_be_built(part):
+    tables = list(script.PARTS[part][0]())
+    assert tables
+    for table in tables:
+        for subject in table.subjects.values():
+            module = importlib.import_module(f"{TIMING}.{subject.file.removesuffix('.py')}")
+            function = getattr(module, subject.function)
+            inspect.signature(function).bind(**subject.arguments)  # raises TypeError where an argument is unknown
+
+
+def test_every_algorithm_is_measured():
+    for table in script.updates():
+        assert sorted(table.subjects) == sorted(f"zoo, {name}" for name in algorithms())
+
+
+@pytest.mark.parametrize("algo", algorithms())
+def test_every_algorithm_learns_from_batches_of_random_rows(algo):
+    agent = gpu.make(algo, torch.device("cpu"))
+    batch = gpu.source(agent, torch.device("cpu"), size=4, rows=50)
+    first, second = batch(), batch()
+    assert not all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    before = [parameter.clone() for parameter in agent.parameters()]
+    agent.update(first)  # where a learning rate warms up, the first step is 0
+    metrics = agent.update(second)
+    assert all(bool(value.isfinite().all()) for value in metrics.values())
+    assert not all(torch.equal(x, y) for x, y in zip(before, agent.parameters(), strict=True))
+
+
+def test_several_agents_are_updated_at_once():
+    gpu.seeds("ppo", 2, "cpu", compiled=False, size=4)(1)
+
+
+TINY = {"how": gpu.EAGER, "device": "cpu", "size": 4}
+
+
+@pytest.mark.slow
+def test_what_can_be_measured_is_and_the_rest_is_named(monkeypatch):
+    monkeypatch.setattr(budget, "cores", lambda: 2)
+    monkeypatch.setattr(budget, "MOST", 4)
+    subjects = {
+        f"zoo, {name}": Subject("gpu.py", "updates", {"algo": name, **TINY}) for name in ("bc", "nothing", "iql")
+    }
+    lines: list[str] = []
+    measured = measure_within(Table("Updates", 2, subjects), 300, lines.append)
+    assert list(measured.subjects) == ["zoo, bc", "zoo, iql"]
+    assert [len(timed.seconds) for timed in measured.subjects.values()] == [4, 4]
+    assert all(timed.peak > 0 for timed in measured.subjects.values())
+    assert measured.versions["torch"] == torch.__version__
+    assert lines == ["Updates: zoo, nothing was not measured: KeyError: 'nothing'"]
+
+
+def test_what_no_time_is_left_for_is_named():
+    subjects = {"zoo, bc": Subject("gpu.py", "updates", {"algo": "bc", **TINY})}
+    lines: list[str] = []
+    assert measure_within(Table("Updates", 2, subjects), 0.5, lines.append).subjects == {}
+    assert lines == ["Updates: zoo, bc was not measured: its time was over"]
+    lines.clear()
+    assert measure_within(Table("Updates", 2, subjects), -1, lines.append).subjects == {}
+    assert lines == ["Updates: zoo, bc was not measured: no time was left"]
