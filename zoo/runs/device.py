@@ -24,7 +24,7 @@ def set_up(config: RunConfig) -> torch.device:
     torch.set_float32_matmul_precision(config.matmul_precision)
     torch.manual_seed(config.seed)
     if device.type == "cuda":
-        torch.cuda.init()  # else there are no statistics yet
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # else there are no statistics yet
         torch.cuda.reset_peak_memory_stats(device)
     return device
 
