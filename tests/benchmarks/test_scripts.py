@@ -66,8 +66,10 @@ def test_the_training_episodes_of_the_last_steps_are_averaged(tmp_path):
 
 def test_the_shares_of_an_algorithms_time_are_those_of_the_whole():
     header, _, row = [line.strip("| ").split(" | ") for line in script("shares", "sac").splitlines()[-3:]]
-    shares = dict(zip(header[2:], (float(cell.removesuffix(" %")) for cell in row[2:]), strict=True))
+    shares = dict(zip(header[3:], (float(cell.removesuffix(" %")) for cell in row[3:]), strict=True))
     assert row[0] == "sac"
+    speed, limit = (float(cell.replace(",", "")) for cell in row[1:3])
+    assert limit == pytest.approx(speed / shares["products"] * 100, rel=0.01)
     assert sum(shares.values()) == pytest.approx(100, abs=0.5)  # each is rounded
     assert all(shares[part] > 0 for part in ("products", "other operators", "sampling", "environment", "Python"))
     assert shares["compiled loops"] == 0
