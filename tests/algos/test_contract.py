@@ -147,6 +147,7 @@ def doubles(batch: Any) -> Any:
     return type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
 
 
+@pytest.mark.slow
 @each_algorithm
 def test_agents_updated_together_learn_as_each_does_alone(algorithm):
     """In float64, in which Adam's first steps, down gradients that may be rounding alone, are the same."""

@@ -110,6 +110,7 @@ def test_a_seed_that_fails_leaves_the_others_learning(zoo, tmp_path):
         assert 60 in evaluations(tmp_path / "runs" / f"seed{seed}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [("runs/seed1", "runs/seed2"), ("runs",)], ids=["each alone", "together"])
 def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_path, resumed):
     """The program's rounding is not that of each alone, bit for bit."""
@@ -155,6 +156,7 @@ def test_what_cannot_be_is_refused_in_a_line(zoo, tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_update_that_looks_at_numbers_cannot_be_one_program(zoo, tmp_path):
     file = tmp_path / "greedy.py"
     source = algorithms()["bc"].path.read_text()
