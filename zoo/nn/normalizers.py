@@ -20,7 +20,11 @@ class Normalizer(nn.Module):
         self.register_buffer("std", torch.ones(tuple(shape)))
 
     def fit(self, x: Tensor, weights: Tensor | None = None) -> None:
-        """Takes the statistics of `[N, ...]`, by weights `[N]`; 1e-3 is added to the standard deviation, as in CORL."""
+        """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as in CORL.
+
+        Args:
+            weights: `[N]` how much each counts; None: all alike.
+        """
         self.to(x.device)  # the data's: the agent follows when its run tracks it
         if weights is None:
             mean, std = x.mean(0), x.std(0, correction=0)

@@ -1,0 +1,188 @@
+"""Who calls what in a program, and with which arguments: parameters that are always the same become constants."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import libcst as cst
+
+from zoo.copying.program import Program
+from zoo.copying.source import code
+
+Key = tuple[str, str]  # class and method, or "" and function
+
+
+class Site(NamedTuple):
+    """A call, and what names stand for tuples around it."""
+
+    call: cst.Call
+    tuples: dict[str, cst.Tuple]
+
+
+def functions(program: Program) -> Iterator[tuple[Key, cst.FunctionDef]]:
+    """Every function and method."""
+    for name, node in program.definitions.items():
+        if isinstance(node, cst.FunctionDef):
+            yield ("", name), node
+        elif isinstance(node, cst.ClassDef):
+            for member in node.body.body:
+                if isinstance(member, cst.FunctionDef):
+                    yield (name, member.name.value), member
+
+
+def bases(program: Program, name: str) -> list[str]:
+    """The program's classes that a class inherits from, itself first."""
+    node = program.definitions.get(name)
+    if not isinstance(node, cst.ClassDef):
+        return []
+    return [name, *(ancestor for base in node.bases for ancestor in bases(program, code(base.value)))]
+
+
+class _Sites(cst.CSTVisitor):
+    """Collects the calls of every function; and the functions that are mentioned other than by calling them."""
+
+    def __init__(self, program: Program, inside: str, methods: dict[str, list[Key]]) -> None:
+        self.program, self.inside, self.methods = program, inside, methods
+        self.sites: dict[Key, list[Site]] = defaultdict(list)
+        self.mentioned: set[Key] = set()
+        self.tuples: list[dict[str, cst.Tuple]] = [{}]
+        self.called: set[cst.CSTNode] = set()
+        self.types = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.tuples.append({})
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:  # noqa: N802
+        self.tuples.pop()
+
+    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
+        pairs = [(node.targets[0].target, node.value)]
+        if isinstance(node.targets[0].target, cst.Tuple) and isinstance(node.value, cst.Tuple):
+            elements = zip(node.targets[0].target.elements, node.value.elements, strict=False)
+            pairs = [(one.value, other.value) for one, other in elements]
+        for target, value in pairs:
+            if isinstance(target, cst.Name) and isinstance(value, cst.Tuple):
+                self.tuples[-1][target.value] = value
+
+    def visit_Annotation(self, node: cst.Annotation) -> None:  # noqa: N802
+        self.types += 1
+
+    def leave_Annotation(self, original_node: cst.Annotation) -> None:  # noqa: N802
+        self.types -= 1
+
+    def visit_ClassDef_bases(self, node: cst.ClassDef) -> None:  # noqa: N802
+        self.types += 1
+
+    def leave_ClassDef_bases(self, node: cst.ClassDef) -> None:  # noqa: N802
+        self.types -= 1
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+        site = Site(node, self.tuples[-1])
+        self.called.add(node.func)
+        if code(node.func) == "isinstance":
+            self.called.update(_names(node.args[1].value))
+        if isinstance(node.func, cst.Name):
+            for key in self.of_name(node.func.value):
+                self.sites[key].append(site)
+        elif isinstance(node.func, cst.Attribute):
+            name = node.func.attr.value
+            if code(node.func.value) == "super()":
+                for ancestor in bases(self.program, self.inside)[1:]:
+                    if (ancestor, name) in self.methods[name]:
+                        self.sites[ancestor, name].append(site)
+                        break
+            elif name != "__init__":
+                for key in self.methods.get(name, []):
+                    self.sites[key].append(site)
+
+    def of_name(self, name: str) -> list[Key]:
+        """The function of this name, or the constructor of this class."""
+        if isinstance(self.program.definitions.get(name), cst.FunctionDef):
+            return [("", name)]
+        for ancestor in bases(self.program, name):
+            if (ancestor, "__init__") in self.methods.get("__init__", []):
+                return [(ancestor, "__init__")]
+        return []
+
+    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+        if node not in self.called and not self.types:
+            self.mentioned.update(self.of_name(node.value))
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
+        if node not in self.called:
+            self.mentioned.update(self.methods.get(node.attr.value, []))
+        node.value.visit(self)
+        return False  # the attribute is not a name
+
+    def visit_Arg_keyword(self, node: cst.Arg) -> None:  # noqa: N802
+        if node.keyword:
+            self.called.add(node.keyword)
+
+    def visit_Param(self, node: cst.Param) -> None:  # noqa: N802
+        self.called.add(node.name)
+
+
+def _names(node: cst.BaseExpression) -> list[cst.CSTNode]:
+    if isinstance(node, cst.BinaryOperation):
+        return [*_names(node.left), *_names(node.right)]
+    if isinstance(node, cst.Tuple):
+        return [name for element in node.elements for name in _names(element.value)]
+    return [node]
+
+
+def call_sites(program: Program) -> tuple[dict[Key, list[Site]], set[Key]]:
+    """The calls of every function and method, and those that are mentioned other than by calling them."""
+    methods: dict[str, list[Key]] = defaultdict(list)
+    for (owner, name), _ in functions(program):
+        if owner:
+            methods[name].append((owner, name))
+    sites: dict[Key, list[Site]] = defaultdict(list)
+    mentioned: set[Key] = set()
+    for name, node in program.definitions.items():
+        visitor = _Sites(program, name, methods)
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            visitor.called.add(node.name)
+            for member in getattr(node.body, "body", []):
+                if isinstance(member, cst.FunctionDef):
+                    visitor.called.add(member.name)
+        node.visit(visitor)
+        for key, found in visitor.sites.items():
+            sites[key] += found
+        mentioned |= visitor.mentioned
+    return sites, mentioned
+
+
+def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | None | str":
+    """What a call passes for a parameter; None where nothing; "unknown" behind a starred argument of unknown length."""
+    index = 0
+    for argument in site.call.args:
+        if argument.star == "**":
+            return "unknown"
+        if argument.star == "*":
+            items = site.tuples.get(code(argument.value))
+            if items is None:
+                return "unknown"
+            if index <= position < index + len(items.elements):
+                return items.elements[position - index].value
+            index += len(items.elements)
+        elif argument.keyword is not None:
+            if argument.keyword.value == name:
+                return argument.value
+        else:
+            if index == position:
+                return argument.value
+            index += 1
+    return None
+
+
+def is_constant(node: Any) -> bool:
+    """Whether an expression is a constant that reads well in its parameter's place."""
+    if isinstance(node, cst.Name):
+        return node.value in ("True", "False", "None")
+    if isinstance(node, cst.Attribute):
+        return code(node).startswith(("nn.", "torch."))
+    if isinstance(node, cst.UnaryOperation):
+        return is_constant(node.expression)
+    if isinstance(node, cst.Tuple):
+        return all(is_constant(element.value) for element in node.elements)
+    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString)

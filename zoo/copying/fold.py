@@ -1,0 +1,177 @@
+"""Decides what settings decide: conditions on them, and what is looked up by their names."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import libcst as cst
+
+from zoo.copying.source import code
+
+UNKNOWN = object()
+Lookup = Callable[[str], "cst.BaseExpression | None"]  # the value of a constant of the program, by its name
+
+OPERATORS: dict[type[cst.BaseCompOp], Callable[[Any, Any], Any]] = {
+    cst.Equal: operator.eq, cst.NotEqual: operator.ne, cst.LessThan: operator.lt, cst.GreaterThan: operator.gt,
+    cst.LessThanEqual: operator.le, cst.GreaterThanEqual: operator.ge, cst.Is: operator.is_, cst.IsNot: operator.is_not,
+    cst.In: lambda x, y: x in y, cst.NotIn: lambda x, y: x not in y,
+}  # fmt: skip
+
+
+def literal(value: Any) -> cst.BaseExpression:
+    """The source of a constant."""
+    return cst.parse_expression(f'"{value}"' if isinstance(value, str) else repr(value))
+
+
+def fold(node: Any, known: Mapping[str, Any], lookup: Lookup) -> Any:
+    """A definition without what the known expressions rule out.
+
+    Args:
+        known: the source of an expression -> its value.
+        lookup: of the program's constants.
+    """
+    return node.visit(_Fold(known, lookup))
+
+
+class _Fold(cst.CSTTransformer):
+    def __init__(self, known: Mapping[str, Any], lookup: Lookup) -> None:
+        self.known, self.lookup = known, lookup
+        self.elifs: set[cst.If] = set()
+
+    def value(self, node: cst.BaseExpression) -> Any:
+        """The constant that an expression is, or UNKNOWN."""
+        bare = isinstance(node, cst.Tuple | cst.GeneratorExp | cst.Yield)
+        text = code(node if bare else node.with_changes(lpar=[], rpar=[]))
+        if text in self.known:
+            return self.known[text]
+        if isinstance(node, cst.Name) and node.value in ("True", "False", "None"):
+            return {"True": True, "False": False, "None": None}[node.value]
+        if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
+            return node.evaluated_value
+        if isinstance(node, cst.Tuple | cst.List | cst.Set):
+            values = [self.value(element.value) for element in node.elements]
+            return UNKNOWN if UNKNOWN in values else tuple(values)
+        if isinstance(node, cst.Dict):
+            return tuple(self.value(element.key) for element in node.elements if isinstance(element, cst.DictElement))
+        if isinstance(node, cst.Name) and (constant := self.lookup(node.value)) is not None:
+            return self.value(constant)
+        if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+            inner = self.value(node.expression)
+            return UNKNOWN if inner is UNKNOWN else not inner
+        if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
+            left, right = self.value(node.left), self.value(node.comparisons[0].comparator)
+            if left is not UNKNOWN and right is not UNKNOWN and type(node.comparisons[0].operator) in OPERATORS:
+                return OPERATORS[type(node.comparisons[0].operator)](left, right)
+        return UNKNOWN
+
+    # --- Expressions --------------------------------------------------------------------------------------------------
+
+    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:  # noqa: N802
+        condition = self.value(updated_node.test)
+        if condition is UNKNOWN:
+            return updated_node
+        return updated_node.body if condition else updated_node.orelse
+
+    def leave_BooleanOperation(  # noqa: N802
+        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
+    ) -> cst.BaseExpression:
+        conjunction = isinstance(updated_node.operator, cst.And)
+        for side, other in (("left", "right"), ("right", "left")):
+            value = self.value(getattr(updated_node, side))
+            if value is not UNKNOWN:
+                if bool(value) == conjunction:
+                    rest: cst.BaseExpression = getattr(updated_node, other)
+                    return rest
+                if side == "left" or isinstance(value, bool):
+                    decided: cst.BaseExpression = getattr(updated_node, side)
+                    return literal(value) if isinstance(value, bool) else decided
+        return updated_node
+
+    def leave_UnaryOperation(  # noqa: N802
+        self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
+    ) -> cst.BaseExpression:
+        value = self.value(updated_node)
+        return literal(value) if isinstance(value, bool) else updated_node
+
+    def leave_Comparison(  # noqa: N802
+        self, original_node: cst.Comparison, updated_node: cst.Comparison
+    ) -> cst.BaseExpression:
+        value = self.value(updated_node)
+        return updated_node if value is UNKNOWN else literal(value)
+
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:  # noqa: N802
+        """A constant dict's entry, where the key is known."""
+        if isinstance(updated_node.value, cst.Name) and isinstance(updated_node.slice[0].slice, cst.Index):
+            table = self.lookup(updated_node.value.value)
+            key = self.value(updated_node.slice[0].slice.value)
+            if isinstance(table, cst.Dict) and key is not UNKNOWN:
+                for element in table.elements:
+                    if isinstance(element, cst.DictElement) and self.value(element.key) == key:
+                        return element.value
+        return updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: N802
+        """`getattr(config, "name", default)`: the attribute if it is among the known ones, else the default."""
+        if code(updated_node.func) == "getattr" and len(updated_node.args) == 3:
+            owner, name, default = (argument.value for argument in updated_node.args)
+            attribute = f"{code(owner)}.{self.value(name)}"
+            if code(owner) == "config" and self.value(name) is not UNKNOWN:
+                return cst.parse_expression(attribute) if self.value(name) in self.known["fields"] else default
+        return updated_node
+
+    # --- Statements ---------------------------------------------------------------------------------------------------
+
+    def visit_If(self, node: cst.If) -> None:  # noqa: N802
+        if isinstance(node.orelse, cst.If):
+            self.elifs.add(node.orelse)
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:  # noqa: N802
+        if original_node in self.elifs:
+            return updated_node  # with the `if` that it belongs to
+        return cst.FlattenSentinel(self.decided(updated_node))
+
+    def decided(self, node: cst.If) -> Sequence[cst.BaseStatement]:
+        """The statements that an `if` comes to."""
+        condition = self.value(node.test)
+        orelse = node.orelse
+        if condition is UNKNOWN:
+            if isinstance(orelse, cst.If):
+                rest = self.decided(orelse)
+                if len(rest) == 1 and isinstance(rest[0], cst.If):
+                    orelse = rest[0]
+                else:
+                    orelse = cst.Else(cst.IndentedBlock(rest)) if rest else None
+            elif orelse is not None and not _statements(orelse.body):
+                orelse = None
+            if not _statements(node.body):
+                if orelse is None:
+                    return []
+                node = node.with_changes(body=cst.IndentedBlock([cst.parse_statement("pass")]))
+            return [node.with_changes(orelse=orelse)]
+        if condition:
+            chosen = _statements(node.body)
+        elif isinstance(orelse, cst.If):
+            chosen = self.decided(orelse)
+        else:
+            chosen = _statements(orelse.body) if orelse else []
+        if chosen and node.leading_lines:
+            first = chosen[0]
+            chosen = [first.with_changes(leading_lines=[*node.leading_lines, *first.leading_lines]), *chosen[1:]]
+        return chosen
+
+    def leave_IndentedBlock(  # noqa: N802
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """Nothing after a `return` or `raise`; `pass` where nothing is left."""
+        body = list(updated_node.body)
+        for i, statement in enumerate(body):
+            if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return | cst.Raise):
+                body = body[: i + 1]
+                break
+        return updated_node.with_changes(body=body)
+
+
+def _statements(suite: cst.BaseSuite) -> list[Any]:
+    if isinstance(suite, cst.IndentedBlock):
+        return list(suite.body)
+    return [cst.SimpleStatementLine([statement]) for statement in suite.body]  # type: ignore[list-item]

@@ -1,0 +1,113 @@
+"""Joins a base class with the only class that inherits from it."""
+
+from typing import Any
+
+import libcst as cst
+
+from zoo.copying.calls import Site, passed
+from zoo.copying.inline import Substitute, is_simple, statements
+from zoo.copying.program import Program
+from zoo.copying.source import code, global_names
+
+
+def merge(program: Program) -> None:
+    """Does so for every base class that is mentioned nowhere else."""
+    for name, node in list(program.definitions.items()):
+        if isinstance(node, cst.ClassDef):
+            users = [other for other in program.definitions if other != name and name in global_names(program.definitions[other])]
+            if len(users) == 1 and isinstance(heir := program.definitions[users[0]], cst.ClassDef):
+                joined = _joined(node, heir)
+                if joined is not None:
+                    program.definitions[users[0]] = joined
+                    del program.definitions[name]
+
+
+def _methods(node: cst.ClassDef) -> dict[str, cst.FunctionDef]:
+    return {member.name.value: member for member in node.body.body if isinstance(member, cst.FunctionDef)}
+
+
+def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
+    """The two as one class; None where that would not be simple."""
+    name = base.name.value
+    text = code(heir)
+    if [code(argument.value) for argument in heir.bases] != [name] or text.count(name) - heir.name.value.count(name) != 1:
+        return None
+    ours, theirs = _methods(heir), _methods(base)
+    overridden = [method for method in ours if method in theirs and method != "__init__"]
+    if any(f"super().{method}(" in code(ours[method]) for method in overridden) or base.decorators or heir.decorators:
+        return None
+    constructor = theirs.get("__init__")
+    if constructor is not None and "__init__" in ours:
+        constructor = _constructor(ours["__init__"], constructor)
+        if constructor is None:
+            return None
+    inherited = [
+        member
+        for member in base.body.body
+        if not (isinstance(member, cst.FunctionDef) and (member.name.value in ours or member.name.value == "__init__"))
+        and not (member is base.body.body[0] and base.get_docstring() is not None)
+    ]
+    docstring, *members = heir.body.body if heir.get_docstring() is not None else (None, *heir.body.body)
+    members = [member for member in members if not (isinstance(member, cst.FunctionDef) and member.name.value == "__init__")]
+    own = ours.get("__init__") if constructor is None else constructor
+    body = [part for part in (docstring, own, *inherited, *members) if part is not None]
+    return heir.with_changes(bases=base.bases, body=heir.body.with_changes(body=body))
+
+
+def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.FunctionDef | None:
+    """The heir's constructor with the base's in the place of `super().__init__(...)`."""
+    lines = list(ours.body.body)
+    for i, line in enumerate(lines):
+        call = getattr(line.body[0], "value", None) if isinstance(line, cst.SimpleStatementLine) else None
+        if isinstance(call, cst.Call) and code(call.func) == "super().__init__":
+            break
+    else:
+        return None
+    their_locals = _stored(theirs)
+    parameters = [parameter.name.value for parameter in theirs.params.params[1:]]
+    our_names = {parameter.name.value for parameter in ours.params.params} | _stored(ours)
+    if (their_locals - set(parameters)) & our_names:
+        return None
+    before: list[Any] = []
+    values: dict[str, Any] = {}
+    for position, parameter in enumerate(theirs.params.params[1:]):
+        name = parameter.name.value
+        value = passed(Site(call, {}), position, name)
+        value = parameter.default if value is None else value
+        if value is None or isinstance(value, str):
+            return None
+        if code(value) == name:
+            if name in their_locals and any(name in code(other) for other in lines[i + 1 :]):
+                return None
+        elif name in their_locals or not is_simple(value):
+            if name in our_names:
+                return None
+            before.append(cst.parse_statement(f"{name} = {code(value)}"))
+        else:
+            values[name] = value
+    body = [line.visit(Substitute(values)) for line in statements(theirs)]
+    return ours.with_changes(body=ours.body.with_changes(body=[*lines[:i], *before, *body, *lines[i + 1 :]]))
+
+
+def _stored(function: cst.FunctionDef) -> set[str]:
+    """The local names that a function assigns to."""
+    names: set[str] = set()
+
+    class Visitor(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
+            names.update(_of(node.target))
+
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
+            names.update(_of(node.target))
+
+        def visit_For(self, node: cst.For) -> None:  # noqa: N802
+            names.update(_of(node.target))
+
+    function.visit(Visitor())
+    return names
+
+
+def _of(node: Any) -> list[str]:
+    if isinstance(node, cst.Tuple | cst.List):
+        return [name for element in node.elements for name in _of(element.value)]
+    return [node.value] if isinstance(node, cst.Name) else []

@@ -1,0 +1,212 @@
+"""The program that a copy becomes: all its definitions in one place, collected from what an algorithm reaches."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+
+from zoo.copying.fold import fold
+from zoo.copying.source import OWN, PLAIN, RENAMED, Definition, Import, Source, code, global_names, is_ours, resolve, source, text_of
+
+PLAIN_RUN = "zoo.copying.plain.run"
+
+
+class Program:
+    """Definitions by name, and the imports that they need.
+
+    Args:
+        file: of the algorithm.
+        agent: the name of its agent class.
+        known: the source of an expression -> its value, which the chosen settings decide.
+
+    Attributes:
+        definitions: each without what the known expressions rule out.
+        modules: the module that each is from.
+        imports: of other packages: a name -> its import statement.
+        decided: the definitions in which the known expressions decided something.
+    """
+
+    def __init__(self, file: Path, agent: str, known: Mapping[str, Any]) -> None:
+        self.agent, self.known = agent, dict(known)
+        self.definitions: dict[str, Any] = {}
+        self.modules: dict[str, str] = {}
+        self.imports: dict[str, str] = {}
+        self.decided: set[str] = set()
+        self._settled: set[tuple[str, str]] = set()
+        self._own = Source("the algorithm", file)
+        self._pending: list[tuple[Source, str]] = [(self._own, agent), (self._own, "train"), (source(PLAIN_RUN), "main")]
+        while self._pending:
+            self._collect(*self._pending.pop(0))
+
+    def _collect(self, within: Source, name: str) -> None:
+        if within.name == PLAIN_RUN and name in OWN:
+            within = self._own
+        found = resolve(within, name)
+        if isinstance(found, Import):
+            self.imports[name] = found.statement
+        elif found and (found.module, found.name) not in RENAMED:
+            self._add(found, self._own if found.module == self._own.name else source(found.module))
+
+    def _add(self, found: Definition, within: Source) -> None:
+        before = self.modules.setdefault(found.name, found.module)
+        assert before == found.module, f"{found.name} is in {before} and in {found.module}"
+        if found.name in self.definitions:
+            return
+        names = _Names(within, self.agent)
+        node: Any = found.node.visit(names)
+        if found.name == "Config":
+            node = joined(node, source(PLAIN_RUN).definitions["Config"].node)
+        if within.name in PLAIN and isinstance(node, cst.ClassDef) and any(code(base.value) == found.name for base in node.bases):
+            node = self._completed(node, names.moved[found.name])
+        node = node.visit(_Runs())
+        before_folding = code(node)
+        self.definitions[found.name] = node = fold(node, self.known, lambda name: self._constant(within, name))
+        if code(node) != before_folding:
+            self.decided.add(found.name)
+        self._pending += [(names.moved.get(name, within), name) for name in global_names(node)]
+
+    def _completed(self, node: cst.ClassDef, within: Source) -> cst.ClassDef:
+        """A class that stands in for the zoo's of its name and inherits from it, with what it inherits."""
+        names = _Names(within, self.agent)
+        theirs: Any = within.definitions[node.name.value].node.visit(names)
+        theirs = fold(theirs, self.known, lambda name: self._constant(within, name))
+        own = {member.name.value for member in node.body.body if isinstance(member, cst.FunctionDef)}
+        own |= {code(line.body[0].target) for line in node.body.body if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign)}
+        inherited = [member for member in theirs.body.body if isinstance(member, cst.FunctionDef) and member.name.value not in own]
+        self._pending += [(names.moved.get(name, within), name) for name in global_names(theirs)]
+        members = [line for line in node.body.body if not (isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign))]
+        return node.with_changes(body=node.body.with_changes(body=[*members, *inherited]), bases=theirs.bases, lpar=theirs.lpar, rpar=theirs.rpar)
+
+    def _constant(self, within: Source, name: str) -> cst.BaseExpression | None:
+        """The value of a constant of the zoo."""
+        found = resolve(within, name)
+        if not isinstance(found, Definition) or not isinstance(found.node, cst.SimpleStatementLine):
+            return None
+        value = getattr(found.node.body[0], "value", None)
+        return value if isinstance(value, cst.BaseExpression) else None
+
+    def is_function(self, node: Any) -> bool:
+        """Whether an expression is the name of one of the program's functions."""
+        return isinstance(node, cst.Name) and isinstance(self.definitions.get(node.value), cst.FunctionDef)
+
+    def constant(self, name: str) -> cst.BaseExpression | None:
+        """The value of a constant of the program."""
+        node = self.definitions.get(name)
+        value = getattr(node.body[0], "value", None) if isinstance(node, cst.SimpleStatementLine) else None
+        return value if isinstance(value, cst.BaseExpression) else None
+
+    def text(self, name: str) -> str:
+        """The source of a definition."""
+        return text_of(self.definitions[name])
+
+    def transform(self, transformer: Callable[[], cst.CSTTransformer], mentioning: Iterable[str] = ("",)) -> None:
+        """Visits every definition that mentions one of some words with a transformer of its own."""
+        mentioning = list(mentioning)
+        for name, node in list(self.definitions.items()):
+            if not any(word in self.text(name) for word in mentioning):
+                continue
+            changed = node.visit(transformer())
+            if isinstance(changed, cst.RemovalSentinel):
+                del self.definitions[name]
+            else:
+                self.definitions[name] = changed
+
+    def fold(self) -> None:
+        """Decides anew what can be decided by now."""
+        words = ("if ", " and ", " or ", "not ", "[", "==")
+        for name, node in list(self.definitions.items()):
+            if any(word in self.text(name) for word in words) and self.changed("fold", node):
+                self.definitions[name] = folded = fold(node, self.known, self.constant)
+                self.changed("fold", folded)
+
+    def changed(self, step: str, node: Any) -> bool:
+        """Whether a definition is another than when this was asked last for the same step."""
+        new = (step, self_text := text_of(node)) not in self._settled
+        self._settled.add((step, self_text))
+        return new
+
+    def source(self) -> str:
+        """Of all definitions: the program as it stands."""
+        return "\n".join(map(text_of, self.definitions.values()))
+
+
+def joined(config: cst.ClassDef, run: cst.BaseStatement) -> cst.ClassDef:
+    """An algorithm's `Config`, without its checks, followed by the settings of a run."""
+    assert isinstance(run, cst.ClassDef)
+    fields = [line for line in config.body.body if isinstance(line, cst.SimpleStatementLine)]
+    of_run = [line for line in run.body.body if isinstance(line, cst.SimpleStatementLine)][1:]  # not the docstring
+    of_run[0] = of_run[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    return config.with_changes(body=config.body.with_changes(body=[*fields, *of_run]))
+
+
+class _Names(cst.CSTTransformer):
+    """Gives names as the copy has them: `optim.Adam` is `Adam`; imports within functions go.
+
+    Attributes:
+        moved: names that another module than this one is to be asked for.
+    """
+
+    def __init__(self, within: Source, agent: str) -> None:
+        self.within, self.agent = within, agent
+        self.moved: dict[str, Source] = {}
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:  # noqa: N802
+        if isinstance(updated_node.body[0], cst.Import | cst.ImportFrom):
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:  # noqa: N802
+        if isinstance(original_node.value, cst.Name):
+            found = resolve(self.within, original_node.value.value)
+            if isinstance(found, Import) and is_ours(found.module) and found.attribute is None:
+                self.moved[original_node.attr.value] = source(found.module)
+                return original_node.attr
+        return updated_node.with_changes(attr=original_node.attr)
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:  # noqa: N802
+        found = resolve(self.within, updated_node.value)
+        if isinstance(found, Definition) and (found.module, found.name) in RENAMED:
+            of_run = found.name == "Agent" and self.within.name == PLAIN_RUN
+            return cst.parse_expression(self.agent if of_run else RENAMED[found.module, found.name])
+        return updated_node
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
+        return updated_node.with_changes(keyword=original_node.keyword)
+
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:  # noqa: N802
+        return updated_node.with_changes(name=original_node.name)
+
+
+class _Runs(cst.CSTTransformer):
+    """What a run of the zoo does and a copy does not: checkpoints, compiling, settings of an environment."""
+
+    def __init__(self) -> None:
+        self.with_config: list[bool] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.with_config.append(any(parameter.name.value == "config" for parameter in node.params.params))
+
+    def leave_FunctionDef(self, original_node: Any, updated_node: cst.FunctionDef) -> cst.FunctionDef:  # noqa: N802
+        self.with_config.pop()
+        return updated_node
+
+    def leave_Attribute(self, original_node: Any, updated_node: cst.Attribute) -> cst.BaseExpression:  # noqa: N802
+        text = code(updated_node)
+        if text in ("run.config.env.id", "run.config.env.name", "config.env.id", "config.env.name"):
+            return updated_node.value
+        if text == "run.config" and any(self.with_config):
+            return cst.Name("config")
+        return updated_node
+
+    def leave_Call(self, original_node: Any, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        if code(updated_node.func) == "run.track":
+            agent = [cst.Arg(argument.value) for argument in updated_node.args if code(argument.keyword or argument) == "agent"]
+            return updated_node.with_changes(args=agent)
+        return updated_node
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:  # noqa: N802
+        text = code(updated_node).strip()
+        if text == "run.track()" or " = run.compiled(" in text or text.startswith("config.time_feature = run.record"):
+            return cst.RemoveFromParent()
+        return updated_node

@@ -1,0 +1,188 @@
+"""The zoo's source, definition by definition, and where a name in it leads."""
+
+import ast
+import functools
+import importlib.util
+import symtable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import libcst as cst
+
+PLAIN = ("zoo.copying.plain.nn", "zoo.copying.plain.run")  # whose definitions stand in for others of their names
+OWN = ("Config", "train")  # but for these, of which the algorithm has its own
+RENAMED = {
+    ("zoo.nn.linear", "Linear"): "nn.Linear",
+    ("zoo.agent", "Agent"): "nn.Module",
+    ("zoo.errors", "UsageError"): "ValueError",
+    ("zoo.errors", "RunError"): "RuntimeError",
+}
+"""Definitions that a copy has other names for."""
+
+
+class Import(NamedTuple):
+    """Where a name comes from: an attribute of a module, or, if `attribute` is None, the module itself."""
+
+    module: str
+    attribute: str | None
+    statement: str  # as a file of its own has it
+
+
+class Definition(NamedTuple):
+    """A class, function or constant of a module."""
+
+    module: str
+    name: str
+    node: cst.BaseStatement
+
+
+def code(node: cst.CSTNode) -> str:
+    """The source of a node."""
+    return cst.Module([]).code_for_node(node)
+
+
+@functools.lru_cache(maxsize=4096)
+def text_of(node: cst.CSTNode) -> str:
+    """The source of a whole definition, kept."""
+    return code(node)
+
+
+class Source:
+    """A module: its definitions and imports, those under `TYPE_CHECKING` and within functions included."""
+
+    def __init__(self, name: str, path: Path | None = None) -> None:
+        if path is None:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None and spec.origin is not None, name
+            path = Path(spec.origin)
+        self.name, self.path = name, path
+        self.tree = cst.parse_module(path.read_text())
+        self.definitions: dict[str, Definition] = {}
+        self.imports: dict[str, Import] = {}
+        self._read(self.tree.body)
+        self.tree.visit(_LocalImports(self))
+
+    def _read(self, statements: "Iterator[cst.BaseStatement] | list[cst.BaseStatement]") -> None:
+        for statement in statements:
+            if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+                name = statement.name.value
+                self.definitions[name] = Definition(self.name, name, statement)
+            elif isinstance(statement, cst.If) and code(statement.test) == "TYPE_CHECKING":
+                self._read(list(statement.body.body))  # type: ignore[arg-type]
+            elif isinstance(statement, cst.SimpleStatementLine):
+                for small in statement.body:
+                    if isinstance(small, cst.Import | cst.ImportFrom):
+                        self.add_import(small)
+                    target = small.targets[0].target if isinstance(small, cst.Assign) else getattr(small, "target", None)
+                    if isinstance(target, cst.Name):
+                        self.definitions[target.value] = Definition(self.name, target.value, statement)
+                    elif isinstance(target, cst.Tuple):
+                        for element in target.elements:
+                            name = code(element.value)
+                            self.definitions[name] = Definition(self.name, name, statement)
+
+    def add_import(self, node: cst.Import | cst.ImportFrom) -> None:
+        if isinstance(node, cst.ImportFrom):
+            module = code(node.module) if node.module else ""
+            assert not isinstance(node.names, cst.ImportStar) and not node.relative
+            for alias in node.names:
+                name = code(alias.name)
+                local = code(alias.asname.name) if alias.asname else name
+                suffix = f" as {local}" if alias.asname else ""
+                self.imports[local] = Import(module, name, f"from {module} import {name}{suffix}")
+        else:
+            for alias in node.names:
+                name = code(alias.name)
+                local = code(alias.asname.name) if alias.asname else name.partition(".")[0]
+                suffix = f" as {local}" if alias.asname else ""
+                self.imports[local] = Import(name, None, f"import {name}{suffix}")
+
+
+class _LocalImports(cst.CSTVisitor):
+    def __init__(self, source: Source) -> None:
+        self.source, self.depth = source, 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:  # noqa: N802
+        self.depth -= 1
+
+    def visit_Import(self, node: cst.Import) -> None:  # noqa: N802
+        if self.depth:
+            self.source.add_import(node)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
+        if self.depth:
+            self.source.add_import(node)
+
+
+@functools.cache
+def source(module: str) -> Source:
+    """A module of the zoo, read once."""
+    return Source(module)
+
+
+@functools.cache
+def is_module(name: str) -> bool:
+    """Whether there is a module of this name."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module is one of the zoo's."""
+    return module == "zoo" or module.startswith("zoo.")
+
+
+@functools.cache
+def resolve(within: Source, name: str) -> Definition | Import | None:
+    """What a name at a module's top level is: a definition, a module of the zoo, another package's; None: a builtin."""
+    if name not in within.definitions and name not in within.imports:
+        return None
+    if name not in OWN:
+        for plain in map(source, PLAIN):
+            if name in plain.definitions:
+                return plain.definitions[name]
+    if name in within.definitions:
+        return within.definitions[name]
+    imported = within.imports[name]
+    if not is_ours(imported.module) or imported.attribute is None:
+        return imported
+    submodule = f"{imported.module}.{imported.attribute}"
+    if is_module(submodule):
+        return Import(submodule, None, "")
+    return resolve(source(imported.module), imported.attribute)
+
+
+def global_names(node: cst.CSTNode) -> list[str]:
+    """The names that a definition takes from its module, in the order of their first mention."""
+    return _global_names(text_of(node))
+
+
+@functools.cache
+def _global_names(text: str) -> list[str]:
+    found: set[str] = set()
+
+    def walk(table: symtable.SymbolTable) -> None:
+        at_top = table.get_type() == "module"
+        found.update(s.get_name() for s in table.get_symbols() if s.is_global() or (at_top and s.is_referenced()))
+        for child in table.get_children():
+            walk(child)
+
+    walk(symtable.symtable(text, "definition", "exec"))
+    mentions: dict[str, tuple[int, int]] = {}
+    for node in ast.walk(ast.parse(text)):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(annotation, ast.expr):
+                for part in ast.walk(annotation):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        names = [name.id for name in ast.walk(ast.parse(part.value)) if isinstance(name, ast.Name)]
+                        found.update(names)
+                        mentions |= {name: (part.lineno, part.col_offset) for name in names if name not in mentions}
+        if isinstance(node, ast.Name):
+            mentions[node.id] = min(mentions.get(node.id, (10**9, 0)), (node.lineno, node.col_offset))
+    return sorted(found & set(mentions), key=mentions.__getitem__)

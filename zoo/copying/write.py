@@ -1,0 +1,76 @@
+"""Writes a program as a file: what it is, imports, settings, then everything before its first use."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import libcst as cst
+
+from zoo.copying.program import PLAIN_RUN, Program
+from zoo.copying.source import code, global_names
+from zoo.errors import UsageError
+
+SECTIONS = {  # the module that a definition is from -> the section it stands in
+    "zoo.data": "Data", "zoo.nn": "Networks", "zoo.models": "Models", "zoo.streaming": "Streams", "zoo.returns": "Returns",
+    "zoo.copying.plain.nn": "Networks", "the algorithm": "Algorithm",
+}  # fmt: skip
+
+
+def text_of(program: Program, docstring: str, header: str) -> str:
+    """The file's text, formatted.
+
+    Args:
+        docstring: of the algorithm's file.
+        header: comment lines: where the copy is from.
+    """
+    body = "\n\n\n".join(written(program))
+    imports = "\n".join(sorted(set(program.imports.values())))
+    start = 'if __name__ == "__main__":\n    main()'
+    text = f'"""{docstring}"""\n\n{header}\n\n{imports}\n\n{body}\n\n\n{start}\n'
+    return formatted(plain(text))
+
+
+def written(program: Program) -> list[str]:
+    """The definitions in the order in which they are needed."""
+    order: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        if name in program.definitions and name not in order and name not in pending:
+            pending.add(name)
+            for needed in global_names(program.definitions[name]):
+                if not (name == "train" and needed == "Run"):
+                    add(needed)
+            order[name] = None
+
+    pending: set[str] = set()
+    for root in ("Config", program.agent, "Run", "train", "main"):
+        add(root)
+    seen: dict[str, None] = {}
+    for name in order:  # a statement may define several
+        seen.setdefault(code(program.definitions[name]).strip("\n"))
+    return list(seen)
+
+
+def plain(text: str) -> str:
+    """Messages and docstrings in the words of a file that stands alone."""
+    text = text.replace("UsageError", "ValueError").replace("RunError", "RuntimeError")
+    text = re.sub(r"  # fmt: skip", "", text)
+    for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
+        text = text.replace(f", {default}", "")
+    text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"algo\.(\w+)=null", lambda found: f"--{found[1].replace('_', '-')} none", text)
+    text = re.sub(r"algo\.(\w+)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
+    text = re.sub(r"algo\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", text)
+    return re.sub(r"(#.*)\bnull\b", r"\1none", text)
+
+
+def formatted(text: str) -> str:
+    """By ruff: the imports sorted, lines of 120 characters at most."""
+    for command in (["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"], ["format", "--quiet", "--config", "format.skip-magic-trailing-comma=true"]):
+        arguments = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", "--stdin-filename", "copy.py", "-"]
+        done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UsageError(done.stderr.strip().splitlines()[-1])
+        text = done.stdout
+    return text
