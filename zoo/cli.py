@@ -30,6 +30,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
 
 COMMANDS = {  # and the module whose `main` each is
     "run": "zoo.commands.run",
+    "copy": "zoo.commands.copy",
     "eval": "zoo.commands.eval",
     "list": "zoo.commands.list",
     "data": "zoo.commands.data",

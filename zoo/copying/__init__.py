@@ -1,5 +1,51 @@
 """`zoo copy`: an algorithm as one file that stands alone.
 
-`source` finds what an algorithm's file reaches, `fold` decides what its settings decide, `inline` and `prune` take out
-what is left over, `write` puts the rest in reading order.
+`source` finds what an algorithm's file reaches, `program` collects it, `fold` decides what its settings decide,
+`simplify`, `inline` and `merge` take out what is left over, `write` puts the rest in reading order. What a copy has in
+the place of the zoo's own runs, networks and buffers is in `plain`.
 """
+
+import ast
+
+from zoo.copying.program import Program
+from zoo.copying.settings import defaults, known
+from zoo.copying.simplify import simplify
+from zoo.copying.write import text_of
+from zoo.data.corruption import CorruptionConfig
+from zoo.envs import make
+from zoo.errors import UsageError
+from zoo.settings.compose import compose
+from zoo.settings.registry import algorithm
+from zoo.spec import Spec
+
+TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
+OF_RUNS = ("env.max_episode_steps", "env.sticky", "seeds", "logger", "compile", "resume", "keep_agents", "matmul_precision")
+
+
+def copied(name: str, settings: list[str]) -> str:
+    """The text of a copy of an algorithm with the given settings, `key=value` as of `zoo run`.
+
+    Raises:
+        UsageError: no such algorithm or setting, or a copy cannot have it.
+    """
+    given = {setting.partition("=")[0] for setting in settings}
+    if own := sorted(given.intersection(OF_RUNS)):
+        raise UsageError(f"{own[0]} is a setting of `zoo run` that copies do not have. Leave it out.")
+    if "env" not in given:
+        settings = [*settings, f"env={TASKS[algorithm(name).action_spaces[0]]}"]
+    config, chosen, _ = compose([f"algo={name}", *settings])
+    if config.corruption.name != CorruptionConfig.name:
+        raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
+    try:
+        envs = make(config.env, 1, 1)
+        spec = Spec.of(envs.single_observation_space, envs.single_action_space)
+        envs.close()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if spec.is_image:
+        raise UsageError(f"env={config.env.id} shows images: copies are for environments whose observations are vectors.")
+    program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
+    simplify(program)
+    defaults(program, config, given)
+    docstring = ast.get_docstring(ast.parse(chosen.path.read_text()), clean=False) or ""
+    return text_of(program, docstring)

@@ -9,6 +9,7 @@ import libcst as cst
 from zoo.copying.source import code
 
 UNKNOWN = object()
+SOME = object()  # a value that is true and not None, but not known otherwise
 Lookup = Callable[[str], "cst.BaseExpression | None"]  # the value of a constant of the program, by its name
 
 OPERATORS: dict[type[cst.BaseCompOp], Callable[[Any, Any], Any]] = {
@@ -60,8 +61,11 @@ class _Fold(cst.CSTTransformer):
             return UNKNOWN if inner is UNKNOWN else not inner
         if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
             left, right = self.value(node.left), self.value(node.comparisons[0].comparator)
-            if left is not UNKNOWN and right is not UNKNOWN and type(node.comparisons[0].operator) in OPERATORS:
-                return OPERATORS[type(node.comparisons[0].operator)](left, right)
+            kind = type(node.comparisons[0].operator)
+            if left is SOME and not (right is None and kind in (cst.Is, cst.IsNot)):
+                return UNKNOWN
+            if left is not UNKNOWN and right is not UNKNOWN and kind in OPERATORS:
+                return OPERATORS[kind](left, right)
         return UNKNOWN
 
     # --- Expressions --------------------------------------------------------------------------------------------------
@@ -112,6 +116,8 @@ class _Fold(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: N802
         """`getattr(config, "name", default)`: the attribute if it is among the known ones, else the default."""
+        if isinstance(updated_node.func, cst.Name) and updated_node.func.value == "isinstance":
+            return self.of_made(updated_node)
         if code(updated_node.func) == "getattr" and len(updated_node.args) == 3:
             owner, name, default = (argument.value for argument in updated_node.args)
             attribute = f"{code(owner)}.{self.value(name)}"
@@ -119,7 +125,38 @@ class _Fold(cst.CSTTransformer):
                 return cst.parse_expression(attribute) if self.value(name) in self.known["fields"] else default
         return updated_node
 
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
+        """A switch that is passed on."""
+        value = self.known.get(code(updated_node.value)) if isinstance(updated_node.value, cst.Attribute) else None
+        return updated_node.with_changes(value=literal(value)) if isinstance(value, bool) else updated_node
+
+    def of_made(self, call: cst.Call) -> cst.BaseExpression:
+        """`isinstance` without the classes of which nothing is ever made."""
+        never = self.known.get("never made", ())
+
+        def alternatives(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+            if isinstance(node, cst.BinaryOperation):
+                return [*alternatives(node.left), *alternatives(node.right)]
+            return [node]
+
+        kinds = alternatives(call.args[1].value)
+        kept = [code(kind) for kind in kinds if code(kind) not in never]
+        if len(kept) == len(kinds):
+            return call
+        if not kept:
+            return literal(False)
+        return call.with_changes(args=[call.args[0], cst.Arg(cst.parse_expression(" | ".join(kept)))])
+
     # --- Statements ---------------------------------------------------------------------------------------------------
+
+    def leave_SimpleStatementLine(  # noqa: N802
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        """A comment on a choice goes with it."""
+        before, after = (getattr(node.body[0], "value", None) for node in (original_node, updated_node))
+        if isinstance(before, cst.IfExp) and not isinstance(after, cst.IfExp):
+            return updated_node.with_changes(trailing_whitespace=cst.TrailingWhitespace())
+        return updated_node
 
     def visit_If(self, node: cst.If) -> None:  # noqa: N802
         if isinstance(node.orelse, cst.If):

@@ -9,6 +9,7 @@ from zoo.copying.calls import Key, Site, bases, call_sites, functions, is_consta
 from zoo.copying.program import PLAIN_RUN, Program
 from zoo.copying.source import code
 
+LONGEST = 50  # characters of an expression in the place of a call of another object's method
 NO_OPS = ("begin", "observe")  # methods of an agent that most agents leave empty
 OPERATIONS = (cst.BinaryOperation, cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.IfExp, cst.Lambda)
 
@@ -68,6 +69,15 @@ class Substitute(Put):
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:  # noqa: N802
         value: cst.BaseExpression = self.values.get(updated_node.value, updated_node)
         return value
+
+    def leave_FormattedStringExpression(  # noqa: N802
+        self, original_node: cst.FormattedStringExpression, updated_node: cst.FormattedStringExpression
+    ) -> cst.BaseFormattedStringContent:
+        """A text within a text."""
+        value = updated_node.expression
+        if isinstance(value, cst.SimpleString) and not isinstance(original_node.expression, cst.SimpleString):
+            return cst.FormattedStringText(value.raw_value)
+        return updated_node
 
 
 def is_simple(node: Any) -> bool:
@@ -244,9 +254,9 @@ class _Methods(Put):
         updated_node = _unstarred(updated_node)
         if not isinstance(updated_node.func, cst.Attribute):
             return updated_node
-        kind, name = self.kind(updated_node.func), updated_node.func.attr.value
+        kind, name, receiver = self.kind(updated_node.func), updated_node.func.attr.value, code(updated_node.func.value)
         owner = next((owner for owner, other in self.once if owner and other == name), None)
-        if owner is not None and code(updated_node.func.value).startswith("self"):
+        if owner is not None and receiver.startswith("self"):
             method = _member(self.program, owner, name)
             if method.decorators or name.startswith("__"):
                 return updated_node
@@ -257,7 +267,9 @@ class _Methods(Put):
         if not isinstance(method, cst.FunctionDef):
             return updated_node
         result = _applied(method, updated_node, updated_node.func.value)
-        return updated_node if result is None else result
+        if result is None or (kind not in self.stateless and receiver != "self" and len(code(result)) > LONGEST):
+            return updated_node
+        return result
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:  # noqa: N802
         kind = self.kind(updated_node)
@@ -403,7 +415,7 @@ class _Locals(cst.CSTTransformer):
             for name, value in values.items()
             if stored[name] == 1
             and value is not None
-            and (_is_class(value) or is_constant(value) if not isinstance(value, cst.Tuple) else starred[name] == 1 == read[name] - 1)
+            and (_is_class(value) or is_constant(value) or (read[name] == 2 and isinstance(value, cst.Attribute) and code(value).startswith("config.")) if not isinstance(value, cst.Tuple) else starred[name] == 1 == read[name] - 1)
         }
         unread = {
             name

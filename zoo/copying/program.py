@@ -1,12 +1,14 @@
 """The program that a copy becomes: all its definitions in one place, collected from what an algorithm reaches."""
 
+import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.fold import fold
+from zoo.copying.fold import SOME, fold
 from zoo.copying.source import OWN, PLAIN, RENAMED, Definition, Import, Source, code, global_names, is_ours, resolve, source, text_of
 
 PLAIN_RUN = "zoo.copying.plain.run"
@@ -114,11 +116,26 @@ class Program:
 
     def fold(self) -> None:
         """Decides anew what can be decided by now."""
-        words = ("if ", " and ", " or ", "not ", "[", "==")
+        made = {name for text in map(self.text, self.definitions) for name in re.findall(r"\b(\w+)\(", text.replace("class ", "class"))}
+        classes = {name for name, node in self.definitions.items() if isinstance(node, cst.ClassDef)}
+        inherited = {code(base.value) for name in classes for base in self.definitions[name].bases}
+        self.known["never made"] = classes - made - inherited
+        words = ("isinstance(", "if ", " and ", " or ", "not ", "[", "==")
         for name, node in list(self.definitions.items()):
-            if any(word in self.text(name) for word in words) and self.changed("fold", node):
-                self.definitions[name] = folded = fold(node, self.known, self.constant)
-                self.changed("fold", folded)
+            if any(word in self.text(name) for word in words) and self.changed(f"fold {sorted(self.known['never made'])}", node):
+                known = self.known | (self._certain(node) if isinstance(node, cst.ClassDef) else {})
+                self.definitions[name] = fold(node, known, self.constant)
+
+    def _certain(self, node: cst.ClassDef) -> dict[str, Any]:
+        """The attributes of a class that are always an object: they are not None."""
+        found: dict[str, set[bool]] = {}
+        for part in ast.walk(ast.parse(text_of(node))):
+            if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
+                for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
+                    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                        is_object = isinstance(part.value, ast.Call) and ast.unparse(part.value.func).rpartition(".")[2][:1].isupper()
+                        found.setdefault(f"{target.value.id}.{target.attr}", set()).add(is_object)
+        return {name: SOME for name, kinds in found.items() if kinds == {True} and name.startswith("self.")}
 
     def changed(self, step: str, node: Any) -> bool:
         """Whether a definition is another than when this was asked last for the same step."""
@@ -199,14 +216,18 @@ class _Runs(cst.CSTTransformer):
             return cst.Name("config")
         return updated_node
 
-    def leave_Call(self, original_node: Any, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+    def leave_Call(self, original_node: Any, updated_node: cst.Call) -> Any:  # noqa: N802
         if code(updated_node.func) == "run.track":
             agent = [cst.Arg(argument.value) for argument in updated_node.args if code(argument.keyword or argument) == "agent"]
             return updated_node.with_changes(args=agent)
+        if code(updated_node) == "getattr(torch, spec.obs_dtype)":
+            return cst.parse_expression("torch.float32")
         return updated_node
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:  # noqa: N802
         text = code(updated_node).strip()
-        if text == "run.track()" or " = run.compiled(" in text or text.startswith("config.time_feature = run.record"):
+        if text == "run.track()" or " = run.compiled(" in text:
             return cst.RemoveFromParent()
+        if " = run.record[" in text:  # a setting that turns out otherwise, and its record
+            return cst.parse_statement(f"{text.partition(' = ')[0]} = {text.rpartition(' = ')[2]}")
         return updated_node

@@ -1,14 +1,22 @@
 """What the chosen settings decide about an algorithm's code."""
 
+import ast
 import dataclasses
 from typing import Any
 
+import libcst as cst
+
+from zoo.agent import Predictor
+from zoo.copying.fold import SOME, literal
+from zoo.copying.program import Program
+from zoo.copying.source import code
 from zoo.nn.heads import SCALAR
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
+from zoo.spec import Spec
 
 
-def known(config: RunConfig, algorithm: Algorithm, given: set[str]) -> dict[str, Any]:
+def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) -> dict[str, Any]:
     """The source of an expression -> its value, for all that the settings decide.
 
     A choice among names is decided, such as `value_head`, and so is every switch and None that was given. Numbers stay
@@ -16,6 +24,7 @@ def known(config: RunConfig, algorithm: Algorithm, given: set[str]) -> dict[str,
     dataset in an online algorithm's batches.
 
     Args:
+        spec: of the environment; the copy is for those of its kind: vectors, and continuous or discrete actions.
         given: the keys that were named on the command line.
     """
     fields = {field.name: getattr(config.algo, field.name) for field in dataclasses.fields(config.algo)}
@@ -30,18 +39,16 @@ def known(config: RunConfig, algorithm: Algorithm, given: set[str]) -> dict[str,
         decided[algorithm.data] = 0
     if config.online_steps == 0:
         decided["online_steps"] = 0
-    spaces = algorithm.action_spaces
     facts: dict[str, Any] = {
         "fields": set(fields),
         "config.name": config.sampler.name,
-        "isinstance(agent, Predictor)": issubclass(algorithm.agent_class, _predictor()),
+        "isinstance(agent, Predictor)": issubclass(algorithm.agent_class, Predictor),
         "torch.compiler.is_compiling()": False,
         "envs.resumed": False,
     }
-    if spaces == ("continuous",):
-        facts |= {"isinstance(space, gymnasium.spaces.Discrete)": False} | of_spec("num_actions", None)
-    if not algorithm.takes_frames:
-        facts |= of_spec("is_image", False)
+    facts |= of_spec("is_image", False) | of_spec("num_actions", SOME if spec.num_actions else None)
+    facts |= {"len(shape) == 3": False, "len(obs_shape) == 3": False, "self.frames": False, "config.env.is_atari": False}
+    facts["isinstance(space, gymnasium.spaces.Discrete)"] = spec.num_actions is not None
     for name, value in decided.items():
         facts |= {f"{owner}config.{name}": value for owner in ("", "self.", "run.", "self.config.")}
     return facts
@@ -52,7 +59,27 @@ def of_spec(name: str, value: Any) -> dict[str, Any]:
     return {f"{owner}spec.{name}": value for owner in ("", "self.", "envs.", "data.", "run.")}
 
 
-def _predictor() -> type:
-    from zoo.agent import Predictor
+def defaults(program: Program, config: RunConfig, given: set[str]) -> None:
+    """Gives the copy's settings the values that were chosen as their defaults."""
+    run = {**vars(config), "env": config.env.id, "device": "cpu" if config.device == "auto" else config.device}
+    run["run_dir"] = config.run_dir or "run"
+    if "dataset" not in given:
+        del run["dataset"]
+    for name, values in (("Config", {**run, **vars(config.algo)}), ("SamplerConfig", vars(config.sampler))):
+        if name in program.definitions:
+            program.definitions[name] = program.definitions[name].visit(_Defaults(values))
 
-    return Predictor
+
+class _Defaults(cst.CSTTransformer):
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:  # noqa: N802
+        name, default = code(updated_node.target), updated_node.value
+        if name not in self.values or default is None:
+            return updated_node
+        value = self.values[name]
+        text = f"field(default_factory=lambda: {value})" if isinstance(value, list) else code(literal(value))
+        # a number stays as it is written: 1_000_000, 3e-4
+        same = text == code(default) if isinstance(value, list) else ast.literal_eval(code(default)) == value
+        return updated_node if same else updated_node.with_changes(value=cst.parse_expression(text))

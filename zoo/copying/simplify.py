@@ -62,9 +62,10 @@ def constant_parameters(program: Program) -> None:
             switch = constant and (parameter.default is not None or texts <= {"True", "False", "None"})
             as_default = parameter.default is not None and texts == {code(parameter.default)}
             unused = what not in _read(function) and all(value is None or _is_pure(value) for value in given)
-            if (switch and as_default and not written[what]) or (unused and (name == "__init__" or _only(program, key))):
+            same_function = constant and program.is_function(all_given[0])
+            if ((switch and as_default or same_function) and not written[what]) or (unused and (name == "__init__" or _only(program, key))):
                 removed.setdefault(key, []).append((i, what))
-                if switch:
+                if switch or same_function:
                     values.setdefault(key, {})[what] = all_given[0]  # type: ignore[assignment]
     if not removed:
         return
@@ -425,9 +426,11 @@ def _is_needed(owner: str, member: Any, uses: _Uses) -> bool:
             return True
         own = _Uses(textwrap.dedent(code(member)))
         # where another class has an attribute of that name, only calls count
-        kind = "called" if uses.stored[name] > 0 else "loaded"
+        kind = "called" if uses.stored[name] > 0 and not member.decorators else "loaded"
         return bool(getattr(uses, kind)[name] - getattr(own, kind)[name] > 0)
     field = member.body[0] if isinstance(member, cst.SimpleStatementLine) else None
     if owner in ("Config", "Spec") and isinstance(field, cst.AnnAssign) and field.value:
         return code(field.target) in uses.of_config
+    if isinstance(field, cst.AnnAssign) and field.value and code(field.target).startswith("_"):
+        return code(field.target) in uses.loaded or code(field.target) in uses.stored
     return True

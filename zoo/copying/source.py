@@ -15,6 +15,7 @@ OWN = ("Config", "train")  # but for these, of which the algorithm has its own
 RENAMED = {
     ("zoo.nn.linear", "Linear"): "nn.Linear",
     ("zoo.agent", "Agent"): "nn.Module",
+    ("zoo.runs.tensor_stepper", "Stepper"): "EnvStepper",
     ("zoo.errors", "UsageError"): "ValueError",
     ("zoo.errors", "RunError"): "RuntimeError",
 }

@@ -17,17 +17,12 @@ SECTIONS = {  # the module that a definition is from -> the section it stands in
 }  # fmt: skip
 
 
-def text_of(program: Program, docstring: str, header: str) -> str:
-    """The file's text, formatted.
-
-    Args:
-        docstring: of the algorithm's file.
-        header: comment lines: where the copy is from.
-    """
+def text_of(program: Program, docstring: str) -> str:
+    """The file's text, formatted, with the docstring of the algorithm's file."""
     body = "\n\n\n".join(written(program))
     imports = "\n".join(sorted(set(program.imports.values())))
     start = 'if __name__ == "__main__":\n    main()'
-    text = f'"""{docstring}"""\n\n{header}\n\n{imports}\n\n{body}\n\n\n{start}\n'
+    text = f'"""{docstring}"""\n\n{imports}\n\n{body}\n\n\n{start}\n'
     return formatted(plain(text))
 
 

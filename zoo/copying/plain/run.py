@@ -4,12 +4,13 @@ import argparse
 import ast
 import contextlib
 import csv
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import h5py
@@ -19,8 +20,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics, Predictor
-from zoo.data import dataset
-from zoo.data.batch import Transition
+from zoo.data import buffers, dataset
+from zoo.data.batch import Batch, Transition, gather
 from zoo.data.samplers import SamplerConfig
 from zoo.runs.evaluation import value_error
 
@@ -53,31 +54,24 @@ def train(run: "Run", config: Config) -> Agent:
 # --- Environments -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Spec:
-    """Shape of one observation; the bounds of a continuous action `[A]`, or the number of discrete ones."""
+class Spec(NamedTuple):
+    """Shapes and bounds of an environment: of continuous actions, or of discrete ones."""
 
     obs_shape: tuple[int, ...]
+    obs_dim: int
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
-    num_actions: int | None = None  # None: continuous
+    action_dim: int = 0
+    num_actions: int | None = None
 
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
         if isinstance(space, gymnasium.spaces.Discrete):
-            return cls(shape, num_actions=int(space.n))
+            return cls(shape, math.prod(shape), num_actions=int(space.n))
         if not isinstance(space, gymnasium.spaces.Box):
             sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
-        return cls(shape, tuple(space.low.tolist()), tuple(space.high.tolist()))
-
-    @property
-    def obs_dim(self) -> int:
-        return int(np.prod(self.obs_shape))
-
-    @property
-    def action_dim(self) -> int:
-        return len(self.action_low)
+        return cls(shape, math.prod(shape), tuple(space.low.tolist()), tuple(space.high.tolist()), space.shape[0])
 
 
 def make_envs(env: str, count: int) -> VectorEnv:
@@ -89,7 +83,6 @@ class EnvStepper:
 
     Attributes:
         obs: `[N, ...]` the observations to act on.
-        spec: shapes and bounds of one environment.
         ended: `[N]` whether the last step was each episode's last.
     """
 
@@ -119,6 +112,33 @@ class EnvStepper:
                 successor[i] = self.tensor(info["final_obs"][i].astype(np.float32))
         reward = self.tensor(reward.astype(np.float32))
         return Transition(obs, action, reward, successor, self.tensor(terminated), self.tensor(truncated))
+
+
+class ReplayBuffer(buffers.ReplayBuffer):
+    """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
+
+    def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
+        self.capacity, self.device, self.added, self.size, self.num_envs = capacity, device, 0, 0, 1
+        self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
+        self.next_obs = torch.zeros_like(self.obs)
+        discrete = spec.num_actions is not None
+        self.action = torch.zeros(*((capacity,) if discrete else (capacity, spec.action_dim)), device=device)
+        self.action = self.action.long() if discrete else self.action
+        self.reward = torch.zeros(capacity, device=device)
+        self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.truncated = torch.zeros_like(self.terminated)
+
+    def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
+        """Stores one transition of each environment."""
+        index = (self.added + torch.arange(len(transition.reward), device=self.device)) % self.capacity
+        for name, value in transition._asdict().items():
+            getattr(self, name)[index] = value
+        self.num_envs = len(index)
+        self.added, self.size = self.added + len(index), min(self.size + len(index), self.capacity)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions, sampled uniformly with replacement."""
+        return gather(self, torch.randint(self.size, (batch_size,), device=self.device))
 
 
 # --- Data -------------------------------------------------------------------------------------------------------------
@@ -173,36 +193,6 @@ def read_d4rl(path: str) -> list[np.ndarray]:
 # --- Training and evaluation ------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool) -> dict[str, float]:
-    """Plays one episode in each environment, from starts that follow from the seed; leaves training's randomness be."""
-    device = next(agent.parameters()).device
-    starts = np.random.SeedSequence([2, seed]).generate_state(envs.num_envs).tolist()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(starts[0])
-        obs, _ = envs.reset(seed=starts)
-        agent.begin(envs.num_envs)
-        returns, lengths, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
-        steps: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
-        while running.any():
-            seen = torch.as_tensor(obs.astype(np.float32), device=device)
-            action = agent.act(seen, explore)
-            predicted = agent.predict(seen).cpu().numpy() if isinstance(agent, Predictor) else None
-            obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
-            agent.observe(seen, action, torch.as_tensor(reward.astype(np.float32), device=device))
-            if predicted is not None:
-                steps.append((predicted, reward, running.copy(), terminated))
-            returns += reward * running
-            lengths += running
-            running &= ~(terminated | truncated)
-    return {
-        "return_mean": returns.mean(),
-        "return_std": returns.std(),
-        "length_mean": lengths.mean(),
-        **({"value_error": value_error(agent.discount, *map(np.stack, zip(*steps)))} if isinstance(agent, Predictor) else {}),
-    }
-
-
 class Run:
     """What `train` is given: environments or a dataset, and `steps` to loop over, between which it evaluates."""
 
@@ -212,6 +202,7 @@ class Run:
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if (self.dir / "evaluations.csv").exists():
             sys.exit(f"--run-dir {self.dir} already holds a run. Take another one.")
+        self.dir.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.threads)
         torch.set_flush_denormal(True)
         torch.manual_seed(config.seed)
@@ -267,12 +258,33 @@ class Run:
         self.end += self.config.online_steps
         yield from self.steps()
 
+    @torch.no_grad()
     def evaluate(self) -> None:
-        """Adds a row to `evaluations.csv`."""
-        row = evaluate(self.agent, self.eval_envs, self.config.seed, not self.config.eval_deterministic)
+        """Plays an episode in each environment, from starts that follow from the seed; a row in `evaluations.csv`."""
+        agent, envs, explore = self.agent, self.eval_envs, not self.config.eval_deterministic
+        returns, lengths, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
+        starts = np.random.SeedSequence([2, self.config.seed]).generate_state(envs.num_envs).tolist()
+        steps: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):  # not training's numbers
+            torch.manual_seed(starts[0])
+            obs, _ = envs.reset(seed=starts)
+            agent.begin(envs.num_envs)
+            while running.any():
+                seen = torch.as_tensor(obs.astype(np.float32), device=self.device)
+                action = agent.act(seen, explore)
+                predicted = agent.predict(seen).cpu().numpy() if isinstance(agent, Predictor) else None
+                obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+                agent.observe(seen, action, torch.as_tensor(reward.astype(np.float32), device=self.device))
+                if predicted is not None:
+                    steps.append((predicted, reward, running.copy(), terminated))
+                returns += reward * running
+                lengths += running
+                running &= ~(terminated | truncated)
+        row = {"step": self.done, "return_mean": returns.mean(), "return_std": returns.std(), "length_mean": lengths.mean()}
+        if isinstance(agent, Predictor):
+            row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*steps, strict=True)))
+        row |= {name: float(value) for name, value in self.metrics.items()}
         print(f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}", flush=True)
-        row = {"step": self.done, **row, **{name: float(value) for name, value in self.metrics.items()}}
-        self.dir.mkdir(parents=True, exist_ok=True)
         with (self.dir / "evaluations.csv").open("a", newline="") as file:
             writer = csv.DictWriter(file, row)
             if file.tell() == 0:

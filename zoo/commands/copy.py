@@ -1,0 +1,110 @@
+"""`zoo copy`: an algorithm as one file that stands alone."""
+
+import argparse
+import difflib
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+from zoo.errors import UsageError
+
+HEADER = re.compile(r"^# Copied by `zoo copy ([^`]*)` from rl-zoo (\S+) \(MIT\), content ([0-9a-f]{12})", re.MULTILINE)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="zoo copy",
+        usage="zoo copy ALGORITHM DEST [key=value ...] [--force]\n       zoo copy --update FILE [--force]",
+        description="Writes an algorithm as one Python file that needs only torch, numpy and gymnasium, and h5py where "
+        "it reads a dataset. It learns what `zoo run` learns with the same seed, to the same numbers but for rounding.",
+        epilog="Settings are those of `zoo run`: what they rule out is not in the file. Choices among names, such as "
+        "algo.value_head=mse, are made once and for all, and so are switches that you give; numbers stay settings of the "
+        "file (python FILE --help). The file is for environments like env=: continuous or discrete actions.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("algorithm", nargs="?", help="one of `zoo list`")
+    parser.add_argument("dest", nargs="?", type=Path, help="the file to write, or a folder")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
+    parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    args = parser.parse_args(arguments)
+    if args.update:
+        if args.algorithm:
+            raise UsageError(f"--update takes the file alone: zoo copy --update {args.update}")
+        return update(args.update, args.force)
+    if args.dest is None:
+        raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
+    file = args.dest / f"{args.algorithm}.py" if args.dest.is_dir() else args.dest
+    if "=" in file.name:
+        raise UsageError(f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}")
+    if file.exists() and not args.force:
+        raise UsageError(f"{file} exists. Overwrite it with --force, or take another name.")
+    text = standalone(args.algorithm, args.settings)
+    write(file, text)
+    print(f"{file}: {len(text.splitlines())} lines; python {file} --help shows its settings")
+    return 0
+
+
+def standalone(name: str, settings: list[str]) -> str:
+    """The text of an algorithm's copy.
+
+    Args:
+        name: of the algorithm.
+        settings: `key=value`, as of `zoo run`.
+
+    Raises:
+        UsageError: no such algorithm or setting, or one that a copy cannot have.
+    """
+    try:
+        from zoo.copying import copied
+    except ImportError as error:
+        raise UsageError(f"zoo copy needs {error.name}: pip install 'rl-zoo[copy]'") from error
+    from zoo import __version__
+
+    text = copied(name, settings)
+    command = " ".join([name, *settings])
+    header = f"# Copied by `zoo copy {command}` from rl-zoo {__version__} (MIT), content {digest(text)}"
+    docstring_end = text.index('"""', 3) + 3
+    return f"{text[:docstring_end]}\n\n{header}{text[docstring_end:]}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def update(file: Path, force: bool) -> int:
+    """Prints what has changed since a copy was made, as a difference to the file; with `force` writes the new one."""
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    found = HEADER.search(text)
+    if found is None:
+        raise UsageError(f"{file} is not a copy by `zoo copy`: the comment that says what it is of is not there.")
+    command, version, content = found.groups()
+    name, *settings = command.split()
+    new = standalone(name, settings)
+    edited = digest(text[: found.start()].rstrip("\n") + text[found.end() :]) != content
+    now = HEADER.search(new)
+    assert now is not None
+    if now[3] == content:
+        print(f"{file}: nothing has changed since version {version}" + (", but the file itself" if edited else ""))
+        return 0
+    print(f"{file}: changed since version {version}" + ("; your own changes are among the lines below" if edited else ""))
+    names = (str(file), f"zoo copy {command}")
+    sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), new.splitlines(True), *names))
+    if force:
+        write(file, new)
+        print(f"{file} is written anew")
+    return 0
+
+
+def write(file: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    from zoo.checkpoint import replacing
+
+    if not file.parent.is_dir():
+        raise UsageError(f"{file.parent} is not a folder.")
+    with replacing(file) as place:
+        place.write(text.encode())
