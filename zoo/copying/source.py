@@ -16,8 +16,8 @@ RENAMED = {
     ("zoo.nn.linear", "Linear"): "nn.Linear",
     ("zoo.agent", "Agent"): "nn.Module",
     ("zoo.runs.tensor_stepper", "Stepper"): "EnvStepper",
-    ("zoo.errors", "UsageError"): "ValueError",
-    ("zoo.errors", "RunError"): "RuntimeError",
+    ("zoo.errors", "UsageError"): "SystemExit",
+    ("zoo.errors", "RunError"): "SystemExit",
 }
 """Definitions that a copy has other names for."""
 

@@ -49,7 +49,7 @@ def written(program: Program) -> list[str]:
 
 def plain(text: str) -> str:
     """Messages and docstrings in the words of a file that stands alone."""
-    text = text.replace("UsageError", "ValueError").replace("RunError", "RuntimeError")
+    text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
     text = re.sub(r"  # fmt: skip", "", text)
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
