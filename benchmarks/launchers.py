@@ -1,4 +1,4 @@
-"""Launchers start processes, of a run or of several: on this machine, in a Ray cluster or with Slurm, on a shared file system."""
+"""Launchers start processes, of one or several runs: here, in a Ray cluster or with Slurm, on a shared file system."""
 
 import contextlib
 import ctypes

@@ -218,7 +218,12 @@ def test_runs_of_one_process_write_what_each_writes_alone_whatever_is_killed_on_
     kill = once_both_have_a_checkpoint(lambda: stopped.processes[-1].kill())
     assert {job.state for job in Runner(runs, folder, stopped, show=kill).go()} == {"finished"}
     resumed = [process.process.args for process in stopped.processes[1:]]
-    assert [any(one.startswith("resume=[") for one in args) for args in resumed] == [True, False, False, False]  # those that failed come last
+    assert [any(one.startswith("resume=[") for one in args) for args in resumed] == [
+        True,
+        False,
+        False,
+        False,
+    ]  # those that failed come last
     assert [any(one.startswith("run_dir=[") for one in args) for args in resumed] == [False, True, False, False]
     same(runs, folder, tmp_path / "alone")
 

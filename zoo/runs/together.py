@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from zoo.agent import Metrics
+from zoo.data.dataset import Dataset
 from zoo.runs.compilation import compile_update
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
-from zoo.runs.stacked import Stack, StackedUpdate
+from zoo.runs.stacked import Stack, StackedUpdate, largest_product
 
 LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
 ALONE = object()  # the answer to a request: take the update yourself
@@ -56,6 +57,7 @@ class Together:
         self._members: list[greenlet] = []
         self._rng: list[dict[str, Tensor]] = []  # of each run, while it waits
         self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
+        self._dataset: Dataset | None = None  # of the first run that has one
         self._compiles = False
         self._stack: Stack | None = None
         self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # of a kind; None: each run takes it alone
@@ -115,6 +117,11 @@ class Together:
 
         return joined
 
+    def share(self, dataset: Dataset) -> None:
+        """Has the runs keep what is the same in their datasets once, as they are prepared: corrupted, normalized."""
+        self._dataset = self._dataset or dataset
+        dataset.share(self._dataset)
+
     @property
     def index(self) -> int:
         """Which of the runs asks."""
@@ -153,10 +160,9 @@ class Together:
         agents: list[nn.Module] = [updates[0].__self__ for updates in self._updates]  # type: ignore[attr-defined]
         number, arguments = requests[0].number, requests[0].arguments
         update = self._updates[0][number]
+        if self.device.type == "cpu" and largest_product(update, arguments) >= LARGEST:
+            print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
+            return None
         self._stack = self._stack or Stack(agents)
         compiler = functools.partial(compile_update, device=self.device) if self._compiles else None
-        program = StackedUpdate(self._stack, update, arguments, compiler)
-        faster = self.device.type == "cuda" or program.largest_product < LARGEST
-        if not faster:
-            print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
-        return program if faster else None
+        return StackedUpdate(self._stack, update, arguments, compiler)
