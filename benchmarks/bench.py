@@ -1,4 +1,4 @@
-"""`zoo bench SUITE`: the runs of a suite, as many at a time as there are cores."""
+"""`zoo bench SUITE`: the runs of a suite, as many processes at a time as there are cores."""
 
 import argparse
 import csv

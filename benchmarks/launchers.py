@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Process(Protocol):
-    """A run that was started."""
+    """A run that was started, or several."""
 
     def poll(self) -> int | None:
         """The exit code; None until it has ended."""
@@ -116,9 +116,9 @@ class Local:
 
 
 def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | None:
-    """The GPU on which the next run starts: the one with the most memory left.
+    """The GPU on which the next process starts: the one with the most memory left.
 
-    A run takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
+    A process takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
 
     Args:
         free: a device for each place that no run has.

@@ -35,6 +35,7 @@ class Request:
     number: int
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
+    @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
         """What a program is made for: shapes and types of the tensors, and all other values."""
         flat, _ = tree_flatten(self.arguments)
@@ -110,7 +111,7 @@ class Together:
 
         def joined(*positional: Any, **named: Any) -> Metrics:
             request = Request(number, (positional, named))
-            if self._programs.get(request.kind(), ALONE) is None:
+            if self._programs.get(request.kind, ALONE) is None:
                 return alone(*positional, **named)
             answer = hub.switch(request)
             return alone(*positional, **named) if answer is ALONE else answer
@@ -138,7 +139,7 @@ class Together:
 
     def _answer(self, requests: dict[int, Request]) -> dict[int, Any]:
         """The metrics that each request gets, or `ALONE`."""
-        kinds = {request.kind() for request in requests.values()}
+        kinds = {request.kind for request in requests.values()}
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is not None and kind not in self._programs and len(requests) == len(self.seeds):
             self._programs[kind] = self._program(requests)

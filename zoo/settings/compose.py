@@ -267,7 +267,7 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def folders(text: str) -> list[str]:
-    """The folders that a value of `run_dir` or `resume` names, one or several: `[a,'b c']` -> `["a", "b c"]`.
+    """The folders that `run_dir` or `resume` names, one or several: `[a,'b c']` -> `["a", "b c"]`.
 
     Raises:
         UsageError: it names none.
