@@ -189,7 +189,8 @@ def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) 
     """
     positional, named = arguments
     module: nn.Module = copy.deepcopy(update.__self__)  # type: ignore[attr-defined]
-    with tracing(), torch.random.fork_rng([]), Products() as products:
+    products = Products()
+    with tracing(), torch.random.fork_rng([]), products:
         update.__func__(module, *positional, **named)  # type: ignore[attr-defined]
     return products.largest
 
