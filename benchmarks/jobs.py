@@ -59,8 +59,8 @@ class Group:
     jobs: list[Job]
     device: str | None
     process: Process
+    written: int  # changes with all that it writes
     seen: float = math.inf  # when it last wrote anything; it may wait long before it begins
-    written: int = 0  # changes with all that it writes
 
     @property
     def log_path(self) -> Path:
@@ -126,12 +126,12 @@ def fail(job: Job, error: str) -> None:
     job.error, job.state = error, "waiting" if job.attempts < ATTEMPTS else "failed"
 
 
-def written(group: Group) -> int:
-    """A number that changes with whatever a process writes."""
+def written(jobs: Sequence[Job]) -> int:
+    """A number that changes with whatever the process of these jobs writes."""
     total = 0
-    for folder in (group.log_path, *(job.dir for job in group.jobs)):
+    for place in (jobs[0].log_path, *(job.dir for job in jobs)):
         with contextlib.suppress(OSError):  # a file or a folder may be replaced while it is looked at
-            for path in (folder, *folder.rglob("*")):
+            for path in (place, *place.rglob("*")):
                 total += path.stat().st_mtime_ns + path.stat().st_size
     return total
 

@@ -125,6 +125,7 @@ class Runner:
         for job in jobs:
             job.saved = saved(job)
             job.attempts += 1
+        before = written(jobs)  # it touches its log when it begins
         try:
             process = self.launcher.start(command(jobs), jobs[0].log_path, device)
         except Exception as error:  # a full queue, a lost cluster, no memory for a process
@@ -133,9 +134,7 @@ class Runner:
             return None
         for job in jobs:
             job.state = "running"
-        group = Group(jobs, device, process)
-        group.written = written(group)
-        return group
+        return Group(jobs, device, process, before)
 
     def _ended(self, group: Group) -> bool:
         """Whether a process is over; if so, what follows from it for its jobs."""
@@ -157,7 +156,7 @@ class Runner:
         return True
 
     def _hangs(self, group: Group) -> bool:
-        if (now := written(group)) != group.written:
+        if (now := written(group.jobs)) != group.written:
             group.written, group.seen = now, time.monotonic()
         return time.monotonic() - group.seen > self.stall
 
