@@ -1,4 +1,4 @@
-"""`zoo bench SUITE`: the runs of a suite, as many at a time as there are cores."""
+"""`zoo bench SUITE`: the runs of a suite, as many processes at a time as there are cores."""
 
 import argparse
 import csv
@@ -18,9 +18,10 @@ from rich.table import Table
 
 from zoo.benchmarks import export, peers
 from zoo.benchmarks.analysis import build
+from zoo.benchmarks.jobs import Job, grouped, record, status
 from zoo.benchmarks.launchers import LAUNCHERS, launcher
 from zoo.benchmarks.report import require, write
-from zoo.benchmarks.runner import Job, Runner, failures, record, status
+from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.registry import folder as folder_of
@@ -48,8 +49,9 @@ def main(arguments: list[str]) -> int:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines; "
-        "launcher.gpus=0,2 and launcher.per_gpu=8: which GPUs, and how many runs each takes",
+        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines; launcher.gpus=0,2 and "
+        "launcher.per_gpu=8: which GPUs, and how many processes each takes. On a GPU runs that differ in their seeds "
+        "alone are one process, as with seeds= of zoo run",
     )
     parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
     parser.add_argument(
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
         help="show the runs, and how long they will take at the speeds measured here, or else in the zoo's report",
     )
     parser.add_argument(
-        "--jobs", type=int, help="at a time (default: as many as there are cores; on GPUs 4 each, see launcher.per_gpu)"
+        "--jobs", type=int, help="processes at a time (default: one a core; on GPUs 4 each, see launcher.per_gpu)"
     )
     parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
     args = parser.parse_intermixed_args(arguments)
@@ -74,8 +76,8 @@ def main(arguments: list[str]) -> int:
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
-        local = chosen == "local"
-        show_plan(runs, folder, len(launcher(chosen, args.jobs, folder, options).places) if local else args.jobs)
+        here = launcher(chosen, args.jobs, folder, options) if chosen == "local" else None
+        show_plan(runs, folder, len(here.places) if here else args.jobs, here.gpus if here else 0)
         return 0
     check_data(runs)
     require()
@@ -134,9 +136,9 @@ def medians(runs: Iterable[tuple[str, str, list[float]]]) -> dict[tuple[str, ...
     return {key: statistics.median(values) for key, values in rows.items() if values}
 
 
-def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None:
+def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: int) -> None:
     """The runs, which of them are done, and how long the rest will take; `places` is None if a launcher has to say."""
-    known, seconds, unknown = speeds(folder), 0.0, 0
+    known, left_of, unknown = speeds(folder), dict[str, float](), 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]
         speed = known.get((algo, env), known.get((algo,)))
@@ -146,11 +148,13 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None) -> None
             if speed:
                 begun = (folder / run.name / "checkpoint.pt").exists()
                 takes = (run.steps - (progress(folder / run.name)[0] if begun else 0)) / speed
-                seconds += takes
+                left_of[run.name] = takes
                 due = duration(takes)
             else:
                 unknown += 1
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {due}")
+    groups = grouped([Job(run, folder / run.name) for run in runs if run.name in left_of], gpus)
+    seconds = sum(max(left_of[job.run.name] for job in group) for group in groups)
     left = [f"about {duration(seconds / (places or 1))}, evaluations aside"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
     how = f"{places} at a time" if places else "one after another"

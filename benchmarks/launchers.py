@@ -1,4 +1,4 @@
-"""Launchers start runs as processes: on this machine, in a Ray cluster or with Slurm, on a shared file system."""
+"""Launchers start processes, of one or several runs: here, in a Ray cluster or with Slurm, on a shared file system."""
 
 import contextlib
 import ctypes
@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 from zoo.errors import UsageError
 from zoo.machine import nvidia_smi
 
-PER_GPU = 4  # runs at a time, by default
-QUEUED = 1000  # runs in Slurm's queue at a time
+PER_GPU = 4  # processes at a time, by default
+QUEUED = 1000  # jobs in Slurm's queue at a time
 DAY = 24 * 60  # minutes that a Slurm job may take by default
 FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
 KILLED = -signal.SIGKILL
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Process(Protocol):
-    """A run that was started."""
+    """A run that was started, or several."""
 
     def poll(self) -> int | None:
         """The exit code; None until it has ended."""
@@ -44,9 +44,11 @@ class Launcher(Protocol):
 
     Attributes:
         places: a device for each that may go on at the same time; None where one is found otherwise.
+        gpus: how many there are for them, as far as is known; 0 where they take none.
     """
 
     places: list[str | None]
+    gpus: int
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
         """Runs `python command`, what it says appended to a log; touches the log when it begins."""
@@ -83,11 +85,11 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
 
 
 class Local:
-    """As many runs at a time as there are cores; on GPUs several each.
+    """As many processes at a time as there are cores; on GPUs several each.
 
     Args:
         gpus: which of them, as `0` or `0,2`; None for all that are visible.
-        per_gpu: how many runs each takes at a time.
+        per_gpu: how many processes each takes at a time.
 
     Raises:
         ValueError: there is no such GPU, or `per_gpu` is not positive.
@@ -104,6 +106,7 @@ class Local:
             raise ValueError(f"there is no GPU {', '.join(unknown)} here, but {', '.join(there) or 'none'}.")
         count = jobs or per_gpu * len(names) or cores()
         self.places: list[str | None] = [names[i % len(names)] if names else None for i in range(count)]
+        self.gpus = min(len(names), count)
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
         return LocalProcess(command, log, {} if device is None else {"CUDA_VISIBLE_DEVICES": device})
@@ -113,9 +116,9 @@ class Local:
 
 
 def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | None:
-    """The GPU on which the next run starts: the one with the most memory left.
+    """The GPU on which the next process starts: the one with the most memory left.
 
-    A run takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
+    A process takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
 
     Args:
         free: a device for each place that no run has.
@@ -216,6 +219,7 @@ class Ray:
         resources = ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
         self.places: list[str | None] = [None] * (jobs or per_gpu * gpus or cpus)
+        self.gpus = min(gpus, len(self.places))
         self.task = ray.remote(num_cpus=1, num_gpus=1 / per_gpu if gpus else 0, max_retries=0)(execute)
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
@@ -255,6 +259,7 @@ class Slurm:
     def __init__(self, jobs: int | None, folder: Path, cluster: str = "slurm", **options: Any) -> None:
         submitit: Any = importlib.import_module("submitit")
         self.places: list[str | None] = [None] * (jobs or QUEUED)
+        self.gpus = 1 if "gpu" in str(options) else 0  # how many there are, the queue knows
         self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster)
         self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1, "timeout_min": DAY} | options)
 

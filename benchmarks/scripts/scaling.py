@@ -16,8 +16,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from zoo.benchmarks.jobs import Job, command
 from zoo.benchmarks.launchers import Local
-from zoo.benchmarks.runner import Job, Runner
+from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, planned_run
 
 
@@ -52,9 +53,9 @@ def bare(runs: list[Planned], folder: Path, jobs: int) -> float:
     """Seconds that `zoo run` takes, so many at a time, without the runner."""
 
     def run(planned: Planned) -> None:
-        command = [sys.executable, *Job(planned, folder / planned.name).command]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        arguments = command([Job(planned, folder / planned.name)])
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
 
     begun = time.perf_counter()
     with ThreadPoolExecutor(jobs) as pool:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import bench, launchers, runner, suite
+from zoo.benchmarks.jobs import Job
 from zoo.benchmarks.launchers import Local, LocalProcess, execute, launcher, roomiest
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
@@ -238,14 +239,14 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
 ):
     suites(GRIDS)
     (tmp_path / "broken.py").write_text(BROKEN.format(what=what))
-    command = runner.Job.command.fget
+    command = runner.command
     started: list[str] = []
 
-    def broken(job: runner.Job) -> list[str]:
-        started.append(job.run.name)
-        return [str(tmp_path / "broken.py"), *command(job)[2:]]
+    def broken(jobs: list[Job]) -> list[str]:
+        started.extend(job.run.name for job in jobs)
+        return [str(tmp_path / "broken.py"), *command(jobs)[2:]]
 
-    monkeypatch.setattr(runner.Job, "command", property(broken))
+    monkeypatch.setattr(runner, "command", broken)
     assert main(["bench", "mine", "--stall", "15"]) == 1
     err = capsys.readouterr().err
     assert re.search(rf"1 of 4 runs failed, after up to 2 attempts: cartpole-stream_ac-seed0-\w+ {says}", err), err
@@ -259,6 +260,7 @@ class Elsewhere:
     """A launcher whose processes do at once what is said, one after another."""
 
     places = (None,)
+    gpus = 0
 
     def __init__(self, *ends: Callable[[Path], int]) -> None:
         self.ends, self.started = list(ends), 0

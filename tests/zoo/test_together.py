@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from zoo.data.arrays import Arrays
+from zoo.nn.optim import Adam
 from zoo.runs import together
-from zoo.runs.stacked import Stack, tensors_of
+from zoo.runs.stacked import Stack, largest_product, tensors_of
 from zoo.settings.registry import algorithms
 
 SMALL = ("steps=60", "eval_every=30", "log_every=20", "env.backend=gymnasium", "compile=false")
@@ -96,6 +98,7 @@ SETTINGS = (
     "logger=none",
     *SMALL,
 )
+LARGE = ("algo=iql", "env=hopper", "eval_episodes=2", "logger=none", *SMALL, "steps=4", "eval_every=4")
 
 
 def test_a_seed_that_fails_leaves_the_others_learning(zoo, tmp_path):
@@ -145,6 +148,10 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         (("seeds=1,1",), "seeds=1,1 names a seed twice"),
         (("seeds=many",), "seeds=many is not how many seeds, nor which"),
         (("seeds=2", "resume=DIR"), "goes on with its own seed"),
+        (("seeds=2", "run_dir=[a]"), "run_dir=[a] must name 2 folders, one for each seed, or one that they all lie in"),
+        (("seeds=2", "run_dir=[a,a]"), "run_dir=[a,a] must name 2 folders"),
+        (("seeds=2", "run_dir=[a,b,c]"), "run_dir=[a,b,c] must name 2 folders"),
+        (("seeds=2", "run_dir=[]"), "[] names no folder"),
         (("-m", "seeds=2"), "-m is for runs one after another"),
     ],
 )
@@ -154,6 +161,31 @@ def test_what_cannot_be_is_refused_in_a_line(zoo, tmp_path, arguments, message):
     assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_each_seed_has_the_folder_that_is_named_for_it_and_those_go_on_by_their_names(zoo, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "it's [b], 2"]
+    quoted = str(folders[1]).replace("'", "\\'")
+    named = f"[{folders[0]},'{quoted}']"
+    assert zoo("run", *LARGE, "seeds=4,7", f"run_dir={named}").code == 0
+    records = [json.loads((folder / "run.json").read_text()) for folder in folders]
+    assert [record["config"]["seed"] for record in records] == [4, 7]
+    for folder, record in zip(folders, records, strict=True):  # as if they had been stopped
+        (folder / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    resumed = zoo("run", f"resume={named}")
+    assert resumed.code == 0, resumed.err
+    assert "2 seeds: return" in resumed.out
+    assert zoo("run", f"resume='{quoted}'").err.startswith("zoo: resume=" + str(folders[1]) + ": this run has finished")
+
+
+def test_runs_that_differ_in_more_than_their_seeds_are_not_resumed_together(zoo):
+    for folder, more in (("a", "seed=1"), ("b", "log_every=30")):
+        assert zoo("run", *SETTINGS, more, f"run_dir={folder}").code == 0
+    result = zoo("run", "resume=[a,b]")
+    assert result.code == 2
+    assert "resume=[a,b]: these runs differ in more than their seeds" in result.err
+    assert zoo("run", "resume=[]").err == "zoo: [] names no folder. Give one, or several: [DIR,DIR]\n"
 
 
 @pytest.mark.slow
@@ -172,11 +204,31 @@ def test_an_update_that_looks_at_numbers_cannot_be_one_program(zoo, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_large_networks_learn_one_after_another_on_a_cpu(zoo):
-    arguments = [x for x in SETTINGS if not x.startswith(("algo.hidden", "algo.batch"))]
-    result = zoo("run", *arguments, "seeds=2", "steps=4", "eval_every=4")
+def test_large_networks_learn_one_after_another_on_a_cpu_and_nothing_is_traced_to_see_that(zoo, monkeypatch):
+    monkeypatch.setattr(together, "StackedUpdate", None)
+    result = zoo("run", *LARGE, "seeds=2")
     assert result.code == 0
     assert result.out.count("one after another") == 1
+
+
+def test_the_largest_product_of_an_update_is_that_of_its_layers_and_taking_it_changes_nothing():
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(3, 50), torch.nn.Linear(50, 20))
+            self.optimizer = Adam(self.parameters(), 0.1)
+
+        def update(self, x: torch.Tensor, times: int = 1) -> dict[str, torch.Tensor]:
+            loss = (self.layers(x.repeat(times, 1)) * torch.rand(())).square().mean()
+            self.optimizer.minimize(loss)
+            return {"loss": loss}
+
+    net, x = Net(), torch.ones(7, 3)
+    state, rng = {name: tensor.clone() for name, tensor in net.state_dict().items()}, torch.get_rng_state()
+    assert largest_product(net.update, ((x,), {})) == 7 * 50 * 20
+    assert largest_product(net.update, ((x,), {"times": 4})) == 4 * 7 * 50 * 20
+    assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), rng)
 
 
 def test_the_tensors_of_stacked_modules_are_views_until_released():
@@ -191,6 +243,21 @@ def test_the_tensors_of_stacked_modules_are_views_until_released():
     weight.fill_(1.0)
     assert not modules[0].weight.any()
     assert modules[1].weight.all()
+
+
+def test_datasets_are_in_memory_once_where_they_are_the_same(zoo, monkeypatch, pendulum_file):
+    """Normalized by each run for itself, with other rewards in each."""
+    kept, share = [], together.Together.share
+    monkeypatch.setattr(together.Together, "share", lambda self, data: kept.append(data) or share(self, data))
+    arguments = ("algo=iql", "env=pendulum", f"dataset={pendulum_file}", "algo.normalize_obs=true", *LARGE[2:])
+    assert zoo("run", *arguments, "corruption=random-reward", "seeds=3").code == 0
+    first, *others = kept
+    assert len(others) == 2
+    for other in others:
+        same = {name for name in Arrays._fields if getattr(other, name).data_ptr() == getattr(first, name).data_ptr()}
+        assert same == set(Arrays._fields) - {"reward"}
+        assert not torch.equal(other.reward, first.reward)
+    assert abs(first.obs.mean()) < 1e-3
 
 
 def test_runs_side_by_side_have_random_numbers_of_their_own():

@@ -57,9 +57,14 @@ def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]
     """One run from its start to its end."""
     from zoo.runs.execute import execute
 
-    if not gc.get_freeze_count():
-        gc.freeze()  # a million objects of what was imported, which would be searched for garbage again and again
+    _imported()
     return _report(execute(config, algorithm, settings))
+
+
+def _imported() -> None:
+    """Keeps what was imported from being searched for garbage again and again: a million objects. Once a process."""
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -> int:
@@ -68,7 +73,7 @@ def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -
     from zoo.runs.execute import execute
     from zoo.runs.together import Together
 
-    gc.freeze()
+    _imported()
     seeds = [config.seed for config, _, _ in jobs]
     together = Together(seeds, resolve_device(jobs[0][0].device))
     ended = together.run([functools.partial(execute, *job, together) for job in jobs])
@@ -89,6 +94,7 @@ def _fail(error: Exception) -> int:
 
 def _resume(arguments: list[str], file: Path | None) -> int:
     from zoo.runs.load import finished, reopen
+    from zoo.settings.compose import folders
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
@@ -96,13 +102,18 @@ def _resume(arguments: list[str], file: Path | None) -> int:
             f"resume continues a run with the settings it began with; {others} cannot be given. "
             "Leave it out, or start a new run."
         )
-    given = Path(arguments[0].removeprefix("resume=").strip("'\"")).expanduser()
-    of_seeds = sorted(given.glob("seed*/run.json")) if not (given / "run.json").exists() else []
-    jobs = []
-    for run_dir in [path.parent for path in of_seeds if not finished(path.parent)] or [given]:
+    given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
+    if len(given) == 1 and not (given[0] / "run.json").exists():
+        of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
+        given = [run_dir for run_dir in of_seeds if not finished(run_dir)] or given
+    jobs, shared = [], []
+    for run_dir in given:
         config, algorithm, record = reopen(run_dir, file)
         config.resume = str(run_dir)
         jobs.append((config, algorithm, record["config"]))
+        shared.append(record["config"] | {"seed": None, "run_dir": None})
+    if any(settings != shared[0] for settings in shared):
+        raise UsageError(f"{arguments[0]}: these runs differ in more than their seeds. Continue each by itself")
     return _train_together(jobs) if len(jobs) > 1 else _train(*jobs[0])
 
 
@@ -152,6 +163,7 @@ def usage(arguments: list[str], file: Path | None) -> str:
         {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
     )
     lines += [f"  {'seeds':<22} {'':<14} in the place of seed: 8, 0-7 or 0,3,5; as many runs, side by side"]
+    lines += [f"  {'':<22} {'':<14} each in run_dir/seedN, or in a folder of its own: run_dir=[a,b]"]
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "from env="})
     for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):

@@ -2,8 +2,11 @@
 
 import contextlib
 import signal
+from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from zoo.errors import Interrupted
 
 
 class Interruption:
@@ -38,3 +41,8 @@ class Interruption:
     def _ask(self, number: int, _frame: Any) -> None:
         self.asked = True
         signal.signal(number, self._before[number])
+
+
+def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:
+    """The end of a run that wrote its checkpoint after it was asked to stop; says the command that goes on with it."""
+    return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {command} resume={run_dir}")

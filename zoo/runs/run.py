@@ -13,13 +13,13 @@ from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
-from zoo.errors import Interrupted, RunError, UsageError
+from zoo.errors import RunError, UsageError
 from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
 from zoo.runs.dataset import open_dataset
 from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, summary
-from zoo.runs.interruption import Interruption
+from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
 from zoo.runs.tracking import FORMAT, Stateful, Tracked, diverged
@@ -145,7 +145,7 @@ class Run:
         done = self._stages.get(name, 0)
         if done >= passes or until():
             return
-        self._restore()
+        self._begin()
         with self._interruption, self._progress(passes, done, f"passes of {name}") as bar:
             self._bar = bar
             while done < passes and not until():
@@ -162,14 +162,14 @@ class Run:
                 self.save_record()
                 self._checkpoint()
                 if self._interruption.asked:
-                    raise self._interrupted(f"pass {done:,} of {name}")
+                    raise interrupted(f"pass {done:,} of {name}", self.algorithm.command, self.dir)
 
     def steps(self) -> Iterator[int]:
         """The number of steps done before each pass of the loop: 0, 1, 2, ... offline; by `num_envs` online.
 
         Between passes: metrics, evaluation, checkpoints and interruptions, each when it is due.
         """
-        self._restore()
+        self._begin()
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
             self._state = None  # the checkpoint is from before the online steps, if they come now
@@ -188,9 +188,9 @@ class Run:
                 yield self.done
                 before, self.done = self.done, self.done + stride
                 last = self.done >= end
-                interrupted = self._interruption.asked  # read once: a later signal counts for the next pass
+                stopping = self._interruption.asked  # read once: a later signal counts for the next pass
                 evaluating = last or self.done // config.eval_every > before // config.eval_every
-                saving = last or interrupted or self.done // config.checkpoint_every > before // config.checkpoint_every
+                saving = last or stopping or self.done // config.checkpoint_every > before // config.checkpoint_every
                 if saving or evaluating or self.done // config.log_every > before // config.log_every:
                     seconds = time.perf_counter() - mark
                     self._seconds += seconds
@@ -201,19 +201,15 @@ class Run:
                         self._checkpoint()
                     mark, mark_step = time.perf_counter(), self.done
                 bar.update(self.done)
-                if interrupted and not last:
-                    raise self._interrupted(f"step {self.done:,}")
-
-    def _interrupted(self, after: str) -> Interrupted:
-        return Interrupted(
-            f"interrupted after {after}; its checkpoint is written. Continue: "
-            f"{self.algorithm.command} resume={self.dir}"
-        )
+                if stopping and not last:
+                    raise interrupted(f"step {self.done:,}", self.algorithm.command, self.dir)
 
     # --- Between passes -----------------------------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        """What a checkpoint holds beside what is tracked, once: where random numbers and the sampler went on."""
+    def _begin(self) -> None:
+        """Called before the first pass. What a checkpoint holds beside what is tracked comes back, once."""
+        if self._together and self._dataset:
+            self._together.share(self._dataset)
         if self._state and not self._restored:
             self._restored = True
             restore_rng(self._state["rng"], self.device)

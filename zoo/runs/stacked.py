@@ -5,13 +5,14 @@ inputs, and `torch.vmap` gives every operation a further dimension, that of the 
 The random numbers come from outside, so that each agent gets those that it would get alone.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.nn.utils.stateless import _reparametrize_module
@@ -60,9 +61,6 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 class StackedUpdate:
     """An update of S agents, for arguments of certain shapes, as one program.
 
-    Attributes:
-        largest_product: multiplications of the largest matrix product of one agent.
-
     Args:
         stack: the agents' tensors.
         update: a method of the first of them, or of a module in it.
@@ -83,9 +81,7 @@ class StackedUpdate:
         self.taken = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]  # the others are constants of the program
         try:
             with enough_memory():
-                graph = self._trace(update, flat)
-                self.largest_product = max(map(multiplications, graph.graph.nodes))
-                self._program = self._batched(graph, flat)
+                self._program = self._batched(self._trace(update, flat), flat)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(
@@ -184,12 +180,33 @@ class StackedUpdate:
         return program
 
 
-def multiplications(node: Node) -> int:
-    """Of a matrix product in a graph; 0 of other operations."""
-    if node.target not in PRODUCTS:
-        return 0
-    factor: Any = node.args[PRODUCTS[node.target]]
-    return int(math.prod(node.meta["val"].shape) * factor.meta["val"].shape[-1])
+def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) -> int:
+    """Multiplications of the largest matrix product of an update, which a copy of its module takes once.
+
+    Args:
+        update: a method of a module on the CPU.
+        arguments: that it is called with, positional and named.
+    """
+    positional, named = arguments
+    module: nn.Module = copy.deepcopy(update.__self__)  # type: ignore[attr-defined]
+    products = Products()
+    with tracing(), torch.random.fork_rng([]), products:
+        update.__func__(module, *positional, **named)  # type: ignore[attr-defined]
+    return products.largest
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches matrix products; `largest` is the most multiplications of one."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in PRODUCTS:
+            self.largest = max(self.largest, math.prod(result.shape) * args[PRODUCTS[func]].shape[-1])
+        return result
 
 
 # --- Random numbers ---------------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from zoo.agent import Metrics
+from zoo.data.dataset import Dataset
 from zoo.runs.compilation import compile_update
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
-from zoo.runs.stacked import Stack, StackedUpdate
+from zoo.runs.stacked import Stack, StackedUpdate, largest_product
 
 LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
 ALONE = object()  # the answer to a request: take the update yourself
@@ -34,6 +35,7 @@ class Request:
     number: int
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
+    @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
         """What a program is made for: shapes and types of the tensors, and all other values."""
         flat, _ = tree_flatten(self.arguments)
@@ -56,6 +58,7 @@ class Together:
         self._members: list[greenlet] = []
         self._rng: list[dict[str, Tensor]] = []  # of each run, while it waits
         self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
+        self._dataset: Dataset | None = None  # of the first run that has one
         self._compiles = False
         self._stack: Stack | None = None
         self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # of a kind; None: each run takes it alone
@@ -108,12 +111,17 @@ class Together:
 
         def joined(*positional: Any, **named: Any) -> Metrics:
             request = Request(number, (positional, named))
-            if self._programs.get(request.kind(), ALONE) is None:
+            if self._programs.get(request.kind, ALONE) is None:
                 return alone(*positional, **named)
             answer = hub.switch(request)
             return alone(*positional, **named) if answer is ALONE else answer
 
         return joined
+
+    def share(self, dataset: Dataset) -> None:
+        """Has the runs keep what is the same in their datasets once, as they are prepared: corrupted, normalized."""
+        self._dataset = self._dataset or dataset
+        dataset.share(self._dataset)
 
     @property
     def index(self) -> int:
@@ -131,7 +139,7 @@ class Together:
 
     def _answer(self, requests: dict[int, Request]) -> dict[int, Any]:
         """The metrics that each request gets, or `ALONE`."""
-        kinds = {request.kind() for request in requests.values()}
+        kinds = {request.kind for request in requests.values()}
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is not None and kind not in self._programs and len(requests) == len(self.seeds):
             self._programs[kind] = self._program(requests)
@@ -153,10 +161,9 @@ class Together:
         agents: list[nn.Module] = [updates[0].__self__ for updates in self._updates]  # type: ignore[attr-defined]
         number, arguments = requests[0].number, requests[0].arguments
         update = self._updates[0][number]
+        if self.device.type == "cpu" and largest_product(update, arguments) >= LARGEST:
+            print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
+            return None
         self._stack = self._stack or Stack(agents)
         compiler = functools.partial(compile_update, device=self.device) if self._compiles else None
-        program = StackedUpdate(self._stack, update, arguments, compiler)
-        faster = self.device.type == "cuda" or program.largest_product < LARGEST
-        if not faster:
-            print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
-        return program if faster else None
+        return StackedUpdate(self._stack, update, arguments, compiler)

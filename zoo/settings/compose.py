@@ -266,6 +266,20 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
     return overrides
 
 
+def folders(text: str) -> list[str]:
+    """The folders that `run_dir` or `resume` names, one or several: `[a,'b c']` -> `["a", "b c"]`.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if text[:1] not in ("[", "'", '"'):
+        return [text]
+    value = _parse([f"run_dir={text}"])[0].value()
+    if value == []:
+        raise UsageError("[] names no folder. Give one, or several: [DIR,DIR]")
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+
 def _literal(value: Any) -> str:
     if value is None:
         return "null"

@@ -4,10 +4,13 @@ import re
 from collections.abc import Sequence
 
 from zoo.errors import UsageError
+from zoo.settings.compose import as_overrides, folders
 
 
 def seed_by_seed(arguments: Sequence[str]) -> list[list[str]]:
     """The runs that `seeds=8`, `seeds=0-7` or `seeds=0,3,5` asks for: `seed=` in its place, and a folder of each.
+
+    `run_dir=DIR` is where these folders are, `run_dir=[DIR,...]` names each.
 
     Raises:
         UsageError: these are no seeds, or there is something beside them that is for a single run.
@@ -29,5 +32,13 @@ def seed_by_seed(arguments: Sequence[str]) -> list[list[str]]:
     if not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds={text} names {'a seed twice' if seeds else 'none'}. Give for example: seeds=0-7")
     rest = [argument for argument in arguments if not argument.startswith(("seeds=", "run_dir="))]
-    folder = [f"run_dir={given['run_dir'].rstrip('/')}/seed"] if "run_dir" in given else []
-    return [[*rest, f"seed={seed}", *(f"{start}{seed}" for start in folder)] for seed in seeds]
+    if "run_dir" not in given:
+        return [[*rest, f"seed={seed}"] for seed in seeds]
+    dirs = folders(given["run_dir"])
+    if not given["run_dir"].startswith("["):
+        dirs = [f"{dirs[0].rstrip('/')}/seed{seed}" for seed in seeds]
+    if len(set(dirs)) < len(seeds) or len(dirs) > len(seeds):
+        raise UsageError(
+            f"run_dir={given['run_dir']} must name {len(seeds)} folders, one for each seed, or one that they all lie in"
+        )
+    return [[*rest, f"seed={seed}", *as_overrides({"run_dir": one})] for seed, one in zip(seeds, dirs, strict=True)]

@@ -1,0 +1,162 @@
+"""The jobs of a suite: a run each and how it goes, as its folder tells; which of them are one process."""
+
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.benchmarks.launchers import Process
+from zoo.benchmarks.reading import read_run
+from zoo.benchmarks.suite import Planned
+from zoo.errors import UsageError
+from zoo.runs.execute import LOCK, locked
+from zoo.settings.compose import as_overrides
+
+ATTEMPTS = 2  # of a run that crashes, hangs or is killed
+
+
+@dataclass
+class Job:
+    """A run and how it goes.
+
+    Attributes:
+        run: what is to be run.
+        dir: its folder.
+        state: waiting, running, finished or failed.
+        attempts: how often it was started.
+        error: why it failed last.
+    """
+
+    run: Planned
+    dir: Path
+    state: str = "waiting"
+    attempts: int = 0
+    error: str = ""
+    saved: int = field(default=0, repr=False)  # changes with its checkpoint
+
+    @property
+    def log_path(self) -> Path:
+        return self.dir.with_name(self.dir.name + ".log")
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint that it goes on from."""
+        return (self.dir / "checkpoint.pt").exists()
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What it is started with, but for its seed."""
+        return tuple(one for one in self.run.overrides if not one.startswith("seed="))
+
+
+@dataclass
+class Group:
+    """Jobs that are one process, and how it goes. Its log is that of the first of them."""
+
+    jobs: list[Job]
+    device: str | None
+    process: Process
+    written: int  # changes with all that it writes
+    seen: float = math.inf  # when it last wrote anything; it may wait long before it begins
+
+    @property
+    def log_path(self) -> Path:
+        return self.jobs[0].log_path
+
+
+def command(jobs: Sequence[Job]) -> list[str]:
+    """The arguments for Python that start jobs as one process, or resume them."""
+    zoo = ["-m", "zoo.cli", "run"]
+    dirs = [job.dir for job in jobs] if len(jobs) > 1 else jobs[0].dir
+    if jobs[0].begun:
+        return [*zoo, *as_overrides({"resume": dirs})]
+    if len(jobs) == 1:
+        return [*zoo, *jobs[0].run.overrides, *as_overrides({"run_dir": dirs})]
+    seeds = ",".join(str(job.run.settings["seed"]) for job in jobs)
+    return [*zoo, *jobs[0].shared, f"seeds={seeds}", *as_overrides({"run_dir": dirs})]
+
+
+def grouped(jobs: Sequence[Job], gpus: int) -> list[list[Job]]:
+    """Which jobs are one process: on GPUs those that differ in their seeds alone.
+
+    Where there are fewer such groups than GPUs, each is as many processes as leave no GPU idle.
+    """
+    alike: dict[Any, list[Job]] = {}
+    for job in jobs:
+        alone = not gpus or job.run.settings["device"] == "cpu"
+        alike.setdefault(job.run.name if alone else job.shared, []).append(job)
+    pieces = max(1, gpus // max(1, len(alike)))
+    return [piece for group in alike.values() for i in range(pieces) if (piece := group[i::pieces])]
+
+
+def record(run_dir: Path) -> dict[str, Any]:
+    """The `run.json` of a run; empty where there is none, or none that can be read."""
+    try:
+        return dict(json.loads((run_dir / "run.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def status(run_dir: Path) -> str | None:
+    """The status in a run's `run.json`, if there is one."""
+    return record(run_dir).get("status")
+
+
+def settle(job: Job) -> None:
+    """Called when a job's run has finished: it counts if it is complete and of the planned code."""
+    found = read_run(job.dir)
+    if isinstance(found, str):
+        refuse(job, f"has finished, but {found}")
+    elif found.record.get("code") != job.run.code:
+        refuse(job, "was made by other code than when it was planned")
+    else:
+        job.state = "finished"
+
+
+def refuse(job: Job, error: str) -> None:
+    """Called when a job's folder can neither be used nor resumed; its content is left alone."""
+    job.state, job.error = "failed", f"{error}: rm -r {job.dir}, and begin the suite again"
+
+
+def fail(job: Job, error: str) -> None:
+    """Called when an attempt has failed; there may be another one."""
+    job.error, job.state = error, "waiting" if job.attempts < ATTEMPTS else "failed"
+
+
+def written(jobs: Sequence[Job]) -> int:
+    """A number that changes with whatever the process of these jobs writes."""
+    total = 0
+    for place in (jobs[0].log_path, *(job.dir for job in jobs)):
+        with contextlib.suppress(OSError):  # a file or a folder may be replaced while it is looked at
+            for path in (place, *place.rglob("*")):
+                total += path.stat().st_mtime_ns + path.stat().st_size
+    return total
+
+
+def saved(job: Job) -> int:
+    """A number that changes with the job's checkpoint."""
+    try:
+        return (job.dir / "checkpoint.pt").stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def in_use(run_dir: Path) -> bool:
+    """Whether another process runs in a folder."""
+    if not (run_dir / LOCK).exists():
+        return False
+    try:
+        with locked(run_dir):
+            return False
+    except UsageError:
+        return True
+
+
+def last_line(path: Path) -> str:
+    """The line of a log that says best why it ends."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
