@@ -402,7 +402,7 @@ def run(*arguments: str, capsys) -> str:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("num_envs=2",), "num_envs=2: a streaming algorithm learns from one environment. Try: num_envs=1"),
+        (("num_envs=2",), "num_envs=2: streaming algorithms learn from one environment. Try: num_envs=1"),
         (("algo.trace_lambda=1.5",), "algo.trace_lambda=1.5 must lie between 0 and 1"),
         (("algo.epsilon=5",), "algo.epsilon=5.0 must lie between 0 and 1"),
         (("algo.exploration_fraction=-1",), "algo.exploration_fraction=-1.0 must lie between 0 and 1"),

@@ -19,8 +19,8 @@ def main(arguments: list[str]) -> int:
         description="Writes an algorithm as one Python file that needs only torch, numpy and gymnasium, and h5py where "
         "it reads a dataset. It learns what `zoo run` learns with the same seed, to the same numbers but for rounding.",
         epilog="Settings are those of `zoo run`: what they rule out is not in the file. Choices among names, such as "
-        "algo.value_head=mse, are made once and for all, and so are switches that you give; numbers stay settings of the "
-        "file (python FILE --help). The file is for environments like env=: continuous or discrete actions.",
+        "algo.value_head=mse, are fixed in the file, and so are switches that you give; numbers stay its settings "
+        " (python FILE --help). The file is for environments like env=: continuous or discrete actions.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("algorithm", nargs="?", help="one of `zoo list`")
@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
         raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
     file = args.dest / f"{args.algorithm}.py" if args.dest.is_dir() else args.dest
     if "=" in file.name:
-        raise UsageError(f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}")
+        raise UsageError(
+            f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}"
+        )
     if file.exists() and not args.force:
         raise UsageError(f"{file} exists. Overwrite it with --force, or take another name.")
     text = standalone(args.algorithm, args.settings)
@@ -91,7 +93,9 @@ def update(file: Path, force: bool) -> int:
     if now[3] == content:
         print(f"{file}: nothing has changed since version {version}" + (", but the file itself" if edited else ""))
         return 0
-    print(f"{file}: changed since version {version}" + ("; your own changes are among the lines below" if edited else ""))
+    print(
+        f"{file}: changed since version {version}" + ("; your own changes are among the lines below" if edited else "")
+    )
     names = (str(file), f"zoo copy {command}")
     sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), new.splitlines(True), *names))
     if force:

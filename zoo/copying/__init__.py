@@ -19,7 +19,16 @@ from zoo.settings.registry import algorithm
 from zoo.spec import Spec
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
-OF_RUNS = ("env.max_episode_steps", "env.sticky", "seeds", "logger", "compile", "resume", "keep_agents", "matmul_precision")
+OF_RUNS = (
+    "env.max_episode_steps",
+    "env.sticky",
+    "seeds",
+    "logger",
+    "compile",
+    "resume",
+    "keep_agents",
+    "matmul_precision",
+)
 
 
 def copied(name: str, settings: list[str]) -> str:
@@ -43,7 +52,9 @@ def copied(name: str, settings: list[str]) -> str:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if spec.is_image:
-        raise UsageError(f"env={config.env.id} shows images: copies are for environments whose observations are vectors.")
+        raise UsageError(
+            f"env={config.env.id} shows images: copies are for environments whose observations are vectors."
+        )
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)
     defaults(program, config, given)

@@ -49,14 +49,14 @@ class _Sites(cst.CSTVisitor):
         self.called: set[cst.CSTNode] = set()
         self.types = 0
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.tuples.append({})
 
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:  # noqa: N802
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
         self.tuples.pop()
 
-    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
-        pairs = [(node.targets[0].target, node.value)]
+    def visit_Assign(self, node: cst.Assign) -> None:
+        pairs: list[tuple[Any, Any]] = [(node.targets[0].target, node.value)]
         if isinstance(node.targets[0].target, cst.Tuple) and isinstance(node.value, cst.Tuple):
             elements = zip(node.targets[0].target.elements, node.value.elements, strict=False)
             pairs = [(one.value, other.value) for one, other in elements]
@@ -64,19 +64,19 @@ class _Sites(cst.CSTVisitor):
             if isinstance(target, cst.Name) and isinstance(value, cst.Tuple):
                 self.tuples[-1][target.value] = value
 
-    def visit_Annotation(self, node: cst.Annotation) -> None:  # noqa: N802
+    def visit_Annotation(self, node: cst.Annotation) -> None:
         self.types += 1
 
-    def leave_Annotation(self, original_node: cst.Annotation) -> None:  # noqa: N802
+    def leave_Annotation(self, original_node: cst.Annotation) -> None:
         self.types -= 1
 
-    def visit_ClassDef_bases(self, node: cst.ClassDef) -> None:  # noqa: N802
+    def visit_ClassDef_bases(self, node: cst.ClassDef) -> None:
         self.types += 1
 
-    def leave_ClassDef_bases(self, node: cst.ClassDef) -> None:  # noqa: N802
+    def leave_ClassDef_bases(self, node: cst.ClassDef) -> None:
         self.types -= 1
 
-    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+    def visit_Call(self, node: cst.Call) -> None:
         site = Site(node, self.tuples[-1])
         self.called.add(node.func)
         if code(node.func) == "isinstance":
@@ -104,21 +104,21 @@ class _Sites(cst.CSTVisitor):
                 return [(ancestor, "__init__")]
         return []
 
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+    def visit_Name(self, node: cst.Name) -> None:
         if node not in self.called and not self.types:
             self.mentioned.update(self.of_name(node.value))
 
-    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
         if node not in self.called:
             self.mentioned.update(self.methods.get(node.attr.value, []))
         node.value.visit(self)
         return False  # the attribute is not a name
 
-    def visit_Arg_keyword(self, node: cst.Arg) -> None:  # noqa: N802
+    def visit_Arg_keyword(self, node: cst.Arg) -> None:
         if node.keyword:
             self.called.add(node.keyword)
 
-    def visit_Param(self, node: cst.Param) -> None:  # noqa: N802
+    def visit_Param(self, node: cst.Param) -> None:
         self.called.add(node.name)
 
 
@@ -152,7 +152,7 @@ def call_sites(program: Program) -> tuple[dict[Key, list[Site]], set[Key]]:
     return sites, mentioned
 
 
-def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | None | str":
+def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | str | None":
     """What a call passes for a parameter; None where nothing; "unknown" behind a starred argument of unknown length."""
     index = 0
     for argument in site.call.args:

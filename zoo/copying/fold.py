@@ -70,13 +70,13 @@ class _Fold(cst.CSTTransformer):
 
     # --- Expressions --------------------------------------------------------------------------------------------------
 
-    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:  # noqa: N802
+    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
         condition = self.value(updated_node.test)
         if condition is UNKNOWN:
             return updated_node
         return updated_node.body if condition else updated_node.orelse
 
-    def leave_BooleanOperation(  # noqa: N802
+    def leave_BooleanOperation(
         self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
     ) -> cst.BaseExpression:
         conjunction = isinstance(updated_node.operator, cst.And)
@@ -91,19 +91,17 @@ class _Fold(cst.CSTTransformer):
                     return literal(value) if isinstance(value, bool) else decided
         return updated_node
 
-    def leave_UnaryOperation(  # noqa: N802
+    def leave_UnaryOperation(
         self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
     ) -> cst.BaseExpression:
         value = self.value(updated_node)
         return literal(value) if isinstance(value, bool) else updated_node
 
-    def leave_Comparison(  # noqa: N802
-        self, original_node: cst.Comparison, updated_node: cst.Comparison
-    ) -> cst.BaseExpression:
+    def leave_Comparison(self, original_node: cst.Comparison, updated_node: cst.Comparison) -> cst.BaseExpression:
         value = self.value(updated_node)
         return updated_node if value is UNKNOWN else literal(value)
 
-    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:  # noqa: N802
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
         """A constant dict's entry, where the key is known."""
         if isinstance(updated_node.value, cst.Name) and isinstance(updated_node.slice[0].slice, cst.Index):
             table = self.lookup(updated_node.value.value)
@@ -114,7 +112,7 @@ class _Fold(cst.CSTTransformer):
                         return element.value
         return updated_node
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: N802
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`getattr(config, "name", default)`: the attribute if it is among the known ones, else the default."""
         if isinstance(updated_node.func, cst.Name) and updated_node.func.value == "isinstance":
             return self.of_made(updated_node)
@@ -125,7 +123,7 @@ class _Fold(cst.CSTTransformer):
                 return cst.parse_expression(attribute) if self.value(name) in self.known["fields"] else default
         return updated_node
 
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         """A switch that is passed on."""
         value = self.known.get(code(updated_node.value)) if isinstance(updated_node.value, cst.Attribute) else None
         return updated_node.with_changes(value=literal(value)) if isinstance(value, bool) else updated_node
@@ -149,7 +147,7 @@ class _Fold(cst.CSTTransformer):
 
     # --- Statements ---------------------------------------------------------------------------------------------------
 
-    def leave_SimpleStatementLine(  # noqa: N802
+    def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
         """A comment on a choice goes with it."""
@@ -158,11 +156,11 @@ class _Fold(cst.CSTTransformer):
             return updated_node.with_changes(trailing_whitespace=cst.TrailingWhitespace())
         return updated_node
 
-    def visit_If(self, node: cst.If) -> None:  # noqa: N802
+    def visit_If(self, node: cst.If) -> None:
         if isinstance(node.orelse, cst.If):
             self.elifs.add(node.orelse)
 
-    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:  # noqa: N802
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
         if original_node in self.elifs:
             return updated_node  # with the `if` that it belongs to
         return cst.FlattenSentinel(self.decided(updated_node))
@@ -185,6 +183,7 @@ class _Fold(cst.CSTTransformer):
                     return []
                 node = node.with_changes(body=cst.IndentedBlock([cst.parse_statement("pass")]))
             return [node.with_changes(orelse=orelse)]
+        chosen: Sequence[Any]
         if condition:
             chosen = _statements(node.body)
         elif isinstance(orelse, cst.If):
@@ -192,17 +191,19 @@ class _Fold(cst.CSTTransformer):
         else:
             chosen = _statements(orelse.body) if orelse else []
         if chosen and node.leading_lines:
-            first = chosen[0]
+            first: Any = chosen[0]
             chosen = [first.with_changes(leading_lines=[*node.leading_lines, *first.leading_lines]), *chosen[1:]]
         return chosen
 
-    def leave_IndentedBlock(  # noqa: N802
+    def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         """Nothing after a `return` or `raise`; `pass` where nothing is left."""
         body = list(updated_node.body)
         for i, statement in enumerate(body):
-            if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return | cst.Raise):
+            if isinstance(statement, cst.SimpleStatementLine) and isinstance(
+                statement.body[-1], cst.Return | cst.Raise
+            ):
                 body = body[: i + 1]
                 break
         return updated_node.with_changes(body=body)

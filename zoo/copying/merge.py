@@ -5,7 +5,7 @@ from typing import Any
 import libcst as cst
 
 from zoo.copying.calls import Site, passed
-from zoo.copying.inline import Substitute, is_simple, statements
+from zoo.copying.expressions import Substitute, is_simple, statements, targets
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
 
@@ -14,7 +14,11 @@ def merge(program: Program) -> None:
     """Does so for every base class that is mentioned nowhere else."""
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
-            users = [other for other in program.definitions if other != name and name in global_names(program.definitions[other])]
+            users = [
+                other
+                for other in program.definitions
+                if other != name and name in global_names(program.definitions[other])
+            ]
             if len(users) == 1 and isinstance(heir := program.definitions[users[0]], cst.ClassDef):
                 joined = _joined(node, heir)
                 if joined is not None:
@@ -30,7 +34,9 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
     """The two as one class; None where that would not be simple."""
     name = base.name.value
     text = code(heir)
-    if [code(argument.value) for argument in heir.bases] != [name] or text.count(name) - heir.name.value.count(name) != 1:
+    if [code(argument.value) for argument in heir.bases] != [name] or text.count(name) - heir.name.value.count(
+        name
+    ) != 1:
         return None
     ours, theirs = _methods(heir), _methods(base)
     overridden = [method for method in ours if method in theirs and method != "__init__"]
@@ -48,7 +54,9 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
         and not (member is base.body.body[0] and base.get_docstring() is not None)
     ]
     docstring, *members = heir.body.body if heir.get_docstring() is not None else (None, *heir.body.body)
-    members = [member for member in members if not (isinstance(member, cst.FunctionDef) and member.name.value == "__init__")]
+    members = [
+        member for member in members if not (isinstance(member, cst.FunctionDef) and member.name.value == "__init__")
+    ]
     own = ours.get("__init__") if constructor is None else constructor
     body = [part for part in (docstring, own, *inherited, *members) if part is not None]
     return heir.with_changes(bases=base.bases, body=heir.body.with_changes(body=body))
@@ -56,12 +64,10 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
 
 def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.FunctionDef | None:
     """The heir's constructor with the base's in the place of `super().__init__(...)`."""
-    lines = list(ours.body.body)
-    for i, line in enumerate(lines):
-        call = getattr(line.body[0], "value", None) if isinstance(line, cst.SimpleStatementLine) else None
-        if isinstance(call, cst.Call) and code(call.func) == "super().__init__":
-            break
-    else:
+    lines: list[Any] = list(ours.body.body)
+    i = next((i for i, line in enumerate(lines) if code(line).strip().startswith("super().__init__(")), None)
+    call: Any = lines[i].body[0].value if i is not None else None
+    if i is None or not isinstance(call, cst.Call):
         return None
     their_locals = _stored(theirs)
     parameters = [parameter.name.value for parameter in theirs.params.params[1:]]
@@ -94,20 +100,14 @@ def _stored(function: cst.FunctionDef) -> set[str]:
     names: set[str] = set()
 
     class Visitor(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
-            names.update(_of(node.target))
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+            names.update(targets(node.target))
 
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
-            names.update(_of(node.target))
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+            names.update(targets(node.target))
 
-        def visit_For(self, node: cst.For) -> None:  # noqa: N802
-            names.update(_of(node.target))
+        def visit_For(self, node: cst.For) -> None:
+            names.update(targets(node.target))
 
     function.visit(Visitor())
     return names
-
-
-def _of(node: Any) -> list[str]:
-    if isinstance(node, cst.Tuple | cst.List):
-        return [name for element in node.elements for name in _of(element.value)]
-    return [node.value] if isinstance(node, cst.Name) else []

@@ -9,7 +9,20 @@ from typing import Any
 import libcst as cst
 
 from zoo.copying.fold import SOME, fold
-from zoo.copying.source import OWN, PLAIN, RENAMED, Definition, Import, Source, code, global_names, is_ours, resolve, source, text_of
+from zoo.copying.source import (
+    OWN,
+    PLAIN,
+    RENAMED,
+    Definition,
+    Import,
+    Source,
+    code,
+    global_names,
+    is_ours,
+    resolve,
+    source,
+    text_of,
+)
 
 PLAIN_RUN = "zoo.copying.plain.run"
 
@@ -37,7 +50,11 @@ class Program:
         self.decided: set[str] = set()
         self._settled: set[tuple[str, str]] = set()
         self._own = Source("the algorithm", file)
-        self._pending: list[tuple[Source, str]] = [(self._own, agent), (self._own, "train"), (source(PLAIN_RUN), "main")]
+        self._pending: list[tuple[Source, str]] = [
+            (self._own, agent),
+            (self._own, "train"),
+            (source(PLAIN_RUN), "main"),
+        ]
         while self._pending:
             self._collect(*self._pending.pop(0))
 
@@ -59,7 +76,11 @@ class Program:
         node: Any = found.node.visit(names)
         if found.name == "Config":
             node = joined(node, source(PLAIN_RUN).definitions["Config"].node)
-        if within.name in PLAIN and isinstance(node, cst.ClassDef) and any(code(base.value) == found.name for base in node.bases):
+        if (
+            within.name in PLAIN
+            and isinstance(node, cst.ClassDef)
+            and any(code(base.value) == found.name for base in node.bases)
+        ):
             node = self._completed(node, names.moved[found.name])
         node = node.visit(_Runs())
         before_folding = code(node)
@@ -74,11 +95,28 @@ class Program:
         theirs: Any = within.definitions[node.name.value].node.visit(names)
         theirs = fold(theirs, self.known, lambda name: self._constant(within, name))
         own = {member.name.value for member in node.body.body if isinstance(member, cst.FunctionDef)}
-        own |= {code(line.body[0].target) for line in node.body.body if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign)}
-        inherited = [member for member in theirs.body.body if isinstance(member, cst.FunctionDef) and member.name.value not in own]
+        own |= {
+            code(line.body[0].target)
+            for line in node.body.body
+            if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign)
+        }
+        inherited = [
+            member
+            for member in theirs.body.body
+            if isinstance(member, cst.FunctionDef) and member.name.value not in own
+        ]
         self._pending += [(names.moved.get(name, within), name) for name in global_names(theirs)]
-        members = [line for line in node.body.body if not (isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign))]
-        return node.with_changes(body=node.body.with_changes(body=[*members, *inherited]), bases=theirs.bases, lpar=theirs.lpar, rpar=theirs.rpar)
+        members = [
+            line
+            for line in node.body.body
+            if not (isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign))
+        ]
+        return node.with_changes(
+            body=node.body.with_changes(body=[*members, *inherited]),
+            bases=theirs.bases,
+            lpar=theirs.lpar,
+            rpar=theirs.rpar,
+        )
 
     def _constant(self, within: Source, name: str) -> cst.BaseExpression | None:
         """The value of a constant of the zoo."""
@@ -116,13 +154,19 @@ class Program:
 
     def fold(self) -> None:
         """Decides anew what can be decided by now."""
-        made = {name for text in map(self.text, self.definitions) for name in re.findall(r"\b(\w+)\(", text.replace("class ", "class"))}
+        made = {
+            name
+            for text in map(self.text, self.definitions)
+            for name in re.findall(r"\b(\w+)\(", text.replace("class ", "class"))
+        }
         classes = {name for name, node in self.definitions.items() if isinstance(node, cst.ClassDef)}
         inherited = {code(base.value) for name in classes for base in self.definitions[name].bases}
         self.known["never made"] = classes - made - inherited
         words = ("isinstance(", "if ", " and ", " or ", "not ", "[", "==")
         for name, node in list(self.definitions.items()):
-            if any(word in self.text(name) for word in words) and self.changed(f"fold {sorted(self.known['never made'])}", node):
+            if any(word in self.text(name) for word in words) and self.changed(
+                f"fold {sorted(self.known['never made'])}", node
+            ):
                 known = self.known | (self._certain(node) if isinstance(node, cst.ClassDef) else {})
                 self.definitions[name] = fold(node, known, self.constant)
 
@@ -133,7 +177,10 @@ class Program:
             if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
                 for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
                     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                        is_object = isinstance(part.value, ast.Call) and ast.unparse(part.value.func).rpartition(".")[2][:1].isupper()
+                        is_object = (
+                            isinstance(part.value, ast.Call)
+                            and ast.unparse(part.value.func).rpartition(".")[2][:1].isupper()
+                        )
                         found.setdefault(f"{target.value.id}.{target.attr}", set()).add(is_object)
         return {name: SOME for name, kinds in found.items() if kinds == {True} and name.startswith("self.")}
 
@@ -168,12 +215,12 @@ class _Names(cst.CSTTransformer):
         self.within, self.agent = within, agent
         self.moved: dict[str, Source] = {}
 
-    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:  # noqa: N802
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
         if isinstance(updated_node.body[0], cst.Import | cst.ImportFrom):
             return cst.RemoveFromParent()
         return updated_node
 
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:  # noqa: N802
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if isinstance(original_node.value, cst.Name):
             found = resolve(self.within, original_node.value.value)
             if isinstance(found, Import) and is_ours(found.module) and found.attribute is None:
@@ -181,17 +228,17 @@ class _Names(cst.CSTTransformer):
                 return original_node.attr
         return updated_node.with_changes(attr=original_node.attr)
 
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:  # noqa: N802
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
         found = resolve(self.within, updated_node.value)
         if isinstance(found, Definition) and (found.module, found.name) in RENAMED:
             of_run = found.name == "Agent" and self.within.name == PLAIN_RUN
             return cst.parse_expression(self.agent if of_run else RENAMED[found.module, found.name])
         return updated_node
 
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         return updated_node.with_changes(keyword=original_node.keyword)
 
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:  # noqa: N802
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         return updated_node.with_changes(name=original_node.name)
 
 
@@ -201,14 +248,14 @@ class _Runs(cst.CSTTransformer):
     def __init__(self) -> None:
         self.with_config: list[bool] = []
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.with_config.append(any(parameter.name.value == "config" for parameter in node.params.params))
 
-    def leave_FunctionDef(self, original_node: Any, updated_node: cst.FunctionDef) -> cst.FunctionDef:  # noqa: N802
+    def leave_FunctionDef(self, original_node: Any, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         self.with_config.pop()
         return updated_node
 
-    def leave_Attribute(self, original_node: Any, updated_node: cst.Attribute) -> cst.BaseExpression:  # noqa: N802
+    def leave_Attribute(self, original_node: Any, updated_node: cst.Attribute) -> cst.BaseExpression:
         text = code(updated_node)
         if text in ("run.config.env.id", "run.config.env.name", "config.env.id", "config.env.name"):
             return updated_node.value
@@ -216,15 +263,19 @@ class _Runs(cst.CSTTransformer):
             return cst.Name("config")
         return updated_node
 
-    def leave_Call(self, original_node: Any, updated_node: cst.Call) -> Any:  # noqa: N802
+    def leave_Call(self, original_node: Any, updated_node: cst.Call) -> Any:
         if code(updated_node.func) == "run.track":
-            agent = [cst.Arg(argument.value) for argument in updated_node.args if code(argument.keyword or argument) == "agent"]
+            agent = [
+                cst.Arg(argument.value)
+                for argument in updated_node.args
+                if code(argument.keyword or argument) == "agent"
+            ]
             return updated_node.with_changes(args=agent)
         if code(updated_node) == "getattr(torch, spec.obs_dtype)":
             return cst.parse_expression("torch.float32")
         return updated_node
 
-    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:  # noqa: N802
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
         text = code(updated_node).strip()
         if text == "run.track()" or " = run.compiled(" in text:
             return cst.RemoveFromParent()

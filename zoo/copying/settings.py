@@ -28,7 +28,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         given: the keys that were named on the command line.
     """
     fields = {field.name: getattr(config.algo, field.name) for field in dataclasses.fields(config.algo)}
-    decided = {
+    decided: dict[str, Any] = {
         name: value
         for name, value in fields.items()
         if isinstance(value, str) or (f"algo.{name}" in given and isinstance(value, bool | None))
@@ -47,7 +47,12 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "envs.resumed": False,
     }
     facts |= of_spec("is_image", False) | of_spec("num_actions", SOME if spec.num_actions else None)
-    facts |= {"len(shape) == 3": False, "len(obs_shape) == 3": False, "self.frames": False, "config.env.is_atari": False}
+    facts |= {
+        "len(shape) == 3": False,
+        "len(obs_shape) == 3": False,
+        "self.frames": False,
+        "config.env.is_atari": False,
+    }
     facts["isinstance(space, gymnasium.spaces.Discrete)"] = spec.num_actions is not None
     for name, value in decided.items():
         facts |= {f"{owner}config.{name}": value for owner in ("", "self.", "run.", "self.config.")}
@@ -74,7 +79,7 @@ class _Defaults(cst.CSTTransformer):
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
 
-    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:  # noqa: N802
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:
         name, default = code(updated_node.target), updated_node.value
         if name not in self.values or default is None:
             return updated_node

@@ -4,7 +4,7 @@ import ast
 import functools
 import importlib.util
 import symtable
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +55,8 @@ class Source:
     def __init__(self, name: str, path: Path | None = None) -> None:
         if path is None:
             spec = importlib.util.find_spec(name)
-            assert spec is not None and spec.origin is not None, name
+            assert spec is not None, name
+            assert spec.origin is not None, name
             path = Path(spec.origin)
         self.name, self.path = name, path
         self.tree = cst.parse_module(path.read_text())
@@ -64,7 +65,7 @@ class Source:
         self._read(self.tree.body)
         self.tree.visit(_LocalImports(self))
 
-    def _read(self, statements: "Iterator[cst.BaseStatement] | list[cst.BaseStatement]") -> None:
+    def _read(self, statements: Sequence[cst.BaseStatement]) -> None:
         for statement in statements:
             if isinstance(statement, cst.FunctionDef | cst.ClassDef):
                 name = statement.name.value
@@ -75,7 +76,9 @@ class Source:
                 for small in statement.body:
                     if isinstance(small, cst.Import | cst.ImportFrom):
                         self.add_import(small)
-                    target = small.targets[0].target if isinstance(small, cst.Assign) else getattr(small, "target", None)
+                    target = (
+                        small.targets[0].target if isinstance(small, cst.Assign) else getattr(small, "target", None)
+                    )
                     if isinstance(target, cst.Name):
                         self.definitions[target.value] = Definition(self.name, target.value, statement)
                     elif isinstance(target, cst.Tuple):
@@ -86,7 +89,7 @@ class Source:
     def add_import(self, node: cst.Import | cst.ImportFrom) -> None:
         if isinstance(node, cst.ImportFrom):
             module = code(node.module) if node.module else ""
-            assert not isinstance(node.names, cst.ImportStar) and not node.relative
+            assert not isinstance(node.names, cst.ImportStar), module
             for alias in node.names:
                 name = code(alias.name)
                 local = code(alias.asname.name) if alias.asname else name
@@ -104,17 +107,17 @@ class _LocalImports(cst.CSTVisitor):
     def __init__(self, source: Source) -> None:
         self.source, self.depth = source, 0
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.depth += 1
 
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:  # noqa: N802
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
         self.depth -= 1
 
-    def visit_Import(self, node: cst.Import) -> None:  # noqa: N802
+    def visit_Import(self, node: cst.Import) -> None:
         if self.depth:
             self.source.add_import(node)
 
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
         if self.depth:
             self.source.add_import(node)
 

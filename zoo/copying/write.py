@@ -3,18 +3,10 @@
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 
-import libcst as cst
-
-from zoo.copying.program import PLAIN_RUN, Program
+from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
 from zoo.errors import UsageError
-
-SECTIONS = {  # the module that a definition is from -> the section it stands in
-    "zoo.data": "Data", "zoo.nn": "Networks", "zoo.models": "Models", "zoo.streaming": "Streams", "zoo.returns": "Returns",
-    "zoo.copying.plain.nn": "Networks", "the algorithm": "Algorithm",
-}  # fmt: skip
 
 
 def text_of(program: Program, docstring: str) -> str:
@@ -62,8 +54,22 @@ def plain(text: str) -> str:
 
 def formatted(text: str) -> str:
     """By ruff: the imports sorted, lines of 120 characters at most."""
-    for command in (["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"], ["format", "--quiet", "--config", "format.skip-magic-trailing-comma=true"]):
-        arguments = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", "--stdin-filename", "copy.py", "-"]
+    for command in (
+        ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"],
+        ["format", "--quiet", "--config", "format.skip-magic-trailing-comma=true"],
+    ):
+        arguments = [
+            sys.executable,
+            "-m",
+            "ruff",
+            *command,
+            "--isolated",
+            "--line-length",
+            "120",
+            "--stdin-filename",
+            "copy.py",
+            "-",
+        ]
         done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UsageError(done.stderr.strip().splitlines()[-1])

@@ -86,7 +86,7 @@ def stream(run: "Run", config: Any) -> tuple["Stepper", int]:
     """
     envs = run.envs()
     if envs.num_envs > 1:
-        raise UsageError(f"num_envs={envs.num_envs}: a streaming algorithm learns from one environment. Try: num_envs=1")
+        raise UsageError(f"num_envs={envs.num_envs}: streaming algorithms learn from one environment. Try: num_envs=1")
     limit = run.time_limit()
     if config.time_feature and (envs.spec.is_image or limit is None):
         if not envs.spec.is_image:

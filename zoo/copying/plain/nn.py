@@ -91,9 +91,11 @@ class EnsembleCritic(EnsembleMLP):
     ) -> None:
         super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm)
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        out: Tensor = super().forward(torch.cat([obs, action], -1))
-        return out
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
+        x = torch.cat([obs, action], -1)
+        for layer in self:
+            x = layer(x)
+        return x
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
@@ -101,6 +103,7 @@ class EnsembleCritic(EnsembleMLP):
         What the first layer makes of an observation is computed once.
         """
         first, activation, *rest = self
+        assert isinstance(first, EnsembleLinear)
         of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
         members, (n, count, _) = len(of_obs), actions.shape
         of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]

@@ -74,7 +74,7 @@ class Spec(NamedTuple):
         return cls(shape, math.prod(shape), tuple(space.low.tolist()), tuple(space.high.tolist()), space.shape[0])
 
 
-def make_envs(env: str, count: int) -> VectorEnv:
+def make_envs(env: str, count: int) -> SyncVectorEnv:
     return SyncVectorEnv([partial(gymnasium.make, env)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
@@ -86,7 +86,7 @@ class EnvStepper:
         ended: `[N]` whether the last step was each episode's last.
     """
 
-    def __init__(self, envs: VectorEnv, seed: list[int], device: torch.device) -> None:
+    def __init__(self, envs: SyncVectorEnv, seed: list[int | None], device: torch.device) -> None:
         self.envs, self.device, self.num_envs = envs, device, envs.num_envs
         self.spec = Spec.of(envs)
         self.obs = self.tensor(envs.reset(seed=seed)[0].astype(np.float32))
@@ -110,8 +110,8 @@ class EnvStepper:
             successor = self.obs.clone()
             for i in np.flatnonzero(self.ended):
                 successor[i] = self.tensor(info["final_obs"][i].astype(np.float32))
-        reward = self.tensor(reward.astype(np.float32))
-        return Transition(obs, action, reward, successor, self.tensor(terminated), self.tensor(truncated))
+        columns = (self.tensor(column) for column in (reward.astype(np.float32), terminated, truncated))
+        return Transition(obs, action, next(columns), successor, *columns)
 
 
 class ReplayBuffer(buffers.ReplayBuffer):
@@ -149,13 +149,14 @@ class Dataset(dataset.Dataset):
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and undiscounted return of each.
+        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each.
         reward_scale: what the rewards have been multiplied by.
     """
 
     episode_starts: Tensor
     episode_lengths: Tensor
     episode_returns: Tensor
+    spec: Spec  # type: ignore[assignment]
 
     def __init__(
         self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
@@ -280,7 +281,12 @@ class Run:
                 returns += reward * running
                 lengths += running
                 running &= ~(terminated | truncated)
-        row = {"step": self.done, "return_mean": returns.mean(), "return_std": returns.std(), "length_mean": lengths.mean()}
+        row = {
+            "step": self.done,
+            "return_mean": returns.mean(),
+            "return_std": returns.std(),
+            "length_mean": lengths.mean(),
+        }
         if isinstance(agent, Predictor):
             row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*steps, strict=True)))
         row |= {name: float(value) for name, value in self.metrics.items()}

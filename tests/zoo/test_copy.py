@@ -1,0 +1,147 @@
+"""Copies of algorithms: each learns, where the zoo is not importable, what the zoo's own run learns."""
+
+import csv
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+from zoo.cli import main
+from zoo.settings.registry import algorithm, algorithms
+
+SMALL = {  # of settings, where an algorithm has them: seconds of learning
+    "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
+    "num_critics": 3, "dynamics_epochs": 30, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
+    "behavior_epochs": 1,    "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
+}  # fmt: skip
+ENVIRONMENT = """
+import gymnasium, numpy as np
+
+class OneAction(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-2, 2, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = float(self.np_random.uniform(0, 6))
+        return self.observe(), {}
+
+    def step(self, action):
+        self.time += 0.3
+        return self.observe(), float(np.sin(self.time)), bool(self.time > 40), False, {}
+
+    def observe(self):
+        return np.array([np.sin(self.time), np.cos(self.time)], np.float32)
+
+gymnasium.register("OneAction-v0", OneAction, max_episode_steps=100)
+"""
+OURS = """
+import sys, one_action, zoo.nn.layers, zoo.nn.linear
+from zoo.cli import main
+zoo.nn.layers.is_large = zoo.nn.linear.is_large = lambda *_: False  # products by PyTorch alone, as a copy has them
+sys.exit(main(["run", *sys.argv[1:]]))
+"""
+COPY = """
+import runpy, sys, one_action
+sys.modules |= dict.fromkeys(("zoo", "hydra", "omegaconf", "minari", "tensorboard", "rich", "greenlet"))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With `data.hdf5`, random episodes of InvertedPendulum in D4RL's layout, and an environment of one action."""
+    folder = tmp_path_factory.mktemp("copies")
+    (folder / "one_action.py").write_text(ENVIRONMENT)
+    env = gymnasium.make("InvertedPendulum-v5", max_episode_steps=20)
+    env.action_space.seed(0)
+    rows = []
+    obs, _ = env.reset(seed=0)
+    while len(rows) < 600 or not (rows[-1][4] or rows[-1][5]):
+        action = 0.1 * env.action_space.sample()
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        rows.append((obs, action, reward * (1 + abs(obs[0])), next_obs, terminated, truncated))
+        obs = env.reset()[0] if terminated or truncated else next_obs
+    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        for name, column in zip(names, zip(*rows, strict=True), strict=True):
+            array = np.array(column)
+            file[name] = array if array.dtype == bool else array.astype(np.float32)
+    return folder
+
+
+def copied(name: str, folder: Path, *settings: str) -> Path:
+    file = folder / f"{name}-{len(settings)}.py"
+    assert main(["copy", name, str(file), "--force", *settings]) == 0
+    return file
+
+
+def run(folder: Path, program: str, *arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rows(path: Path) -> list[list[float]]:
+    """Of each evaluation its step, mean and spread of the returns, mean length, and the error of predicted values."""
+    with (path / "evaluations.csv").open() as file:
+        columns = ("step", "return_mean", "return_std", "length_mean", "value_error")
+        return [[float(row[name]) for name in columns if name in row] for row in csv.DictReader(file)]
+
+
+def learns_the_same(name: str, folder: Path, file: Path, *settings: str, env: str = "") -> None:
+    """Runs the zoo and a copy, with small settings, and compares what their evaluations are."""
+    chosen = algorithm(name)
+    discrete = "continuous" not in chosen.action_spaces
+    env = env or ("OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5")
+    fields = {field.name for field in dataclasses.fields(chosen.module.Config)}
+    own = {key: value for key, value in SMALL.items() if key in fields}
+    online = chosen.setting == "online"
+    common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
+    data = {} if online else {"dataset": str(folder / "data.hdf5")}
+    where = file.with_suffix("")
+    ours = {"env": env, "env.backend": "gymnasium", "compile": "false", "logger": "none", "run_dir": f"{where}-zoo"}
+    keys = {**ours, **common, **data, **{f"algo.{key}": value for key, value in own.items()}}
+    run(
+        folder,
+        OURS,
+        f"algo={name}",
+        *(f"{key}={str(value).replace(' ', '')}" for key, value in keys.items()),
+        *settings,
+    )
+    flags = {"env": env, "run_dir": f"{where}-copy", **common, **data, **own}
+    text = file.read_text()
+    flags = {key: value for key, value in flags.items() if f"    {key}: " in text}  # the others are decided
+    run(
+        folder,
+        COPY,
+        str(file),
+        *(part for key, value in flags.items() for part in (f"--{key.replace('_', '-')}", str(value))),
+    )
+    expected, found = rows(Path(f"{where}-zoo")), rows(Path(f"{where}-copy"))
+    assert len(expected) == 2
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms())
+def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
+    file = copied(name, folder)
+    learns_the_same(name, folder, file)
+    lint = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", file],
+        capture_output=True,
+        text=True,
+    )
+    assert lint.returncode == 0, lint.stdout
+    shape = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "120", "--check", file],
+        capture_output=True,
+    )
+    assert shape.returncode == 0
+    print(f"{name}: {len(file.read_text().splitlines())} lines")

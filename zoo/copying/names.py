@@ -1,0 +1,121 @@
+"""Local names of one value."""
+
+from collections import Counter
+from typing import Any
+
+import libcst as cst
+
+from zoo.copying.calls import is_constant
+from zoo.copying.expressions import Substitute, count
+from zoo.copying.program import Program
+from zoo.copying.source import code
+
+
+def local_names(program: Program) -> None:
+    """Local names of one constant or class are replaced by it; those that nobody reads go."""
+    for name, node in list(program.definitions.items()):
+        if not isinstance(node, cst.SimpleStatementLine) and program.changed("locals", node):
+            program.definitions[name] = node.visit(_Locals())
+            program.changed("locals", program.definitions[name])
+
+
+class _Locals(cst.CSTTransformer):
+    """Local names of one constant or class are replaced by it; those that nobody reads go."""
+
+    def leave_FunctionDef(self, original_node: Any, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        stored: Counter[str] = Counter()
+        starred: Counter[str] = Counter()
+        values: dict[str, Any] = {}
+
+        def store(target: Any, value: Any) -> None:
+            if isinstance(target, cst.Tuple | cst.List):
+                for element in target.elements:
+                    store(element.value, None)
+            elif isinstance(target, cst.Name):
+                stored[target.value] += 1
+                values[target.value] = value
+            elif isinstance(target, cst.Attribute | cst.Subscript | cst.StarredElement):
+                store(target.value, None) if isinstance(target, cst.StarredElement) else None
+
+        class Visitor(cst.CSTVisitor):
+            def visit_Assign(self, node: cst.Assign) -> None:
+                store(node.targets[0].target, node.value if len(node.targets) == 1 else None)
+
+            def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+                if node.value is not None:
+                    store(node.target, node.value)
+
+            def visit_AugAssign(self, node: cst.AugAssign) -> None:
+                stored[code(node.target)] += 2
+
+            def visit_For(self, node: cst.For) -> None:
+                store(node.target, None)
+
+            def visit_CompFor(self, node: cst.CompFor) -> None:
+                store(node.target, None)
+
+            def visit_Param(self, node: cst.Param) -> None:
+                stored[node.name.value] += 1
+
+            def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+                stored[code(node.target)] += 2
+
+            def visit_Arg(self, node: cst.Arg) -> None:
+                if node.star == "*":
+                    starred[code(node.value)] += 1
+
+        updated_node.visit(Visitor())
+        read = count(updated_node.body)
+        constant = {
+            name: value
+            for name, value in values.items()
+            if stored[name] == 1
+            and value is not None
+            and (
+                _is_class(value)
+                or is_constant(value)
+                or (read[name] == 2 and isinstance(value, cst.Attribute) and code(value).startswith("config."))
+                if not isinstance(value, cst.Tuple)
+                else starred[name] == 1 == read[name] - 1
+            )
+        }
+        unread = {
+            name
+            for name, value in values.items()
+            if stored[name] == 1
+            and read[name] == 1
+            and value is not None
+            and not count(value)["self"]
+            and _harmless(value)
+        }
+        body: Any = updated_node.body.visit(_WithoutAssignments({*constant, *unread}))
+        return updated_node.with_changes(body=body.visit(Substitute(constant)))
+
+
+def _is_class(node: Any) -> bool:
+    return isinstance(node, cst.Name) and node.value[:1].isupper() and not node.value.isupper()
+
+
+def _harmless(node: Any) -> bool:
+    """Whether nothing else changes where an expression goes."""
+    return not any(isinstance(child, cst.Call) for child in [node, *node.children]) or code(node).startswith(
+        "(torch.tensor("
+    )
+
+
+class _WithoutAssignments(cst.CSTTransformer):
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
+        statement = updated_node.body[0]
+        target = (
+            statement.targets[0].target if isinstance(statement, cst.Assign) else getattr(statement, "target", None)
+        )
+        if (
+            isinstance(statement, cst.Assign | cst.AnnAssign)
+            and isinstance(target, cst.Name)
+            and target.value in self.names
+        ):
+            return cst.RemoveFromParent()
+        return updated_node
