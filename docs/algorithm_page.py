@@ -155,14 +155,14 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
 
 
 def measured(algorithm: Algorithm) -> list[str]:
-    """Links to the pages of results that have commands of an algorithm."""
+    """Links to the pages of results that have commands of an algorithm, else to the one that lists them."""
     found = []
     for path in sorted((DOCS / "results").glob("*.md")):
         text = path.read_text()
         if path.stem != "speed" and re.search(rf"algo=(?:\w+,)*{algorithm.name}\b", text):
             title = text.splitlines()[0].removeprefix("# ")
             found.append(f"[{title}](../results/{path.name})")
-    return found
+    return found or ["[Results](../results.md)"]
 
 
 def figures(rows: Sequence[Row]) -> Iterator[str]:
