@@ -23,7 +23,7 @@ lint: .venv/dev
 types: .venv/dev  ## mypy sees the package in the layout in which it is installed
 	rm -rf build/types && mkdir -p build/types
 	cp -r zoo build/types/zoo && cp -r algos envs configs benchmarks build/types/zoo/
-	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p zoo
+	cd build/types && MYPYPATH=.:../../docs ../../$(BIN)/mypy --config-file ../../pyproject.toml -p zoo -m generate
 
 docs: .venv/dev  ## the documentation's site, in build/docs/site: no broken link, and searchable without a network
 	$(BIN)/python docs/generate.py build/docs

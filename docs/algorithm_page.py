@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from curves import Panel, draw, panels_of_rows, save
 from omegaconf import OmegaConf
@@ -113,7 +114,7 @@ def prose(text: str) -> str:
     """Text with its papers and repositories linked, and what Markdown would take for its own escaped; not in code."""
     parts = re.split(r"(`[^`]*`)", text)
     for i in range(0, len(parts), 2):
-        part = re.sub(r"([\\*_\[\]<>|~^])", r"\\\1", parts[i])
+        part = re.sub(r"([\\*_\[\]])", r"\\\1", parts[i]).replace("<", "&lt;").replace("|", "&#124;")
         part = re.sub(r"(arXiv )?\b(\d{4}\.\d{5})\b", r"[\1\2](https://arxiv.org/abs/\2)", part)
         parts[i] = re.sub(r"\bgithub\s+([\w-]+/[\w.\\-]*[\w-])", github, part)
     return "".join(parts)
@@ -219,7 +220,8 @@ def presets(algorithm: Algorithm) -> Iterator[str]:
     yield "| preset | for | sets | source |"
     yield "|---|---|---|---|"
     for path in paths:
-        for entry in OmegaConf.to_container(OmegaConf.load(path)):
+        entries: Any = OmegaConf.to_container(OmegaConf.load(path))
+        for entry in entries:
             tasks = "; ".join(
                 f"{key} {', '.join(entry[key])}" for key in ("env", "dataset", "corruption") if key in entry
             )

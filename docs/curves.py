@@ -21,7 +21,7 @@ import numpy as np
 from zoo.benchmarks import plots
 from zoo.benchmarks.analysis import Row
 from zoo.benchmarks.reading import find, named
-from zoo.benchmarks.records import MEASURES
+from zoo.benchmarks.records import MEASURES, Result
 from zoo.data.samplers import SAMPLERS
 from zoo.settings.registry import algorithms, environments
 
@@ -63,7 +63,7 @@ class Panel:
 
 def archived(root: Path) -> list[Row]:
     """The runs in the archives below `docs/results`, by task and method."""
-    alike: dict[tuple[str, str], list] = defaultdict(list)
+    alike: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for run in named([run for run in find(root / "docs" / "results")[0] if run.source.name not in SPEED_ALONE]):
         alike[run.task, run.method].append(run)
     return [

@@ -1,6 +1,7 @@
 """What the documents show is so: the README's table of algorithms, an algorithm added by adding one file, its page."""
 
 import ast
+import html
 import inspect
 import re
 import shutil
@@ -93,7 +94,7 @@ def test_the_documented_algorithm_gets_its_page_without_another_file(added, tmp_
 @pytest.mark.parametrize("algorithm", registry.algorithms().values(), ids=list(registry.algorithms()))
 def test_a_page_says_all_that_the_docstring_says(algorithm):
     def words(text):
-        text = re.sub(r"\]\([^)]*\)", "", text.replace("\\", ""))
+        text = html.unescape(re.sub(r"\]\([^)]*\)", "", text.replace("\\", "")))
         return re.sub(r"[\[\]]|Deviations?:", "", text).lower().split()
 
     text = ast.get_docstring(ast.parse(algorithm.path.read_text()))
@@ -116,6 +117,7 @@ def test_prose_links_papers_and_repositories_and_keeps_what_markdown_would_take_
         prose("Q* of arXiv 2110.06169, `a_b*`")
         == r"Q\* of [arXiv 2110.06169](https://arxiv.org/abs/2110.06169), `a_b*`"
     )
+    assert prose("a | b < c^2") == "a &#124; b &lt; c^2"
     assert prose("(github a/b_c)") == r"([github a/b\_c](https://github.com/a/b_c))"
 
 

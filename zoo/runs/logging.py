@@ -86,8 +86,8 @@ class Logger:
 
             self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if resume_step else None)
             shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
-            for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):
-                self.tensorboard.file_writer.add_summary(summary)
+            for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
+                self.tensorboard.file_writer.add_summary(summary)  # type: ignore[attr-defined]
         if "wandb" in names:
             wandb = _package("wandb")
             os.environ.setdefault("WANDB_SILENT", "true")
