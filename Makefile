@@ -28,6 +28,7 @@ types: .venv/dev  ## mypy sees the package in the layout in which it is installe
 docs: .venv/dev  ## the documentation's site, in build/docs/site: no broken link, and searchable without a network
 	$(BIN)/python docs/generate.py build/docs
 	cd build/docs && ../../$(BIN)/zensical build --strict --clean
+	! grep -rl '<script src="http' build/docs/site --include='*.html'  # what needs a network
 
 dist: .venv/dev  ## wheel and sdist, in dist
 	rm -rf dist
