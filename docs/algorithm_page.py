@@ -146,7 +146,7 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
         yield f"![{algorithm.name}'s learning curves in suites](curves/{algorithm.name}-suites.png)"
         yield ""
         yield from figures(rows)
-        yield '??? note "The command of each"'
+        yield '??? note "The command of each method\'s first seed"'
         yield ""
         yield from (
             f"        {one}" for one in dict.fromkeys(row.runs[0].command for row in rows if not row.runs[0].peer)

@@ -1,8 +1,10 @@
-"""What TensorBoard and Trackio get of a run: its hyperparameters and its evaluations, read by their own libraries."""
+"""What TensorBoard, W&B and Trackio get of a run: its hyperparameters and its evaluations, read from their files."""
 
 import csv
 import importlib.util
+import json
 import sqlite3
+import struct
 
 import pytest
 import yaml
@@ -32,6 +34,44 @@ def test_tensorboard_has_the_hyperparameters_beside_the_evaluations_that_judge_t
     content = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
     metrics = HParamsPluginData.FromString(content).experiment.metric_infos
     assert "eval/return_mean" in {metric.name.tag for metric in metrics}
+
+
+def offline_records(path):
+    """The records of a W&B run that was kept offline: a header of 7 bytes, then LevelDB's log format."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, record = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if (left := 2**15 - at % 2**15) < 7:  # the rest of a block
+            at += left
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(record)
+            record = b""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="W&B is not installed")
+@pytest.mark.slow
+def test_wandb_offline_has_settings_and_evaluations(start, tmp_path, pendulum_file):
+    run_dir = tmp_path / "run"
+    result = start(
+        "run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=20", "eval_every=10", "eval_episodes=1",
+        "logger=wandb", f"run_dir={run_dir}", "algo.hidden=[8]", environment={"WANDB_MODE": "offline"},
+    ).wait()  # fmt: skip
+    assert result.code == 0, result.err
+    config, logged = {}, {}
+    for record in offline_records(*run_dir.glob("wandb/offline-run-*/*.wandb")):
+        if record.HasField("run"):
+            config = {one.key: json.loads(one.value_json) for one in record.run.config.update}
+        if record.HasField("history"):
+            row = {one.key or ".".join(one.nested_key): one.value_json for one in record.history.item}
+            if "eval/return_mean" in row:
+                logged[int(row["step"])] = float(row["eval/return_mean"])
+    assert config["algo"]["hidden"] == [8]
+    assert config["env"]["id"] == "Pendulum-v1"
+    assert logged == pytest.approx(evaluations(run_dir))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
