@@ -26,7 +26,7 @@ types: .venv/dev  ## mypy sees the package in the layout in which it is installe
 	cd build/types && MYPYPATH=.:../../docs ../../$(BIN)/mypy --config-file ../../pyproject.toml -p zoo -m generate
 
 docs: .venv/dev  ## the documentation's site, in build/docs/site: no broken link, and searchable without a network
-	$(BIN)/python docs/generate.py build/docs
+	$(BIN)/python docs/generate.py
 	cd build/docs && ../../$(BIN)/zensical build --strict --clean
 	! grep -rl '<script src="http' build/docs/site --include='*.html'  # what needs a network
 

@@ -1,4 +1,4 @@
-"""Writes the sources of the documentation's site into a folder: `python docs/generate.py FOLDER`.
+"""Writes the sources of the documentation's site to `build/docs`: `python docs/generate.py`.
 
 Pages that are written by hand are copied from `docs`; those of the algorithms, the settings and the suites are made of
 the code and of the results that the repository has. `make docs` builds the site of them.
@@ -7,7 +7,6 @@ the code and of the results that the repository has. `make docs` builds the site
 import os
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,15 +19,16 @@ from zoo.settings.registry import by_family, folder, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+OUT = ROOT / "build" / "docs"
 FILES = "files"  # where the site has copies of the repository's files that pages link to
 COPIED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
-def main(out: Path) -> None:
+def main() -> None:
     """Writes everything anew."""
-    shutil.rmtree(out, ignore_errors=True)
-    pages, panels = out / "pages", panels_of_files(ROOT)
+    shutil.rmtree(OUT, ignore_errors=True)
+    pages, panels = OUT / "pages", panels_of_files(ROOT)
     algorithm_pages(pages / "algorithms", archived(ROOT), panels)
     write(pages / "settings.md", settings_page())
     write(pages / "suites.md", suites_page())
@@ -38,7 +38,7 @@ def main(out: Path) -> None:
         write(pages / name, linked(path, pages / name, pages))
     for name in ("site.css", "iframe-worker.js"):
         shutil.copyfile(DOCS / name, pages / name)
-    write(out / "zensical.toml", site_config())
+    write(OUT / "zensical.toml", site_config())
 
 
 def write(path: Path, text: str) -> None:
@@ -152,4 +152,4 @@ def site_config() -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main()
