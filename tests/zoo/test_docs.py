@@ -12,6 +12,7 @@ import generate
 import numpy as np
 import pytest
 import test_contract as contract
+import yaml
 from algorithm_page import docstring, prose
 from curves import curve, divided, panels_of_files
 
@@ -27,6 +28,11 @@ def test_the_readmes_table_of_algorithms_is_generated(capsys):
     table = capsys.readouterr().out
     assert table.count("\n") == len(registry.algorithms()) + 2
     assert table in (ROOT / "README.md").read_text()
+
+
+def test_what_is_cited_is_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", zoo.__version__)
 
 
 @pytest.fixture
