@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all lint types clean
+.PHONY: run test test-all lint types docs dist clean
 
 run: .venv/ready  ## train IQL on the embedded Hopper dataset, in some two minutes
 	$(BIN)/zoo run algo=iql env=hopper sampler=advantage algo.normalize_obs=true steps=10_000 eval_every=2_500
@@ -23,7 +23,16 @@ lint: .venv/dev
 types: .venv/dev  ## mypy sees the package in the layout in which it is installed
 	rm -rf build/types && mkdir -p build/types
 	cp -r zoo build/types/zoo && cp -r algos envs configs benchmarks build/types/zoo/
-	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p zoo
+	cd build/types && MYPYPATH=.:../../docs ../../$(BIN)/mypy --config-file ../../pyproject.toml -p zoo -m generate
+
+docs: .venv/dev  ## the documentation's site, in build/docs/site: no broken link, and searchable without a network
+	$(BIN)/python docs/generate.py
+	cd build/docs && ../../$(BIN)/zensical build --strict --clean
+	! grep -rl '<script src="http' build/docs/site --include='*.html'  # what needs a network
+
+dist: .venv/dev  ## wheel and sdist, in dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

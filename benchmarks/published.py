@@ -63,14 +63,19 @@ class Reference:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps {self.steps}")
 
+    @property
+    def algo(self) -> str:
+        """The algorithm by its name here."""
+        return VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))[0]
+
     def fits(self, result: Result) -> bool:
         """Whether it is of the same task, as far as names go, and of the same method."""
-        algo, settings = VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))
+        settings = VARIANTS.get(self.algorithm, ("", {}))[1]
         own = {key: value for _, others in VARIANTS.values() for key, value in others.items()}
         variant = all(result.settings.get(key) == value for key, value in settings.items())
         other = any(result.settings.get(key) == value for key, value in own.items() if key not in settings)
         known = result.settings.get("sampler.name", "uniform") == self.sampler
-        return result.algo == algo and variant and not other and known and self.task in tasks(result)
+        return result.algo == self.algo and variant and not other and known and self.task in tasks(result)
 
     def differs(self, result: Result) -> str:
         """Why the two cannot be compared; empty where they can."""

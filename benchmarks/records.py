@@ -17,6 +17,7 @@ from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.corruption import CorruptionConfig
 from zoo.errors import UsageError
 from zoo.settings.compose import as_overrides, compose
+from zoo.settings.config import flat
 from zoo.settings.registry import algorithms, environments
 
 FIGURES = ("final", "best", "area")
@@ -171,14 +172,6 @@ class Result:
         data = (self.record.get("dataset") or {}).get("fingerprint")
         cut = "resumed" in self.record and not data  # not all simulators can be put back in the middle of an episode
         return digest([settings, code, data, cut])
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"algo": {"beta": 1}}` -> `{"algo.beta": 1}`."""
-    leaves: dict[str, Any] = {}
-    for key, value in config.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return leaves
 
 
 def environment(config: dict[str, Any]) -> str:

@@ -1,13 +1,20 @@
-"""What the documents show is so: the README's table of algorithms, and an algorithm added by adding one file."""
+"""What the documents show is so: the README's table of algorithms, an algorithm added by adding one file, its page."""
 
+import ast
+import html
 import inspect
 import re
 import shutil
 import sys
 from pathlib import Path
 
+import generate
+import numpy as np
 import pytest
 import test_contract as contract
+import yaml
+from algorithm_page import docstring, prose
+from curves import curve, divided, panels_of_files
 
 import zoo.algos
 from zoo.cli import main
@@ -21,6 +28,11 @@ def test_the_readmes_table_of_algorithms_is_generated(capsys):
     table = capsys.readouterr().out
     assert table.count("\n") == len(registry.algorithms()) + 2
     assert table in (ROOT / "README.md").read_text()
+
+
+def test_what_is_cited_is_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", zoo.__version__)
 
 
 @pytest.fixture
@@ -60,3 +72,115 @@ HELD_TO = [
 @pytest.mark.parametrize("test", HELD_TO, ids=lambda test: test.__name__)
 def test_the_documented_algorithm_keeps_to_the_pattern(added, test):
     test(added)
+
+
+# --- The site ---
+
+
+def page(algorithm, folder):
+    """The page of an algorithm, without results."""
+    generate.algorithm_pages(folder, [], {})
+    return (folder / f"{algorithm.name}.md").read_text()
+
+
+def test_the_documented_algorithm_gets_its_page_without_another_file(added, tmp_path):
+    text = page(added, tmp_path)
+    source = added.path.read_text()
+    equations = re.findall(
+        r"^ *(?:critic|actor|A) +(?:L_Q|L_pi|=) .*$", ast.get_docstring(ast.parse(source)), re.MULTILINE
+    )
+    assert len(equations) == 3
+    assert all(line in text for line in equations)
+    assert "| `beta` | `1.0` | temperature of the weights |" in text
+    assert (tmp_path / "crr.py").read_text() == source
+    assert "[`crr`](crr.md)" in (tmp_path / "index.md").read_text()
+    assert '{ "CRR" = "algorithms/crr.md" }' in generate.site_config()
+
+
+@pytest.mark.parametrize("algorithm", registry.algorithms().values(), ids=list(registry.algorithms()))
+def test_a_page_says_all_that_the_docstring_says(algorithm):
+    def words(text):
+        text = html.unescape(re.sub(r"\]\([^)]*\)", "", text.replace("\\", "")))
+        return re.sub(r"[\[\]]|Deviations?:", "", text).lower().split()
+
+    text = ast.get_docstring(ast.parse(algorithm.path.read_text()))
+    description, deviations = docstring(algorithm.path)
+    own, _, _ = deviations.partition("\n\nThe docstring of")  # of what all of a family share, which follows
+    assert words(description + "\n" + own) == words(text.partition("\n")[2])
+    assert bool(deviations) == bool(re.search("deviat", text, re.IGNORECASE))
+    for line in text.splitlines():
+        if line.startswith("    "):
+            assert line in description.splitlines()
+
+
+def test_the_deviations_that_streaming_algorithms_share_are_on_their_pages():
+    _, deviations = docstring(registry.algorithms()["stream_q"].path)
+    assert "> - A truncated episode bootstraps from its last observation." in deviations
+
+
+def test_prose_links_papers_and_repositories_and_keeps_what_markdown_would_take_for_its_own():
+    assert (
+        prose("Q* of arXiv 2110.06169, `a_b*`")
+        == r"Q\* of [arXiv 2110.06169](https://arxiv.org/abs/2110.06169), `a_b*`"
+    )
+    assert prose("a | b < c^2") == "a &#124; b &lt; c^2"
+    assert prose("(github a/b_c)") == r"([github a/b\_c](https://github.com/a/b_c))"
+
+
+def test_a_link_that_leads_nowhere_is_reported_with_its_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    source = tmp_path / "page.md"
+    source.write_text("[data](no.csv)\n")
+    with pytest.raises(FileNotFoundError, match=r"page.md links to no.csv, which does not exist"):
+        generate.linked(source, tmp_path / "pages" / "page.md", tmp_path / "pages")
+
+
+def test_a_page_finds_the_files_that_it_links_to_in_the_site(tmp_path):
+    text = generate.linked(ROOT / "docs" / "results.md", tmp_path / "results.md", tmp_path)
+    assert "[PPO](results/on-policy.md)" in text
+    assert "Each page has the commands behind its figures. The learning curves are in\n`benchmarks/results`" in text
+    text = generate.linked(ROOT / "CONTRIBUTING.md", tmp_path / "contributing.md", tmp_path)
+    assert "[CHANGELOG.md](changelog.md)" in text
+    assert (tmp_path / "files" / "Dockerfile").read_text() == (ROOT / "Dockerfile").read_text()
+
+
+def test_a_files_name_says_method_and_task():
+    assert divided("hl-gauss-minatar-breakout") == ("hl-gauss", "minatar-breakout")
+    assert divided("hopper-5-expert-advantage") == ("advantage", "hopper-5-expert")
+    assert divided("halfcheetah-1m") == ("", "halfcheetah-1m")
+    assert divided("demo") == ("", "demo")
+
+
+def test_curves_are_those_of_the_files_with_peers_behind_the_zoos_own():
+    (panel,) = (panel for panel in panels_of_files(ROOT)["iql"] if panel.title == "hopper, mixed")
+    assert {label: len(curves) for label, curves in panel.lines.items()} == {"zoo": 16, "CORL": 16}
+    assert list(panel.lines) == ["zoo", "CORL"]
+    table = np.genfromtxt(ROOT / "benchmarks/results/corl-iql-hopper-mixed-seed0.csv", delimiter=",", names=True)
+    steps, values = panel.lines["CORL"][0]
+    np.testing.assert_array_equal(steps, table["step"])
+    np.testing.assert_array_equal(values, table["score"])
+
+
+def test_training_returns_are_averaged_within_bins(tmp_path):
+    path = tmp_path / "training.csv"
+    path.write_text("step,episode_return\n" + "".join(f"{step},{step % 20}\n" for step in range(10, 1001, 10)))
+    measure, (steps, values) = curve(path, training=True, score=False)
+    assert measure == "training_return"
+    np.testing.assert_array_equal(steps, np.arange(20, 1001, 20))
+    np.testing.assert_array_equal(values, np.full(50, 5.0))  # of 10 and 0
+
+
+# --- What the pages tell to type ---
+
+
+@pytest.mark.slow
+def test_an_environment_and_data_of_ones_own_are_used_as_documented(tmp_path, monkeypatch):
+    corridor, train, data = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "bring-your-own.md").read_text(), re.DOTALL
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("corridor.py").write_text(corridor)
+    for script in (train.replace("3_000", "600").replace("1_000", "600"), data):
+        exec(compile(script, "script", "exec"), {})
+    assert len(list(tmp_path.glob("runs/*/*/evaluations.csv"))) == 2

@@ -12,9 +12,9 @@ from zoo.machine import gpus
 
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
 EXTRAS = {
-    "wandb": "wandb", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar", "minigrid": "minigrid",
-    "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib", "bench": "plotly", "scale": "submitit",
-    "tune": "optuna", "peers": "stable_baselines3", "warp": "mujoco_warp",
+    "wandb": "wandb", "trackio": "trackio", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar",
+    "minigrid": "minigrid", "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib",
+    "bench": "plotly", "scale": "submitit", "tune": "optuna", "peers": "stable_baselines3", "warp": "mujoco_warp",
 }  # fmt: skip
 
 

@@ -38,7 +38,13 @@ def table() -> Iterator[str]:
     yield "| family | file | what | paper | actions |"
     yield "|---|---|---|---|---|"
     for one in by_family():
-        before, paper, after = re.split(r" \(([^()]*\d{4}[^()]*)\)", one.title)
+        what, paper = what_and_paper(one.title)
         paper = re.sub(r"arXiv (\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
-        what, actions = (before + after).rstrip("."), ", ".join(one.action_spaces)
+        actions = ", ".join(one.action_spaces)
         yield f"| {one.family} | [`{one.name}`](algos/{one.name}.py) | {what} | {paper} | {actions} |"
+
+
+def what_and_paper(title: str) -> tuple[str, str]:
+    """`IQL: Implicit Q-Learning (Kostrikov et al. 2021).` -> what it is, and where it is from."""
+    before, paper, after = re.split(r" \(([^()]*\d{4}[^()]*)\)", title)
+    return (before + after).rstrip("."), paper

@@ -1,8 +1,9 @@
-"""Where a run's numbers go: CSV files always, TensorBoard and W&B on request, and the terminal while it runs."""
+"""Where a run's numbers go: CSV files always, TensorBoard, W&B and Trackio on request, the terminal while it runs."""
 
 import contextlib
 import csv
 import functools
+import importlib
 import io
 import os
 import time
@@ -14,16 +15,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
+from zoo.settings.config import flat
 
-LOGGERS = ("tensorboard", "wandb")
+LOGGERS = ("tensorboard", "wandb", "trackio")
+JUDGED_BY = ("eval/return_mean", "eval/score")  # what TensorBoard shows beside the hyperparameters
 
 
 def parse_loggers(text: str) -> list[str]:
-    """`tensorboard+wandb` -> both; `none` -> neither. Raises UsageError on any other name."""
+    """`tensorboard+wandb` -> both; `none` -> none. Raises UsageError on any other name."""
     names = [] if text == "none" else text.split("+")
     for name in names:
         if name not in LOGGERS:
-            raise UsageError(f"logger={text} does not exist. There are: tensorboard, wandb, tensorboard+wandb, none.")
+            raise UsageError(
+                f"logger={text} does not exist. There are: {', '.join(LOGGERS)}, several as tensorboard+wandb, none."
+            )
     return names
 
 
@@ -69,29 +74,26 @@ class CsvLog:
 class Logger:
     """Writes the metrics and evaluations of one run to all its loggers."""
 
-    def __init__(
-        self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, wandb_id: str
-    ) -> None:
+    def __init__(self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, run_id: str) -> None:
         self.run_dir = run_dir
         self.stage_csv: dict[str, CsvLog] = {}
         self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
         self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
-        self.tensorboard = self.wandb = None
+        self.tensorboard = self.wandb = self.trackio = None
         if "tensorboard" in names:
             from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard.summary import hparams
 
             self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if resume_step else None)
+            shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
+            for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
+                self.tensorboard.file_writer.add_summary(summary)  # type: ignore[attr-defined]
         if "wandb" in names:
-            try:
-                import wandb
-            except ImportError as error:
-                raise UsageError(
-                    "logger=wandb needs a package that is not installed: pip install 'rl-zoo[wandb]'"
-                ) from error
+            wandb = _package("wandb")
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
                 self.wandb = wandb.init(
-                    project="zoo", name=run_dir.name, dir=run_dir, id=wandb_id, resume="allow", config=config,
+                    project="zoo", name=run_dir.name, dir=run_dir, id=run_id, resume="allow", config=config,
                     reinit="create_new",  # several runs of one process may be open at once
                 )  # fmt: skip
             except Exception as error:  # not logged in, no network: wandb raises whatever its transport does
@@ -100,6 +102,15 @@ class Logger:
                 ) from error
             for prefix in ("train", "eval"):
                 self.wandb.define_metric(f"{prefix}/*", step_metric="step")
+        if "trackio" in names:
+            trackio = _package("trackio")
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self.trackio = trackio.init(  # which resumes by the name
+                        project="zoo", name=f"{run_dir.name}-{run_id}", config=flat(config), resume="allow"
+                    )
+            except Exception as error:  # whatever keeps it from its database
+                raise RunError(f"logger=trackio cannot start: {error} Its folder: TRACKIO_DIR.") from error
 
     def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
         timing = {"seconds": round(seconds, 2), "steps_per_second": round(steps_per_second, 1)}
@@ -129,6 +140,8 @@ class Logger:
                 raise RunError(f"cannot write TensorBoard's events: {error.strerror}.") from error
         if self.wandb is not None:
             self.wandb.log({axis: step, **scalars})  # not as W&B's own step, which must not fall from stage to stage
+        if self.trackio is not None:
+            self.trackio.log(scalars, step=step)
 
     def close(self) -> None:
         if self.tensorboard is not None:
@@ -136,6 +149,19 @@ class Logger:
                 self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
+        if self.trackio is not None:
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.trackio.finish()
+
+
+def _package(name: str) -> Any:
+    """The package of a logger. Raises UsageError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"logger={name} needs a package that is not installed: pip install 'rl-zoo[{name}]'"
+        ) from error
 
 
 @functools.cache

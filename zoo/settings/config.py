@@ -37,7 +37,7 @@ class RunConfig:
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
     compile: Any = "auto"  # torch.compile the update: true, false, or auto: in runs of 20,000 steps or more
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
-    logger: str = "tensorboard"  # tensorboard, wandb, tensorboard+wandb or none; the CSV files are always written
+    logger: str = "tensorboard"  # tensorboard, wandb, trackio, several: tensorboard+wandb, or none; CSV always
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
     resume: str | None = None  # a run's directory to continue from its last checkpoint
 
@@ -60,3 +60,11 @@ class RunConfig:
             self.eval_deterministic = not self.env.id.startswith(EVALUATED_BY_CHANCE)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must lie between 0 and {2**32 - 1}")
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"algo": {"beta": 1}}` -> `{"algo.beta": 1}`."""
+    leaves: dict[str, Any] = {}
+    for key, value in config.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return leaves
