@@ -147,8 +147,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     data = run.dataset()
     updates = max(1, len(data) // config.batch_size)  # in a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * updates)
-    env = run.config.env
-    terminates = termination_of(env.id, data)
+    terminates = termination_of(run.config.env.id, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent=agent)
     horizon = run.time_limit() or int(data.episode_lengths.max())
@@ -173,8 +172,8 @@ def train(run: "Run", config: Config) -> MBRCSL:
         starts = first[torch.randint(len(first), (config.rollout_batch,), device=run.device)]
         run.log(kept.add(agent.imagine(starts, horizon, terminates)))
     imagined = Dataset(kept.arrays(), data.spec, run.device)
-    kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {env.name}")
-    run.report(f"{kept.summary()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {env.name}")
+    kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
+    run.report(f"{kept.summary()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {run.config.env.name}")
 
     run.report(
         agent.goal.set_target(

@@ -16,7 +16,7 @@ from zoo.settings.registry import algorithm, algorithms
 
 SMALL = {  # of settings, where an algorithm has them: seconds of learning
     "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
-    "num_critics": 3, "dynamics_epochs": 30, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
+    "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
     "behavior_epochs": 1,    "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
 }  # fmt: skip
 ENVIRONMENT = """
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = []
     obs, _ = env.reset(seed=0)
     while len(rows) < 600 or not (rows[-1][4] or rows[-1][5]):
-        action = 0.1 * env.action_space.sample()
+        action = env.action_space.sample()
         next_obs, reward, terminated, truncated, _ = env.step(action)
         rows.append((obs, action, reward * (1 + abs(obs[0])), next_obs, terminated, truncated))
         obs = env.reset()[0] if terminated or truncated else next_obs

@@ -92,6 +92,14 @@ def count(node: cst.CSTNode) -> Counter[str]:
         def visit_Name(self, node: cst.Name) -> None:
             names[node.value] += 1
 
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            node.value.visit(self)
+            return False  # the attribute's name is no name of its own
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
     node.visit(Visitor())
     return names
 

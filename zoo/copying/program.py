@@ -235,6 +235,13 @@ class _Names(cst.CSTTransformer):
             return cst.parse_expression(self.agent if of_run else RENAMED[found.module, found.name])
         return updated_node
 
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.BaseExpression:
+        """A quoted annotation."""
+        found = resolve(self.within, str(updated_node.evaluated_value))
+        if isinstance(found, Definition) and (found.module, found.name) in RENAMED:
+            return cst.parse_expression(RENAMED[found.module, found.name])
+        return updated_node
+
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         return updated_node.with_changes(keyword=original_node.keyword)
 

@@ -53,8 +53,29 @@ def _members(program: Program, uses: Uses) -> None:
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
             kept = [member for member in node.body.body if _is_needed(name, member, uses)]
+            gone = [code(member.body[0].target) for member in set(node.body.body) - set(kept) if _is_field(member)]
             if len(kept) < len(node.body.body):
-                program.definitions[name] = node.with_changes(body=node.body.with_changes(body=kept))
+                node = node.with_changes(body=node.body.with_changes(body=kept))
+                program.definitions[name] = node.visit(_WithoutKeywords(gone)) if name == "Spec" else node
+
+
+def _is_field(member: Any) -> bool:
+    return isinstance(member, cst.SimpleStatementLine) and isinstance(member.body[0], cst.AnnAssign)
+
+
+class _WithoutKeywords(cst.CSTTransformer):
+    """Takes keyword arguments out of calls."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        kept = [
+            argument
+            for argument in updated_node.args
+            if not (argument.keyword and argument.keyword.value in self.names)
+        ]
+        return updated_node.with_changes(args=kept)
 
 
 def _is_needed(owner: str, member: Any, uses: Uses) -> bool:

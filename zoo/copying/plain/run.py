@@ -68,10 +68,11 @@ class Spec(NamedTuple):
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
         if isinstance(space, gymnasium.spaces.Discrete):
-            return cls(shape, math.prod(shape), num_actions=int(space.n))
+            return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
         if not isinstance(space, gymnasium.spaces.Box):
             sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
-        return cls(shape, math.prod(shape), tuple(space.low.tolist()), tuple(space.high.tolist()), space.shape[0])
+        low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
+        return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
 
 
 def make_envs(env: str, count: int) -> SyncVectorEnv:
@@ -262,7 +263,7 @@ class Run:
     @torch.no_grad()
     def evaluate(self) -> None:
         """Plays an episode in each environment, from starts that follow from the seed; a row in `evaluations.csv`."""
-        agent, envs, explore = self.agent, self.eval_envs, not self.config.eval_deterministic
+        agent, envs = self.agent, self.eval_envs
         returns, lengths, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
         starts = np.random.SeedSequence([2, self.config.seed]).generate_state(envs.num_envs).tolist()
         steps: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
@@ -272,7 +273,7 @@ class Run:
             agent.begin(envs.num_envs)
             while running.any():
                 seen = torch.as_tensor(obs.astype(np.float32), device=self.device)
-                action = agent.act(seen, explore)
+                action = agent.act(seen, explore=not self.config.eval_deterministic)
                 predicted = agent.predict(seen).cpu().numpy() if isinstance(agent, Predictor) else None
                 obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
                 agent.observe(seen, action, torch.as_tensor(reward.astype(np.float32), device=self.device))
