@@ -214,6 +214,12 @@ class PPO(Agent):
         out = self.actor(self.encoder(self.normalizer(obs)))
         return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
 
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        value = self.head.value(self.value(self.encoder(self.normalizer(obs))))
+        scaled = self.config.normalize_reward and not self.config.clip_reward
+        return value * self.return_normalizer.std if scaled else value
+
 
 def train(run: "Run", config: Config) -> PPO:
     envs = run.envs()

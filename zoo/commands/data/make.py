@@ -112,7 +112,7 @@ def _check_make(
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.commands.data.collect import check_kinds, open_run
-    from zoo.data.minari import check_free
+    from zoo.checkpoint import check_free
 
     for kind in kinds:
         check_kinds(kind, env)
