@@ -177,34 +177,30 @@ class DT(Agent):
     def memory(self) -> dict[str, Tensor]:
         context, target = self.config.context, self.goal.target
         return {
-            "obs": target.new_zeros(context, self.spec.obs_dim),  # normalized; the latest step last, once it is full
-            "action": target.new_zeros(context, self.spec.action_dim),
+            "seen": target.new_zeros(context, self.spec.obs_dim),  # normalized; from the window's first step on
+            "done": target.new_zeros(context, self.spec.action_dim),
             "return_to_go": target.repeat(context),
-            "steps": target.new_zeros((), dtype=torch.int64),  # of the episode, before this one
+            "steps": target.new_zeros((), dtype=torch.int64),  # of the episode so far
         }
 
     @torch.no_grad()
     def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """As `act`, in a window of fixed length, filled from its beginning: no step attends to what comes after it."""
-        context, steps = self.config.context, memory["steps"]
-        last = (steps - 1).clamp(0, context - 1)[:, None]  # where the step before stands
-        left = memory["return_to_go"].gather(1, last)[:, 0] - reward
-        full = steps >= context
-        window = {name: torch.where(_like(full, x), x.roll(-1, 1), x) for name, x in memory.items() if name != "steps"}
-        place = steps.clamp(max=context - 1)
-        here = torch.arange(context, device=obs.device) == place[:, None]  # [B, K]
-        now = {"obs": self.normalizer(obs)[:, None], "action": torch.zeros_like(window["action"][:, :1])}
-        now["return_to_go"] = left[:, None]
-        window = {name: torch.where(_like(here, x), now[name], x) for name, x in window.items()}
-        timestep = (steps - place)[:, None] + torch.arange(context, device=obs.device)
-        actions = self.policy(*(window[name] for name in ("obs", "action", "return_to_go")), timestep, dropout=0.0)
-        window["action"] = torch.where(_like(here, actions), actions, window["action"])
-        return (actions * _like(here, actions)).sum(1), window | {"steps": steps + 1}
-
-
-def _like(mask: Tensor, x: Tensor) -> Tensor:
-    """A mask `[B, ...]` with trailing dimensions of one, as many as `x` has dimensions."""
-    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+        seen, done, left, steps = memory.values()
+        context = self.config.context
+        before = (steps - 1).clamp(0, context - 1)[:, None]  # where the step before stands
+        now = left.gather(1, before) - reward[:, None]
+        full = (steps >= context)[:, None]
+        place = steps.clamp(max=context - 1)[:, None]
+        window = torch.arange(context, device=obs.device)
+        here = window == place  # [B, K]
+        left = torch.where(here, now, torch.where(full, left.roll(-1, 1), left))
+        here, full = here[..., None], full[..., None]
+        seen = torch.where(here, self.normalizer(obs)[:, None], torch.where(full, seen.roll(-1, 1), seen))
+        done = torch.where(full, done.roll(-1, 1), done)  # of what comes at `place` and after it nothing is looked at
+        actions = self.policy(seen, done, left, steps[:, None] - place + window, dropout=0.0)
+        memory = {"seen": seen, "done": torch.where(here, actions, done), "return_to_go": left, "steps": steps + 1}
+        return (actions * here).sum(1), memory
 
 
 def train(run: "Run", config: Config) -> DT:

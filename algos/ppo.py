@@ -216,9 +216,12 @@ class PPO(Agent):
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
-        value = self.head.value(self.value(self.encoder(self.normalizer(obs))))
-        scaled = self.config.normalize_reward and not self.config.clip_reward
-        return value * self.return_normalizer.std if scaled else value
+        return self.head.value(self.value(self.encoder(self.normalizer(obs)))) * self.reward_unit()
+
+    def reward_unit(self) -> Tensor:
+        """What a value of 1 is in the environment's rewards, `[]`; in clipped ones, where they are clipped."""
+        std = self.return_normalizer.std
+        return std if self.config.normalize_reward and not self.config.clip_reward else torch.ones_like(std)
 
 
 def train(run: "Run", config: Config) -> PPO:

@@ -24,9 +24,9 @@ def open_player(path: Path, env: str | None, file: Path | None) -> tuple[RunConf
     if path.suffix == ".zip":
         if env is None:
             raise UsageError(f"{path} does not say which environment it plays. Add: --env ENV")
-        from zoo.export import sb3
+        from zoo.export import from_sb3
 
-        return sb3.load(path, env)
+        return from_sb3.load(path, env)
     if env is not None:
         raise UsageError(f"--env {env} is for ZIP files: {path} is a run's folder, which knows its environment.")
     from zoo.runs.load import load_agent
