@@ -88,7 +88,8 @@ class StreamQ(StreamAgent):
         return {"td_error": delta, "value": value.detach(), "step_size": step_size}
 
     def best(self, x: Tensor) -> Tensor:
-        return self.network(x).argmax(-1)
+        best: Tensor = self.network(x).argmax(-1)
+        return best
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:

@@ -75,7 +75,7 @@ class InColour(Frames):
         self.metadata = envs.metadata | {"render_fps": 15}  # 60 frames a second, 4 of them a step
 
     def reset(
-        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         self._frames, _ = self._twins.reset(seed=seed, options=options)
         return super().reset(seed=seed, options=options)

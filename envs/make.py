@@ -37,9 +37,7 @@ def resolve_backend(config: EnvConfig) -> str:
     return config.backend
 
 
-def make(
-    config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False, drawn: bool = False
-) -> VectorEnv:
+def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False, drawn: bool = False) -> VectorEnv:
     """`num_envs` copies of an environment, stepped together in this process.
 
     With `env.backend=warp`, Gymnasium's: those that are evaluated. What is trained in is `zoo.envs.warp.WarpEnvs`.

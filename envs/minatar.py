@@ -48,13 +48,14 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
         reward, terminated = self._game.act(action)
         return self._observe(), float(reward), bool(terminated), False, {}
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         """uint8 `[240, 240, 3]`: each cell in the colour of the last kind that is in it, as MinAtar draws it."""
         seen = self._observe()
         hues = [colorsys.hsv_to_rgb(kind / len(seen), 0.7, 1.0) for kind in range(len(seen))]
         colours = np.array([(0.1, 0.1, 0.1), *hues]) * 255
         last = (seen * np.arange(1, len(seen) + 1)[:, None, None]).max(0)
-        return colours.astype(np.uint8)[last].repeat(CELL, 0).repeat(CELL, 1)
+        picture: np.ndarray = colours.astype(np.uint8)[last].repeat(CELL, 0).repeat(CELL, 1)
+        return picture
 
     def _observe(self) -> np.ndarray:
         return np.ascontiguousarray(self._game.state().transpose(2, 0, 1), np.uint8)

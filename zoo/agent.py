@@ -58,13 +58,11 @@ class Agent(nn.Module):
 
         Of an agent with `critic`, an ensemble: its smallest value, in the units of the rewards that it learned from.
         """
-        critic: Any = getattr(self, "critic", None)
+        critic, normalizer, head = (getattr(self, name, None) for name in ("critic", "normalizer", "head"))
         if critic is None:
             return None
-        x = self.normalizer(obs) if hasattr(self, "normalizer") else obs
-        out = critic(x, action)
-        value: Tensor = (self.head.value(out) if hasattr(self, "head") else out.squeeze(-1)).amin(0)
-        return value
+        out: Tensor = critic(normalizer(obs) if normalizer else obs, action)
+        return (head.value(out) if head else out.squeeze(-1)).amin(0)
 
 
 class Predictor(Agent):

@@ -180,5 +180,3 @@ class Film:
             first, *rest = self.frames
             milliseconds = round(1000 / self.rate)
             first.save(self.path, save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=True)
-
-

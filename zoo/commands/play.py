@@ -5,9 +5,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.commands.player import HELP, open_player
 from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.commands.pictures import Sink
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _sink(video: Path | None, title: str, rate: float) -> Iterator["pictures.Sink"]:
+def _sink(video: Path | None, title: str, rate: float) -> Iterator["Sink"]:
     """The window; or a video, which is whole in the end or not there."""
     from zoo.commands import pictures
 

@@ -74,7 +74,7 @@ def write_torchscript(agent: Agent, path: Path) -> Run:
         traced = torch.jit.trace(step, _example(agent), check_trace=False)  # type: ignore[no-untyped-call]
         traced = torch.jit.freeze(traced)  # critics and optimizers stay behind
         extra = {"memory.json": _first_memory(agent)} if step.memory else {}
-        torch.jit.save(traced, path, _extra_files=extra)  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, path, _extra_files=extra)
     return open_torchscript(path)
 
 

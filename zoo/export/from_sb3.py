@@ -45,7 +45,7 @@ EPSILON = 0.05  # share of random actions of DQN where it explores, its default
 Layer = tuple[Tensor, Tensor]  # weight [outputs, inputs, ...] and bias [outputs]
 
 
-def load(path: Path, env: str) -> tuple[RunConfig, Agent]:
+def load(path: Path, env: str) -> tuple[RunConfig, "Loaded"]:
     """A policy for an environment, and the settings by which it is evaluated there.
 
     Raises:
@@ -67,7 +67,9 @@ def load(path: Path, env: str) -> tuple[RunConfig, Agent]:
     try:
         return config, Loaded(spec, algorithm, data, state)
     except (KeyError, IndexError, RuntimeError, ValueError) as error:
-        raise UsageError(f"{path} has networks that are not Stable-Baselines3's own for {algorithm}: {error}") from error
+        raise UsageError(
+            f"{path} has other networks than Stable-Baselines3's own policies for {algorithm}: {error}"
+        ) from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -101,19 +103,20 @@ def _numbers(text: Any) -> np.ndarray:
 def _check_spaces(path: Path, env: str, spec: Spec, data: dict[str, Any]) -> None:
     """Raises UsageError where the policy was made for other observations or actions than the environment's."""
     observed, acted = _entry(data, "observation_space"), _entry(data, "action_space")
-    shape = observed.get("_shape")
-    if shape != list(spec.obs_shape):
-        raise UsageError(f"{path} observes {shape}, {env} {list(spec.obs_shape)}. Give the environment it was made for.")
+    if observed.get("_shape") != list(spec.obs_shape):
+        there, here = f"observes {observed.get('_shape')}", f"has observations {list(spec.obs_shape)}"
+        raise UsageError(f"{path} {there}; {env} {here}. Give the environment that it was made for.")
+    there = f"{acted['n']} discrete actions" if "n" in acted else "other actions"
     if spec.num_actions is not None:
-        fits = str(acted.get("n")) == str(spec.num_actions)
-        there, here = f"{acted.get('n', 'no')} discrete actions", f"{spec.num_actions}"
+        here, fits = f"{spec.num_actions} discrete ones", str(acted.get("n")) == str(spec.num_actions)
     else:
-        bounds = [_numbers(acted.get(name)) for name in ("low", "high")] if "low" in acted else [np.zeros(0)] * 2
-        own = np.array([spec.action_low, spec.action_high])
-        fits = all(len(ours) == len(theirs) and np.allclose(ours, theirs) for ours, theirs in zip(own, bounds, strict=True))
-        there, here = (f"actions between {low} and {high}" for low, high in (bounds, own))
+        own, bounds = (spec.action_low, spec.action_high), [_numbers(acted.get(name)) for name in ("low", "high")]
+        here = f"actions between {list(own[0])} and {list(own[1])}"
+        if "low" in acted:
+            there = f"actions between {acted['low']} and {acted['high']}"
+        fits = all(len(x) == len(y) and np.allclose(x, y) for x, y in zip(own, bounds, strict=True))
     if not fits:
-        raise UsageError(f"{path} gives {there}, {env} takes {here}. Give the environment it was made for.")
+        raise UsageError(f"{path} gives {there}; {env} takes {here}. Give the environment that it was made for.")
 
 
 def _layers(state: dict[str, Tensor], prefix: str) -> list[Layer]:

@@ -2,11 +2,11 @@
 
 The weights are the same numbers, but where the two count differently:
 
-- Critics of Stable-Baselines3 take actions in [-1, 1], the zoo's in the environment's units, and PPO's policy gives them
-  in units of half their range: the first layer of the former, the last of the latter absorb that.
-- PPO's observations are normalized, and clipped, by a features extractor (`NormalizedFeatures`), whose class lies in the
+- Critics of Stable-Baselines3 take actions in [-1, 1], the zoo's in the environment's units: the first layer absorbs
+  that. PPO's policy here gives actions in units of half their range: the last layer absorbs that.
+- PPO's observations are normalized, and clipped, by a features extractor (`NormalizedFeatures`) whose class lies in the
   file, so that `PPO.load` alone plays the same actions. VecNormalize would be a second file that must not be forgotten,
-  and a first layer that absorbs it could not clip. As code in a pickle it wants the same minor version of Python.
+  and a first layer that absorbs it could not clip. As pickled code it wants the same minor version of Python.
 - PPO's value is of normalized rewards; its last layer absorbs that.
 
 Critics come with the actor, and their targets; optimizers and replay buffers do not.
@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.agent import Agent
 from zoo.errors import UsageError
 from zoo.export.policy import Run
 from zoo.nn import EnsembleLinear, FrameEncoder, RunningNormalizer
@@ -54,7 +52,7 @@ def check(algorithm: str, agent: Any) -> None:
         raise UsageError("--format sb3 needs stable_baselines3. Type: pip install 'rl-zoo[sb3]'") from error
 
 
-def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space, gymnasium.Space], path: Path) -> Run:
+def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], path: Path) -> Run:
     """Writes a ZIP file and opens it with Stable-Baselines3.
 
     Args:
@@ -105,7 +103,7 @@ def open_with_sb3(kind: Any, path: Path) -> Run:
 class _Spaces(gymnasium.Env[Any, Any]):
     """An environment of which only the spaces count: Stable-Baselines3 makes agents for environments."""
 
-    def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
 
 
@@ -114,7 +112,8 @@ def layers(module: nn.Module, member: int | None = None) -> list[Layer]:
     if member is not None:
         ensemble = [layer for layer in module.modules() if isinstance(layer, EnsembleLinear)]
         return [(layer.weight[member], layer.bias[member, 0]) for layer in ensemble]
-    return [(layer.weight, layer.bias) for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    simple = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    return [(layer.weight, layer.bias) for layer in simple if layer.bias is not None]
 
 
 def _fill(module: nn.Module, values: list[Layer]) -> None:
@@ -127,7 +126,7 @@ def _fill(module: nn.Module, values: list[Layer]) -> None:
 def _for_unit_actions(critic: list[Layer], policy: Any) -> list[Layer]:
     """A critic of actions in the environment's units as one of actions in [-1, 1]."""
     (weight, bias), *rest = critic
-    of_obs, of_action = weight.split([weight.shape[1] - len(policy.scale), len(policy.scale)], 1)
+    of_obs, of_action = torch.tensor_split(weight, [weight.shape[1] - len(policy.scale)], 1)
     return [(torch.cat([of_obs, of_action * policy.scale], 1), bias + of_action @ policy.center), *rest]
 
 
