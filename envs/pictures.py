@@ -1,8 +1,12 @@
 """Environments that can be drawn, and why one cannot: MuJoCo's need OpenGL, without a window by EGL or OSMesa."""
 
+import contextlib
+import gc
+import io
 import os
 import warnings
 from ctypes.util import find_library
+from typing import Any
 
 import gymnasium
 
@@ -23,7 +27,7 @@ def prepare(env_id: str) -> None:
     if env_id.startswith("PointMaze") or (spec and "mujoco" in str(spec.entry_point)):
         try:
             import mujoco  # noqa: F401 - it loads the library
-        except Exception as error:  # of many kinds, as below
+        except Exception as error:  # of many kinds
             raise ValueError(no_opengl()) from error
 
 
@@ -41,11 +45,26 @@ def make_drawn(env_id: str, max_episode_steps: int | None = None) -> gymnasium.E
         raise ValueError(f"env={env_id} has no pictures.") from error
     inner = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze
     if hasattr(inner, "mujoco_renderer"):
-        try:
-            inner.render()
-        except Exception as error:
-            raise ValueError(no_opengl()) from error
+        import mujoco
+
+        camera = mujoco.mj_name2id(inner.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+        if camera >= 0:  # the model's own, which follows the body; Gymnasium 1.4 takes one that stays behind
+            inner.mujoco_renderer.camera_id = camera
+        if not _draws(inner):
+            raise ValueError(no_opengl())
     return env
+
+
+def _draws(env: Any) -> bool:
+    """Whether a first picture of one of MuJoCo's can be had."""
+    with contextlib.redirect_stderr(io.StringIO()):  # a half-made viewer complains when it is freed, as here it is
+        try:
+            env.render()
+            return True
+        except Exception:  # of many kinds, from three libraries
+            pass
+        gc.collect()
+        return False
 
 
 def no_opengl() -> str:

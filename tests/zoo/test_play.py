@@ -196,23 +196,41 @@ def test_mujoco_is_drawn_or_says_what_is_missing(zoo, trained, tmp_path):
         assert imageio.imread(video, index=0).std() > 5
 
 
+def test_the_camera_follows_a_body_that_runs_away():
+    try:
+        envs = make(EnvConfig("Hopper-v5", backend="gymnasium"), 2, drawn=True)
+    except ValueError as error:
+        pytest.skip(str(error))
+    envs.reset(seed=[0, 1])
+    for away, env in zip((0.0, 20.0), envs.envs, strict=True):
+        inner = env.unwrapped
+        inner.set_state(inner.data.qpos + np.eye(6)[0] * away, inner.data.qvel)  # meters
+    there = [(frame[..., 0].astype(int) - frame[..., 2] > 40).sum() for frame in envs.render()]  # brown, as the body
+    assert min(there) > 1_000
+    assert there[0] == pytest.approx(there[1], rel=0.3)
+
+
 @pytest.mark.slow
-def test_the_library_that_mujoco_lacks_is_named(trained, tmp_path):
-    run_dir = trained("sac", "hopper", *SAC[2:])
-    for backend, missing in (("osmesa", "OSMesa"), ("egl", "EGL")):
-        code = (
-            "import sys, ctypes.util\n"
-            f"find = ctypes.util.find_library\n"
-            f"ctypes.util.find_library = lambda name: None if name == '{missing}' else find(name)\n"
-            "import zoo.cli\n"
-            f"sys.exit(zoo.cli.main(['play', r'{run_dir}', '--video', r'{tmp_path}/x.gif', '--episodes', '1']))\n"
-        )
-        platform = {"MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | platform, capture_output=True, text=True, check=False
-        )
-        if done.returncode:  # the library is here all the same, where it is not
-            assert f"MUJOCO_GL={backend}: the library {missing} is missing. Type: apt-get install" in done.stderr
+@pytest.mark.parametrize(("backend", "missing"), [("osmesa", "OSMesa"), ("egl", "EGL")])
+def test_where_mujoco_finds_no_library_it_is_named_and_nothing_is_written(trained, tmp_path, backend, missing):
+    code = (
+        "import sys, ctypes.util\n"
+        "find = ctypes.util.find_library\n"
+        f"ctypes.util.find_library = lambda name: None if name == '{missing}' else find(name)\n"
+        "sys.modules['OpenGL'] = None\n"  # as where its library is missing: MuJoCo cannot be imported
+        "import zoo.cli\n"
+        "sys.exit(zoo.cli.main(sys.argv[1:]))\n"
+    )
+    command = ["play", trained("sac", "hopper", *SAC[2:]), "--video", tmp_path / "x.gif", "--episodes", "1"]
+    environment = os.environ | {"MUJOCO_GL": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, command)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    says = f"zoo: MuJoCo cannot draw with MUJOCO_GL={backend}: the library {missing} is missing. Type: apt-get install"
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_opengl_the_packages_of_both_ways_are_told_apart(monkeypatch):

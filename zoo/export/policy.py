@@ -49,7 +49,7 @@ class PolicyStep(nn.Module):
 def first_inputs(agent: Agent, obs: np.ndarray) -> list[np.ndarray]:
     """The inputs of the first step of episodes that begin with observations `[B, ...]`."""
     memory = [x.cpu().numpy() for x in agent.memory().values()]
-    each = [np.ascontiguousarray(np.broadcast_to(x, (len(obs), *x.shape))) for x in memory]
+    each = [np.broadcast_to(x, (len(obs), *x.shape)).copy() for x in memory]
     return [obs, np.zeros(len(obs), np.float32), *each] if memory else [obs]
 
 
