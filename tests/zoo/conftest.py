@@ -64,8 +64,8 @@ def trained(tmp_path_factory):
     def run(algo: str, env: str, *overrides: str) -> Path:
         if (algo, env, *overrides) not in made:
             run_dir = tmp_path_factory.mktemp("trained") / algo
-            settings = (f"algo={algo}", f"env={env}", f"run_dir={run_dir}", "logger=none", "eval_episodes=1", *overrides)
-            result = call("run", *settings)
+            settings = (f"run_dir={run_dir}", "logger=none", "eval_episodes=1", *overrides)
+            result = call("run", f"algo={algo}", f"env={env}", *settings)
             assert result.code == 0, result.err
             made[(algo, env, *overrides)] = run_dir
         return made[(algo, env, *overrides)]

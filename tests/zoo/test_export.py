@@ -21,7 +21,7 @@ import stable_baselines3
 import torch
 
 import zoo as package
-import zoo.errors
+from zoo.errors import RunError, UsageError
 from zoo.export import formats, policy
 from zoo.settings.registry import algorithms
 
@@ -58,7 +58,7 @@ def offline(trained, pendulum_file):
 
 
 def exported(zoo, run_dir: Path, kind: str, tmp_path: Path) -> Path:
-    file = tmp_path / f"policy{ {'onnx': '.onnx', 'torchscript': '.ts', 'sb3': '.zip'}[kind]}"
+    file = tmp_path / f"policy{ {'onnx': '.onnx', 'torchscript': '.ts', 'sb3': '.zip'}[kind] }"
     result = zoo("export", run_dir, "--format", kind, "--output", file)
     assert result.code == 0, result.err
     assert "1,000 actions" in result.out
@@ -123,7 +123,7 @@ def test_the_check_finds_a_policy_that_plays_something_else(trained):
     own = lambda inputs: [agent.act(torch.from_numpy(inputs[0])).numpy()]  # noqa: E731
     assert policy.check(agent, own, "its own") == 0
     for error in (1e-4, np.nan):
-        with pytest.raises(package.errors.RunError, match="other actions than PyTorch"):
+        with pytest.raises(RunError, match="other actions than PyTorch"):
             policy.check(agent, lambda inputs, error=error: [own(inputs)[0] + error], "another")
 
 
@@ -300,8 +300,9 @@ def refused(result, *words: str, code: int = 2) -> None:
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(zoo, trained, offline, tmp_path):
-    predictor = trained("stream_td", "series/hopper", "steps=50", "eval_every=50", "algo.hidden=[16]", "algo.sparsity=0")
-    refused(zoo("export", predictor, "--format", "onnx"), "stream_td predicts and has no policy", "stream_ac", "td3_bc.")
+    steps = ("steps=50", "eval_every=50")
+    predictor = trained("stream_td", "series/hopper", *steps, "algo.hidden=[16]", "algo.sparsity=0")
+    refused(zoo("export", predictor, "--format", "onnx"), "stream_td predicts and has no policy", "stream_ac")
     refused(zoo("export", tmp_path, "--format", "onnx"), "not the folder of a run")
     refused(zoo("export", offline("iql"), "--format", "sb3"), "has no iql", "sac, td3, ppo, dqn")
     sac = trained(*ONLINE["sac"])
@@ -392,7 +393,7 @@ def test_threads_get_the_results_of_single_calls(trained, name):
 def test_a_policy_is_loaded_to_the_device_that_is_asked_for(trained):
     run_dir = trained(*ONLINE["sac"])
     assert next(package.load(run_dir, device="auto").agent.parameters()).device.type in ("cpu", "cuda")
-    with pytest.raises(package.errors.UsageError, match="device=cuda:77"):
+    with pytest.raises(UsageError, match="device=cuda:77"):
         package.load(run_dir, device="cuda:77")
 
 

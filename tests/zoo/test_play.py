@@ -38,7 +38,7 @@ def test_a_video_shows_the_episodes_that_are_evaluated(zoo, trained, tmp_path, s
 
 def test_episodes_are_shown_at_their_true_speed():
     for steps_per_second in (10, 30, 50, 125):
-        for suffix, fastest in ((".gif", 20), (".mp4", 30), ("", 30)):
+        for suffix, fastest in ((".gif", 15), (".mp4", 30), ("", 30)):
             every, rate = pictures.pace(steps_per_second, suffix)
             assert every * rate == pytest.approx(steps_per_second)
             assert rate <= fastest
@@ -167,6 +167,17 @@ def test_the_colours_of_an_atari_game_are_those_of_what_the_agent_sees():
     for frame, seen in zip(envs.render(), obs[:, -1], strict=True):
         grey = np.asarray(Image.fromarray(frame).convert("L").resize((84, 84), Image.Resampling.BOX), float)
         assert np.corrcoef(grey.ravel(), seen.ravel())[0, 1] > 0.97
+
+
+def test_a_critic_of_other_rewards_than_the_environments_is_said_to_be_one(finished, trained):
+    from zoo.commands.play import _unit
+    from zoo.runs.load import load_agent
+
+    for run_dir, unit in ((finished, " (scaled)"), (trained(*PPO), ""), (trained(*SAC), "")):
+        config, agent, _ = load_agent(run_dir)
+        assert _unit(agent, config.algo) == unit
+    config, agent, _ = load_agent(trained(*DQN, "algo.clip_reward=true"))
+    assert _unit(agent, config.algo) == " (clipped)"
 
 
 def test_minatar_is_drawn_in_a_colour_for_each_kind():
@@ -342,5 +353,3 @@ def test_the_help_lists_the_commands(zoo):
         with pytest.raises(SystemExit) as end:
             zoo(command, "--help")
         assert end.value.code == 0
-
-

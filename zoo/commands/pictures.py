@@ -12,7 +12,7 @@ import numpy as np
 from zoo.errors import RunError, UsageError
 from zoo.runs.evaluation import Moment
 
-FASTEST = {".mp4": 30, ".gif": 20, "": 30}  # pictures a second at most, of a file by its suffix, or of a window
+FASTEST = {".mp4": 30, ".gif": 15, "": 30}  # pictures a second at most, of a file by its suffix, or of a window
 COLOURS_OF_GIF = 64
 PAPER, INK, OVER = (24, 24, 28), (235, 235, 235), (150, 150, 150)
 
@@ -64,10 +64,11 @@ class Watcher:
         sink: where the pictures go.
         every: a picture every so many steps.
         side: the larger side of one episode's picture, in pixels.
+        unit: what is written behind what the critic expects.
     """
 
-    def __init__(self, envs: Any, sink: Sink, every: int, side: int) -> None:
-        self.envs, self.sink, self.every, self.side = envs, sink, every, side
+    def __init__(self, envs: Any, sink: Sink, every: int, side: int, unit: str = "") -> None:
+        self.envs, self.sink, self.every, self.side, self.unit = envs, sink, every, side, unit
         self.steps = 0
         self.tiles: list[Any] = [None] * envs.num_envs  # of an episode that is over: as it was before its last step
 
@@ -111,7 +112,7 @@ class Watcher:
         if not running:
             words += "  over"
         elif expected is not None:
-            words += f"   critic {expected:.4g}"
+            words += f"  critic {expected:.4g}{self.unit}"
         pen = ImageDraw.Draw(tile)
         pen.line((width - 1, 0, width - 1, height), PAPER, 2)  # between one episode and the next
         pen.text((line // 2, height + line // 3), words, INK if running else OVER, ImageFont.load_default(line))
@@ -171,7 +172,8 @@ class Film:
         image = Image.fromarray(picture)
         palette = self.frames[0] if self.frames else None
         no_noise = Image.Dither.NONE  # dithered pictures differ everywhere and are large
-        self.frames.append(image.quantize(COLOURS_OF_GIF, palette=palette, dither=no_noise))
+        rare_too = Image.Quantize.MAXCOVERAGE
+        self.frames.append(image.quantize(COLOURS_OF_GIF, rare_too, palette=palette, dither=no_noise))
 
     def close(self) -> None:
         if self.writer:

@@ -5,12 +5,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.commands.player import HELP, open_player
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
+    from zoo.agent import Agent
     from zoo.commands.pictures import Sink
 
 
@@ -54,13 +55,20 @@ def main(arguments: list[str]) -> int:
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
-        watch = pictures.Watcher(envs, sink, every, args.size)
+        watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config.algo))
         played = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore, watch)
         for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
             print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
     return 0
+
+
+def _unit(agent: "Agent", algo: Any) -> str:
+    """What is to be said of a critic that learned other rewards than the environment's and cannot undo that."""
+    if getattr(algo, "clip_reward", False):
+        return " (clipped)"
+    return " (scaled)" if getattr(algo, "normalize_reward", False) and not hasattr(agent, "reward_unit") else ""
 
 
 @contextlib.contextmanager
