@@ -43,7 +43,7 @@ def make_drawn(env_id: str, max_episode_steps: int | None = None) -> gymnasium.E
             env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, render_mode="rgb_array")
     except TypeError as error:  # it does not take the argument
         raise ValueError(f"env={env_id} has no pictures.") from error
-    inner = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze
+    inner: Any = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze
     if hasattr(inner, "mujoco_renderer"):
         import mujoco
 

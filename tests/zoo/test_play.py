@@ -45,6 +45,21 @@ def test_episodes_are_shown_at_their_true_speed():
             assert every == 1 or steps_per_second / (every - 1) > fastest
 
 
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+def test_a_video_has_the_colours_that_only_its_later_pictures_have(tmp_path, suffix):
+    film = pictures.Film(tmp_path / f"film{suffix}", 10)
+    shades = np.tile(np.arange(100, 228, dtype=np.uint8)[:, None, None], (1, 128, 3))  # more than a GIF has room for
+    for colour in (None, (0, 255, 255), (255, 0, 0)):
+        shown = shades.copy()
+        if colour:
+            shown[20:36, 20:36] = colour
+        film.show(shown)
+    film.close()
+    found = imageio.imread(tmp_path / f"film{suffix}", index=None)[:, 28, 28].astype(int)
+    assert len(found) == 3
+    assert np.abs(found[1:] - [(0, 255, 255), (255, 0, 0)]).max() < 40
+
+
 class Coloured:
     """Two environments; each is drawn in the one colour that counts its steps."""
 

@@ -169,11 +169,9 @@ class Film:
             return
         from PIL import Image
 
-        image = Image.fromarray(picture)
-        palette = self.frames[0] if self.frames else None
-        no_noise = Image.Dither.NONE  # dithered pictures differ everywhere and are large
-        rare_too = Image.Quantize.MAXCOVERAGE
-        self.frames.append(image.quantize(COLOURS_OF_GIF, rare_too, palette=palette, dither=no_noise))
+        # of its own colours, rare ones too; dithered pictures would differ everywhere, and be large
+        kept, noise = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        self.frames.append(Image.fromarray(picture).quantize(COLOURS_OF_GIF, kept, dither=noise))
 
     def close(self) -> None:
         if self.writer:
