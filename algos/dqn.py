@@ -131,6 +131,10 @@ class DQN(Agent):
         greedy: Tensor = self.head.value(self.network(obs)).argmax(-1)
         return self.explore(greedy, self.config.eval_epsilon) if explore else greedy
 
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.head.value(of_action(self.network(obs), action))
+
     def explore(self, action: Tensor, epsilon: float) -> Tensor:
         """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
         shape, device = action.shape, action.device

@@ -174,6 +174,34 @@ class DT(Agent):
         timestep = torch.arange(self.steps - len(self.seen), self.steps + 1, device=obs.device)
         return self.policy(seen, done, left, timestep.expand(len(obs), -1), dropout=0.0)[:, -1]
 
+    def memory(self) -> dict[str, Tensor]:
+        context, target = self.config.context, self.goal.target
+        return {
+            "seen": target.new_zeros(context, self.spec.obs_dim),  # normalized; from the window's first step on
+            "done": target.new_zeros(context, self.spec.action_dim),
+            "return_to_go": target.repeat(context),
+            "steps": target.new_zeros((), dtype=torch.int64),  # of the episode so far
+        }
+
+    @torch.no_grad()
+    def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `act`, in a window of fixed length, filled from its beginning: no step attends to what comes after it."""
+        seen, done, left, steps = memory.values()
+        context = self.config.context
+        before = (steps - 1).clamp(0, context - 1)[:, None]  # where the step before stands
+        now = left.gather(1, before) - reward[:, None]
+        full = (steps >= context)[:, None]
+        place = steps.clamp(max=context - 1)[:, None]
+        window = torch.arange(context, device=obs.device)
+        here = window == place  # [B, K]
+        left = torch.where(here, now, torch.where(full, left.roll(-1, 1), left))
+        here, full = here[..., None], full[..., None]
+        seen = torch.where(here, self.normalizer(obs)[:, None], torch.where(full, seen.roll(-1, 1), seen))
+        done = torch.where(full, done.roll(-1, 1), done)  # of what comes at `place` and after it nothing is looked at
+        actions = self.policy(seen, done, left, steps[:, None] - place + window, dropout=0.0)
+        memory = {"seen": seen, "done": torch.where(here, actions, done), "return_to_go": left, "steps": steps + 1}
+        return (actions * here).sum(1), memory
+
 
 def train(run: "Run", config: Config) -> DT:
     data = run.dataset()

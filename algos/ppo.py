@@ -214,6 +214,15 @@ class PPO(Agent):
         out = self.actor(self.encoder(self.normalizer(obs)))
         return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
 
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.head.value(self.value(self.encoder(self.normalizer(obs)))) * self.reward_unit()
+
+    def reward_unit(self) -> Tensor:
+        """What a value of 1 is in the environment's rewards, `[]`; in clipped ones, where they are clipped."""
+        std = self.return_normalizer.std
+        return std if self.config.normalize_reward and not self.config.clip_reward else torch.ones_like(std)
+
 
 def train(run: "Run", config: Config) -> PPO:
     envs = run.envs()

@@ -93,6 +93,14 @@ class RCSL(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.bounds.clip(self.policy(self.normalizer(obs), self.goal.remaining(len(obs))))
 
+    def memory(self) -> dict[str, Tensor]:
+        return {"return_to_go": self.goal.target}
+
+    @torch.no_grad()
+    def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        left = memory["return_to_go"] - reward
+        return self.bounds.clip(self.policy(self.normalizer(obs), left)), {"return_to_go": left}
+
 
 def train(run: "Run", config: Config) -> RCSL:
     data = run.dataset()

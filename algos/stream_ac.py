@@ -95,10 +95,17 @@ class StreamAC(StreamAgent):
             "critic_step_size": critic_step_size,
         }
 
+    def best(self, x: Tensor) -> Tensor:
+        return self.policy.mode(self.actor(x))
+
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        out = self.actor(self.normalized(obs))
-        return self.policy.clip(self.policy.sample(out)) if explore else self.policy.mode(out)
+        x = self.normalized(obs)
+        return self.policy.clip(self.policy.sample(self.actor(x))) if explore else self.best(x)
+
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.in_rewards(self.critic(self.normalized(obs))[..., 0])
 
 
 def train(run: "Run", config: Config) -> StreamAC:

@@ -89,10 +89,18 @@ class StreamSARSA(StreamAgent):
         self.action.copy_(next_action)
         return {"td_error": delta, "value": value.detach(), "step_size": step_size}
 
+    def best(self, x: Tensor) -> Tensor:
+        best: Tensor = self.network(x).argmax(-1)
+        return best
+
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        q = self.network(self.normalized(obs))
-        return epsilon_greedy(q, self.config.epsilon) if explore else q.argmax(-1)
+        x = self.normalized(obs)
+        return epsilon_greedy(self.network(x), self.config.epsilon) if explore else self.best(x)
+
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.in_rewards(self.network(self.normalized(obs)).gather(-1, action[:, None])[:, 0])
 
 
 def train(run: "Run", config: Config) -> StreamSARSA:

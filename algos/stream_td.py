@@ -80,8 +80,7 @@ class StreamTD(StreamAgent, Predictor):
 
     @torch.no_grad()
     def predict(self, obs: Tensor) -> Tensor:
-        value: Tensor = self.network(self.normalized(obs))[..., 0]
-        return value * self.normalizer.return_moments.std().float() if self.config.scale_reward else value
+        return self.in_rewards(self.network(self.normalized(obs))[..., 0])
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return torch.zeros(len(obs), dtype=torch.int64, device=obs.device)

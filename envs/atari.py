@@ -17,6 +17,7 @@ action 2 before the agent sees the new life. Here FIRE takes the place of the ag
 step of every game is still one transition.
 """
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -38,21 +39,18 @@ def has_fire(env_id: str) -> bool:
     return env_id.removeprefix("ALE/").rpartition("-v")[0] not in WITHOUT_FIRE
 
 
-def from_ale(env_id: str, num_envs: int, threads: int, sticky: float) -> VectorEnv:
+def from_ale(env_id: str, num_envs: int, threads: int, sticky: float, drawn: bool = False) -> VectorEnv:
     """`num_envs` games that ale-py steps in C++. Raises ImportError, or Gymnasium's error for an id that is not."""
     from ale_py.vector_env import AtariVectorEnv
 
-    game = gymnasium.spec(env_id).kwargs["game"]
-    return _AnySeed(
-        AtariVectorEnv(
-            game,
-            num_envs,
-            num_threads=threads,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            reward_clipping=False,
-            repeat_action_probability=sticky,
-        )
-    )
+    make = partial(
+        AtariVectorEnv, gymnasium.spec(env_id).kwargs["game"], num_envs, num_threads=threads,
+        autoreset_mode=AutoresetMode.SAME_STEP, reward_clipping=False, repeat_action_probability=sticky,
+    )  # fmt: skip
+    envs = _AnySeed(make())
+    if not drawn:
+        return envs
+    return InColour(envs, _AnySeed(make(grayscale=False, stack_num=1, img_height=210, img_width=160)))
 
 
 class _AnySeed(Frames):
@@ -66,6 +64,29 @@ class _AnySeed(Frames):
             seeds = np.arange(seed, seed + self.num_envs) if isinstance(seed, int) else np.array(seed)
             seeds %= 2**31
         return super().reset(seed=seeds, options=options)
+
+
+class InColour(Frames):
+    """Games that can be drawn: the same are played a second time beside them, observed in colour and in full size."""
+
+    def __init__(self, envs: VectorEnv, twins: VectorEnv) -> None:
+        super().__init__(envs)
+        self._twins = twins
+        self.metadata = envs.metadata | {"render_fps": 15}  # 60 frames a second, 4 of them a step
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self._frames, _ = self._twins.reset(seed=seed, options=options)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self._frames, *_ = self._twins.step(actions)
+        return super().step(actions)
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """uint8 `[210, 160, 3]` of each game."""
+        return tuple(self._frames[:, 0])
 
 
 class Lives(Frames):

@@ -13,7 +13,7 @@ from functools import partial
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from zoo.envs import atari, images, minigrid
+from zoo.envs import atari, images, minigrid, pictures
 from zoo.envs.config import EnvConfig
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 
@@ -37,7 +37,7 @@ def resolve_backend(config: EnvConfig) -> str:
     return config.backend
 
 
-def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False) -> VectorEnv:
+def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False, drawn: bool = False) -> VectorEnv:
     """`num_envs` copies of an environment, stepped together in this process.
 
     With `env.backend=warp`, Gymnasium's: those that are evaluated. What is trained in is `zoo.envs.warp.WarpEnvs`.
@@ -47,22 +47,25 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
         num_envs: how many.
         threads: CPU threads of those that are stepped in C++.
         training: in Atari games a lost life terminates.
+        drawn: `render()` gives a picture of each, uint8 `[height, width, 3]`. Only Gymnasium's can be drawn.
 
     Raises:
-        ValueError: no such environment, no such backend, the backend does not have it, its package is missing, or its
-            images cannot be understood.
+        ValueError: no such environment, no such backend, the backend does not have it, its package is missing, its
+            images cannot be understood, or it cannot be drawn here.
     """
     envs: VectorEnv
-    if resolve_backend(config) == "envpool":
+    if drawn:
+        pictures.prepare(config.id)
+    if resolve_backend(config) == "envpool" and not drawn:
         from zoo.envs.envpool import EnvPoolVectorEnv
 
         envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps, config.sticky)
     else:
         with _explained(config.id):
             if config.is_atari:
-                envs = atari.from_ale(config.id, num_envs, threads, config.sticky)
+                envs = atari.from_ale(config.id, num_envs, threads, config.sticky, drawn)
             else:
-                one = partial(make_one, config.id, config.max_episode_steps)
+                one = partial(make_one, config.id, config.max_episode_steps, drawn)
                 envs = SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     if not config.is_atari:
         return envs
@@ -93,13 +96,17 @@ def _newest(env_id: str) -> str:
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
-def make_one(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
-    """One of Gymnasium's environments, as `make` has it. Raises ValueError where its images cannot be understood."""
-    if env_id.startswith("MiniGrid-"):
-        return minigrid.make_one(env_id)
+def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = False) -> gymnasium.Env:
+    """One of Gymnasium's environments, as `make` has it.
+
+    Raises:
+        ValueError: its images cannot be understood, or it cannot be drawn here.
+    """
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
-    env = gymnasium.make(env_id, max_episode_steps=max_episode_steps)
+    env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps)
+    if env_id.startswith("MiniGrid-"):
+        return minigrid.image_only(env)
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
 
 

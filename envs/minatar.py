@@ -4,25 +4,32 @@ With all six actions in every game, and MinAtar's own defaults: every tenth acti
 more, and the games grow harder. MinAtar knows no time limit: here an episode is truncated after 10,000 steps.
 """
 
+import colorsys
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 IDS = "minatar/<game>"
+CELL = 24  # pixels a side, of a picture
 GAMES = {name.replace("_", ""): name for name in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")}
 
 
 class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
     """Observes `[C, 10, 10]`, uint8: whether something of each of C kinds is in a cell, 0 or 1.
 
+    A picture has a colour for each kind; MinAtar's own needs a window.
+
     Raises:
         ImportError: MinAtar is not installed.
     """
 
-    def __init__(self, game: str) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(self, game: str, render_mode: str | None = None) -> None:
         from minatar import Environment
 
+        self.render_mode = render_mode
         self._game = Environment(game)
         height, width, kinds = self._game.state_shape()
         self.observation_space = gymnasium.spaces.Box(0, 1, (kinds, height, width), np.uint8)
@@ -40,6 +47,15 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward, terminated = self._game.act(action)
         return self._observe(), float(reward), bool(terminated), False, {}
+
+    def render(self) -> np.ndarray:
+        """uint8 `[240, 240, 3]`: each cell in the colour of the last kind that is in it, as MinAtar draws it."""
+        seen = self._observe()
+        hues = [colorsys.hsv_to_rgb(kind / len(seen), 0.7, 1.0) for kind in range(len(seen))]
+        colours = np.array([(0.1, 0.1, 0.1), *hues]) * 255
+        last = (seen * np.arange(1, len(seen) + 1)[:, None, None]).max(0)
+        picture: np.ndarray = colours.astype(np.uint8)[last].repeat(CELL, 0).repeat(CELL, 1)
+        return picture
 
     def _observe(self) -> np.ndarray:
         return np.ascontiguousarray(self._game.state().transpose(2, 0, 1), np.uint8)

@@ -30,7 +30,6 @@ def reward_within(limit: int, reward: np.ndarray, elapsed_step: np.ndarray) -> n
     return np.where(reward > 0, 1 - 0.9 * elapsed_step / limit, reward).astype(np.float32)
 
 
-def make_one(env_id: str) -> gymnasium.Env:
-    """One environment of the minigrid package. Raises Gymnasium's error for an id that is not."""
-    env = gymnasium.make(env_id)
+def image_only(env: gymnasium.Env) -> gymnasium.Env:
+    """An environment of the minigrid package, with the image alone as its observation."""
     return gymnasium.wrappers.TransformObservation(env, image, image_space(env.observation_space))

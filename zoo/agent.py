@@ -1,5 +1,6 @@
 """The interface of agents: modules whose state dict is all of their state."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,35 @@ class Agent(nn.Module):
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
         """Receives the outcome of the last actions, rewards `[B]`. Only agents with a memory use it."""
 
+    def memory(self) -> dict[str, Tensor]:
+        """What the memory of one new episode holds; empty without a memory. `step` takes it with a batch dimension."""
+        return {}
+
+    def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """What `act` does without exploring, with a memory that is handed in and out. Changes nothing in the agent.
+
+        Args:
+            obs: `[B, ...]`.
+            reward: `[B]` of the actions before, 0 at first.
+            memory: `[B, ...]` each, as it was after the step before.
+
+        Returns:
+            Actions, and the memory after them.
+        """
+        return self.act(obs), memory
+
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor | None:
+        """The discounted return `[B]` that the critics expect of actions at observations `[B, ...]`; None without any.
+
+        Of an agent with `critic`, an ensemble: its smallest value, in the units of the rewards that it learned from.
+        """
+        critic, normalizer, head = (getattr(self, name, None) for name in ("critic", "normalizer", "head"))
+        if critic is None:
+            return None
+        out: Tensor = critic(normalizer(obs) if normalizer else obs, action)
+        return (head.value(out) if head else out.squeeze(-1)).amin(0)
+
 
 class Predictor(Agent):
     """An agent that predicts returns, and chooses no actions.
@@ -48,38 +78,60 @@ class Predictor(Agent):
         """Predicted returns `[B]`, discounted, for observations `[B, ...]`."""
         raise NotImplementedError
 
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        """What it predicts, whatever the action."""
+        return self.predict(obs)
+
 
 class Policy:
-    """A trained agent with NumPy arrays in and out."""
+    """A trained agent with NumPy arrays in and out, which several threads may use at once.
+
+    A policy with a memory has one, of the episodes that `begin` began: it is for one player.
+    """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self._lock = threading.RLock()
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, explore: bool = False) -> np.ndarray:
         """Actions for a batch of observations `[B, ...]`, or one action for one observation."""
-        device = next(self.agent.parameters()).device
-        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=device)
-        single = obs_.ndim == len(self.agent.spec.obs_shape)
-        action = self.agent.act(obs_[None] if single else obs_, explore)
-        return (action[0] if single else action).cpu().numpy()
+        obs_, single = self._batch(obs)
+        with self._lock:
+            action = self.agent.act(obs_, explore)
+            return (action[0] if single else action).cpu().numpy()
 
     @torch.no_grad()
     def predict(self, obs: np.ndarray) -> np.ndarray:
         """Predictions of a `Predictor` for a batch of observations: `[B]`."""
         assert isinstance(self.agent, Predictor)
-        device = next(self.agent.parameters()).device
-        return self.agent.predict(torch.as_tensor(self.agent.spec.checked(obs), device=device)).cpu().numpy()
+        with self._lock:
+            return self.agent.predict(self._batch(obs)[0]).cpu().numpy()
+
+    def expected_return(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """What the critics expect of actions at a batch of observations, `[B]`; None where there are no critics."""
+        with self._lock:
+            value = self.agent.expected_return(self._batch(obs)[0], torch.as_tensor(action, device=self._device))
+            return None if value is None else value.cpu().numpy()
 
     def begin(self, num_envs: int = 1) -> None:
         """Resets the memory for new episodes. Needed by policies with a memory, such as of the return that is left."""
-        self.agent.begin(num_envs)
+        with self._lock:
+            self.agent.begin(num_envs)
 
     def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:
         """Receives the outcome of the last actions, of a batch or of one observation."""
-        device = next(self.agent.parameters()).device
-        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=device)
-        action_, reward_ = torch.as_tensor(action, device=device), torch.as_tensor(reward, device=device)
-        if obs_.ndim == len(self.agent.spec.obs_shape):
-            obs_, action_ = obs_[None], action_[None]
-        self.agent.observe(obs_, action_, reward_.float().reshape(-1))
+        obs_, single = self._batch(obs)
+        action_, reward_ = (torch.as_tensor(x, device=self._device) for x in (action, reward))
+        with self._lock:
+            self.agent.observe(obs_, action_[None] if single else action_, reward_.float().reshape(-1))
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.agent.parameters()).device
+
+    def _batch(self, obs: np.ndarray) -> tuple[Tensor, bool]:
+        """Observations on the device as a batch, and whether they were a single one."""
+        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=self._device)
+        single = obs_.ndim == len(self.agent.spec.obs_shape)
+        return (obs_[None] if single else obs_), single

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.agent import Policy
+from zoo.runs.device import resolve_device
 from zoo.runs.execute import execute
 from zoo.runs.load import load_agent
 from zoo.runs.run import Run
@@ -29,15 +30,18 @@ def train(algo: str, **settings: Any) -> Run:
     return execute(config, algorithm, resolved)
 
 
-def load(run_dir: str | Path, file: Path | None = None) -> Policy:
+def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu") -> Policy:
     """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
+
+    One observation or a batch of them; several threads may call it at once.
 
     Args:
         run_dir: the run's folder.
         file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
+        device: where it computes: cpu, cuda, cuda:1, or auto, a GPU where there is one.
 
     Raises:
-        UsageError: not a run's folder.
+        UsageError: not a run's folder, or no such device.
         RunError: the checkpoint is missing or damaged.
     """
-    return Policy(load_agent(Path(run_dir), file)[1])
+    return Policy(load_agent(Path(run_dir), file)[1].to(resolve_device(device)))

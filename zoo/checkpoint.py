@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from zoo.errors import RunError
+from zoo.errors import RunError, UsageError
 
 
 @contextlib.contextmanager
@@ -36,6 +37,35 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_path(path: Path) -> Iterator[Path]:
+    """As `replacing`, for what is written by name: a path of the same name, in a folder that is temporary.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as beside:
+            partial = Path(beside) / path.name
+            yield partial
+            partial.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Raises UsageError where a file or a folder would be overwritten without `--force`."""
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists. Take another name, or replace it with --force.")
+
+
+def check_file(path: Path, force: bool) -> None:
+    """`check_free`, and that a file can stand there: its folder exists, and it is none itself."""
+    check_free(path, force)
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path} is a folder." if path.is_dir() else f"the folder {path.parent} does not exist.")
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ zoo: deep-RL and offline-RL algorithms, one file each
                                       a search for settings
   zoo run resume=DIR                  continue a run that was interrupted
   zoo eval DIR                        play episodes with a trained policy
+  zoo play DIR                        show how it plays, in a window or as a video
+  zoo export DIR --format onnx        its policy for elsewhere: ONNX, TorchScript, Stable-Baselines3
   zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
   zoo report DIR                      tables, curves and a page of the runs in a folder, beside the published figures
   zoo list                            algorithms, environments, datasets, and what works with what
@@ -32,6 +34,8 @@ COMMANDS = {  # and the module whose `main` each is
     "run": "zoo.commands.run",
     "copy": "zoo.commands.copy",
     "eval": "zoo.commands.eval",
+    "play": "zoo.commands.play",
+    "export": "zoo.commands.export",
     "list": "zoo.commands.list",
     "data": "zoo.commands.data",
     "bench": "zoo.benchmarks.bench",

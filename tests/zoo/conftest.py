@@ -57,6 +57,23 @@ def train(tmp_path_factory, pendulum_file):
 
 
 @pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """`trained("sac", "pendulum", *overrides)`: the folder of a short run; the same one if it is asked for again."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def run(algo: str, env: str, *overrides: str) -> Path:
+        if (algo, env, *overrides) not in made:
+            run_dir = tmp_path_factory.mktemp("trained") / algo
+            settings = (f"run_dir={run_dir}", "logger=none", "eval_episodes=1", *overrides)
+            result = call("run", f"algo={algo}", f"env={env}", *settings)
+            assert result.code == 0, result.err
+            made[(algo, env, *overrides)] = run_dir
+        return made[(algo, env, *overrides)]
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def finished(train) -> Path:
     """A finished run of IQL, on normalized observations. Not to be written to."""
     return train(

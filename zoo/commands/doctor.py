@@ -15,6 +15,7 @@ EXTRAS = {
     "wandb": "wandb", "trackio": "trackio", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar",
     "minigrid": "minigrid", "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib",
     "bench": "plotly", "scale": "submitit", "tune": "optuna", "peers": "stable_baselines3", "warp": "mujoco_warp",
+    "video": "imageio_ffmpeg", "onnx": "onnxruntime", "sb3": "stable_baselines3", "serve": "fastapi", "copy": "libcst",
 }  # fmt: skip
 
 

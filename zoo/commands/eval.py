@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from zoo.commands.player import HELP, open_player
 from zoo.errors import UsageError
 
 
@@ -12,7 +13,7 @@ def main(arguments: list[str]) -> int:
         description="Plays episodes with a trained policy: one in each environment, from fixed seeds, as the run's own "
         "evaluations did.",
     )
-    parser.add_argument("run_dir", type=Path, help="a run's folder")
+    parser.add_argument("run_dir", type=Path, help=HELP)
     parser.add_argument("--episodes", type=int, help="how many (default: the run's eval_episodes)")
     parser.add_argument(
         "--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)"
@@ -20,15 +21,15 @@ def main(arguments: list[str]) -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
     how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    parser.add_argument("--env", help="the environment, of a ZIP file")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     args = parser.parse_args(arguments)
     if args.episodes is not None and args.episodes < 1:
         raise UsageError(f"--episodes {args.episodes} must be at least 1.")
     from zoo.envs import make
     from zoo.runs.evaluation import evaluate, judged, summary
-    from zoo.runs.load import load_agent
 
-    config, agent, _ = load_agent(args.run_dir, args.file)
+    config, agent = open_player(args.run_dir, args.env, args.file)
     try:
         envs = make(config.env, args.episodes or config.eval_episodes, config.threads)
     except ValueError as error:

@@ -14,9 +14,10 @@ import gymnasium
 import h5py
 import numpy as np
 
+from zoo.checkpoint import check_free
 from zoo.data.arrays import Arrays, as_real
 from zoo.envs import make_one
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError
 
 MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
 FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
@@ -133,12 +134,6 @@ def write_minari(
             whole.rename(folder)
     except OSError as error:
         raise RunError(f"cannot write {folder}: {error.strerror or error}. Nothing there has changed.") from error
-
-
-def check_free(folder: Path, force: bool) -> None:
-    """Raises UsageError where a dataset would be overwritten without `--force`."""
-    if folder.exists() and not force:
-        raise UsageError(f"{folder} exists. Take another name, or replace it with --force.")
 
 
 def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadata: dict[str, Any], flat: bool) -> None:

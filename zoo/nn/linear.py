@@ -136,9 +136,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
 
 def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
     """Whether a layer of weights `[..., outputs, inputs]` for so many rows of the kind of `x` is worth a choice."""
+    if tracing.active:  # then the rows are not to be looked at either: their number is left open
+        return False
     outputs, inputs = weight.shape[-2:]
     large = rows >= FEWEST_ROWS and rows * inputs * outputs >= SMALLEST
-    return large and x.device.type == "cpu" and x.dtype == torch.float32 and not tracing.active
+    return large and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 class Linear(nn.Linear):

@@ -1,4 +1,4 @@
-"""Whether an update is being traced, operation by operation, into a graph that many agents share."""
+"""Whether what runs is being traced, operation by operation: an update of many agents, or a policy to be exported."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """Evaluation: exactly one episode in each environment, from fixed seeds."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +29,23 @@ class Episodes(NamedTuple):
     idle: np.ndarray | None = None
 
 
+class Moment(NamedTuple):
+    """What whoever watches an evaluation sees before each step, and once more at the end, of E episodes."""
+
+    returns: np.ndarray  # [E] so far
+    running: np.ndarray  # [E] bool: not over yet
+    expected: np.ndarray | None  # [E] what the critics expect of the action that is about to be taken; None without any
+
+
 def seeds(what: str, *numbers: int, count: int) -> Any:
     """Seeds for `training` or `evaluation`: different for the two, and for any other numbers."""
     key = ("training", "evaluation").index(what) + 1
     return np.random.SeedSequence([key, *numbers]).generate_state(count).tolist()
 
 
-def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) -> Episodes:
+def evaluate(
+    agent: Agent, envs: VectorEnv, seed: int, explore: bool = False, watch: Callable[[Moment], None] | None = None
+) -> Episodes:
     """Plays the first episode of every environment of `envs`, from starts that follow from the seed of the run.
 
     One episode each, not the first N to finish: those would be the short ones. A game that says how many lives are left
@@ -45,15 +56,18 @@ def evaluate(agent: Agent, envs: VectorEnv, seed: int, explore: bool = False) ->
         envs: where.
         seed: of the run. The agent's random numbers follow from it as well; those of whoever trains stay as they were.
         explore: act as in training, by chance; else deterministically.
+        watch: is called before each step, and at the end.
     """
     device = next(agent.parameters()).device
     starts = seeds("evaluation", seed, count=envs.num_envs)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(starts[0])
-        return _play(agent, envs, starts, explore)
+        return _play(agent, envs, starts, explore, watch)
 
 
-def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes:
+def _play(
+    agent: Agent, envs: VectorEnv, starts: Any, explore: bool, watch: Callable[[Moment], None] | None
+) -> Episodes:
     policy = Policy(agent)
     policy.begin(envs.num_envs)
     obs, info = envs.reset(seed=starts)
@@ -65,6 +79,8 @@ def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes
     steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: its predictions, the rewards, who was running, who ended
     while running.any():
         action = policy.act(obs, explore)
+        if watch:
+            watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action)))
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action)
         if not np.isfinite(reward).all() or (obs.dtype.kind == "f" and not np.isfinite(obs).all()):
@@ -83,6 +99,8 @@ def _play(agent: Agent, envs: VectorEnv, starts: Any, explore: bool) -> Episodes
             lives = info["lives"]
             idle |= running & (still >= IDLE_STEPS)
             running &= ~idle
+    if watch:
+        watch(Moment(returns, running, None))
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))

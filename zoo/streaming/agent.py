@@ -68,6 +68,22 @@ class StreamAgent(Agent):
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
         self._elapsed = self._elapsed + 1
 
+    def best(self, x: Tensor) -> Tensor:
+        """The best actions at normalized observations `[B, *normalizer.shape]`."""
+        raise NotImplementedError
+
+    def memory(self) -> dict[str, Tensor]:
+        return {"elapsed": self.x.new_zeros(())} if self.normalizer.time_feature else {}
+
+    @torch.no_grad()
+    def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        elapsed = memory.get("elapsed", torch.zeros_like(reward))
+        return self.best(self.normalizer(obs, elapsed)), {name: steps + 1 for name, steps in memory.items()}
+
+    def in_rewards(self, value: Tensor) -> Tensor:
+        """Values in the units of the rewards, which the networks learn scaled."""
+        return value * self.normalizer.return_moments.std().float() if self.config.scale_reward else value
+
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     """The best of the values `[..., num_actions]`, but with probability `epsilon` a random one: `[...]`."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint
+from zoo.agent import Agent
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
@@ -38,6 +39,7 @@ SEED_OFFSET = {
     "random": 20_000,
     "medium": 30_000,
     "expert": 40_000,
+    "policy": 50_000,
 }  # apart from training's (0) and evaluation's (10,000)
 REFERENCE_SIZE = 10_000  # transitions that the random return is measured on where the environment states none
 
@@ -158,10 +160,11 @@ class Collector:
     Args:
         run_dir: a finished SAC run that kept its agents; None where only random data is wanted.
         size: transitions of each part, at least; of medium-replay at most about that many.
+        player: of the part `policy`.
     """
 
-    def __init__(self, env: EnvConfig, run_dir: Path | None, size: int, seed: int) -> None:
-        self.env, self.run_dir, self.size, self.seed = env, run_dir, size, seed
+    def __init__(self, env: EnvConfig, run_dir: Path | None, size: int, seed: int, player: Agent | None = None) -> None:
+        self.env, self.run_dir, self.size, self.seed, self.player = env, run_dir, size, seed, player
         self._parts: dict[str, Part] = {}
         if run_dir is not None:
             self.config, self.algorithm, self.record = open_run(run_dir, env)
@@ -170,7 +173,9 @@ class Collector:
     def part(self, kind: str) -> Part:
         """One of D4RL's kinds other than medium-expert, or of the environment's own."""
         if kind not in self._parts:
-            if kind == "waypoint":
+            if self.player is not None:
+                self._parts[kind] = Part(self._played(self.player, kind), 0, None)
+            elif kind == "waypoint":
                 self._parts[kind] = Part(waypoints.collect(self.size, self.seed), 0, None)
             elif kind == "random":
                 arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
@@ -224,10 +229,11 @@ class Collector:
         assert self.run_dir is not None
         path = self.run_dir / "agents" / f"{step}.pt"
         agent = build_agent(self.config, self.algorithm, self.record, checkpoint.load(path), path)
-        arrays = collect(
-            self.env, lambda stepper: agent.act(stepper.obs, explore=True), self.size, self.seed + SEED_OFFSET[kind]
-        )
-        return Part(arrays, step, self.evaluations[step])
+        return Part(self._played(agent, kind), step, self.evaluations[step])
+
+    def _played(self, agent: Agent, kind: str) -> Arrays:
+        seed = self.seed + SEED_OFFSET[kind]
+        return collect(self.env, lambda stepper: agent.act(stepper.obs, explore=True), self.size, seed)
 
     def _replay(self, step: int) -> Part:
         """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""

@@ -31,9 +31,10 @@ def main(arguments: list[str]) -> int:
     minari_id = new_id(env, name)
     if not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
+    from zoo.checkpoint import check_free
     from zoo.data.arrays import check_fits, cut_at_breaks
     from zoo.data.load import read
-    from zoo.data.minari import check_free, write_minari
+    from zoo.data.minari import write_minari
 
     check_free(store() / minari_id, args.force)
     arrays = read(Source(str(args.file), "hdf5", args.file), step_limit(env))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SIZE = 1_000_000  # transitions of each of D4RL's kinds
 SCRIPTED_SIZE = 200_000  # 1,000 episodes of Point Maze
+POLICY = "policy"  # the kind that --policy makes
 STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
 
 
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> int:
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
         "A command that was stopped goes on where it was when it is repeated. pointmaze-stitch has a kind of its own, "
-        "waypoint, which takes no training: a controller's detours.",
+        "waypoint, which takes no training: a controller's detours. --policy takes the episodes of a policy that "
+        "Stable-Baselines3 has saved, its actions sampled as in training.",
     )
     parser.add_argument("env")
     parser.add_argument(
@@ -39,6 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=1_000_000, help="training steps of the expert (default 1,000,000)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything (default 0)")
     parser.add_argument("--run", type=Path, help="a finished run of sac with keep_agents=true, instead of training")
+    parser.add_argument("--policy", type=Path, metavar="FILE.zip", help="who plays, instead of any kind; needs --name")
     parser.add_argument("--name", help="the dataset's name, of a single kind or mixture")
     parser.add_argument("--out", type=Path, help="write the dataset's folder here rather than into the Minari store")
     parser.add_argument("--force", action="store_true", help="replace datasets of these names")
@@ -51,8 +54,13 @@ def main(arguments: list[str]) -> int:
     from zoo.data.arrays import concatenate
     from zoo.data.minari import write_minari
 
+    player = None
+    if args.policy:
+        from zoo.export import from_sb3
+
+        _, player = from_sb3.load(args.policy, args.env)
     run_dir = args.run
-    if run_dir is None and any(check_kinds(kind, env) for kind in kinds):
+    if args.policy is None and run_dir is None and any(check_kinds(kind, env) for kind in kinds):
         run_dir = Path("runs") / env.name / f"sac-data-seed{args.seed}"
         print(
             f"training sac for {args.steps:,} steps in {run_dir}: about "
@@ -64,7 +72,8 @@ def main(arguments: list[str]) -> int:
             train_sac(args.env, args.steps, args.seed, overrides, run_dir)
         except Interrupted as error:
             raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
-    collector = Collector(env, run_dir, args.size, args.seed)
+    collector = Collector(env, run_dir, args.size, args.seed, player)
+    theirs = f"{player.algorithm.upper()} of Stable-Baselines3" if player else "none: controllers and random actions"
     rows = []
     for kind, folder in targets.items():
         print(f"collecting {kind}", flush=True)
@@ -79,7 +88,7 @@ def main(arguments: list[str]) -> int:
         metadata = {
             "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
             "author": {"rl-zoo"},
-            "algorithm_name": "SAC" if run_dir else "none: controllers and random actions",
+            "algorithm_name": "SAC" if run_dir else theirs,
             "zoo": origin,
         }
         flat = args.out is None  # what is made for elsewhere is to be small
@@ -99,6 +108,13 @@ def _check_make(
     """Checks the request before an hour of training."""
     env = environment(args.env)
     scripted = SCRIPTED_KINDS.get(env.id, ())
+    if args.policy:
+        others = [*kinds, *overrides, *(["--run"] if args.run else [])]
+        if others:
+            raise UsageError(f"--policy {args.policy} alone makes the dataset: leave out {' '.join(others)}.")
+        if not args.name:
+            raise UsageError(f"--policy {args.policy} needs a name for the dataset, such as --name mine.")
+        kinds = [POLICY]
     kinds = kinds or list(scripted)
     if args.size is None:
         args.size = SCRIPTED_SIZE if set(kinds) <= set(scripted) else SIZE
@@ -111,15 +127,16 @@ def _check_make(
         raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
+    from zoo.checkpoint import check_free
     from zoo.commands.data.collect import check_kinds, open_run
-    from zoo.data.minari import check_free
 
-    for kind in kinds:
+    for kind in [] if args.policy else kinds:
         check_kinds(kind, env)
         if kind not in D4RL_KINDS + scripted and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if spec_of(env).num_actions is not None:
-        raise UsageError(f"SAC needs continuous actions; {env.name} has {spec_of(env).num_actions} discrete ones.")
+        who = "a dataset" if args.policy else "SAC"
+        raise UsageError(f"{who} needs continuous actions; {env.name} has {spec_of(env).num_actions} discrete ones.")
     if args.run:
         open_run(args.run, env)
     targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}

@@ -1,0 +1,83 @@
+"""Environments that can be drawn, and why one cannot: MuJoCo's need OpenGL, without a window by EGL or OSMesa."""
+
+import contextlib
+import gc
+import io
+import os
+import warnings
+from ctypes.util import find_library
+from typing import Any
+
+import gymnasium
+
+# ways of OpenGL that need no screen -> its library, and Debian's packages that have it
+WITHOUT_SCREEN = {"egl": ("EGL", "libegl1 libgl1-mesa-dri"), "osmesa": ("OSMesa", "libosmesa6")}
+
+
+def prepare(env_id: str) -> None:
+    """Has MuJoCo take the first way without a screen that has its library here, where `MUJOCO_GL` names none.
+
+    Raises:
+        ValueError: it is one of MuJoCo's, and the library that `MUJOCO_GL` names is missing.
+    """
+    there = [name for name, (library, _) in WITHOUT_SCREEN.items() if find_library(library)]
+    if there:
+        os.environ.setdefault("MUJOCO_GL", there[0])
+    spec = gymnasium.registry.get(env_id)
+    if env_id.startswith("PointMaze") or (spec and "mujoco" in str(spec.entry_point)):
+        try:
+            import mujoco  # noqa: F401 - it loads the library
+        except Exception as error:  # of many kinds
+            raise ValueError(no_opengl()) from error
+
+
+def make_drawn(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
+    """One of Gymnasium's environments, whose `render()` gives a picture, uint8 `[height, width, 3]`.
+
+    Raises:
+        ValueError: it has no pictures, or MuJoCo finds no OpenGL.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*possible render_modes.*")
+            env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, render_mode="rgb_array")
+    except TypeError as error:  # it does not take the argument
+        raise ValueError(f"env={env_id} has no pictures.") from error
+    inner: Any = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze
+    if hasattr(inner, "mujoco_renderer"):
+        import mujoco
+
+        camera = mujoco.mj_name2id(inner.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+        if camera >= 0:  # the model's own, which follows the body; Gymnasium 1.4 takes one that stays behind
+            inner.mujoco_renderer.camera_id = camera
+        if not _draws(inner):
+            raise ValueError(no_opengl())
+    return env
+
+
+def _draws(env: Any) -> bool:
+    """Whether a first picture of one of MuJoCo's can be had."""
+    with contextlib.redirect_stderr(io.StringIO()):  # a half-made viewer complains when it is freed, as here it is
+        try:
+            env.render()
+            return True
+        except Exception:  # of many kinds, from three libraries
+            pass
+        gc.collect()
+        return False
+
+
+def no_opengl() -> str:
+    """A line that says why MuJoCo cannot draw with what `MUJOCO_GL` names, and what to install."""
+    chosen = os.environ.get("MUJOCO_GL")
+    name = chosen if chosen in WITHOUT_SCREEN else "egl"
+    library, packages = WITHOUT_SCREEN[name]
+    others = [other for other, (its, _) in WITHOUT_SCREEN.items() if other != chosen and find_library(its)]
+    instead = f", or set MUJOCO_GL={others[0]}, which is here" if others else ""
+    if chosen not in WITHOUT_SCREEN:
+        return (
+            f"MuJoCo cannot draw with {f'MUJOCO_GL={chosen}' if chosen else 'a window'}: without a screen it needs EGL "
+            f"or OSMesa. Type: apt-get install {packages}{instead}"
+        )
+    why = "finds no device" if find_library(library) else f"the library {library} is missing"
+    return f"MuJoCo cannot draw with MUJOCO_GL={chosen}: {why}. Type: apt-get install {packages}{instead}"

@@ -1,0 +1,31 @@
+"""Serves a trained policy over HTTP, to any number of clients: python examples/serve.py RUN_DIR [PORT]
+
+curl localhost:8000/act -H 'Content-Type: application/json' -d '{"obs": [0.1, 0.0, -0.2, 0.0]}'
+{"action":1}
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import uvicorn
+from fastapi import Body, FastAPI, HTTPException
+
+import zoo
+
+policy = zoo.load(sys.argv[1], device="auto")
+if policy.agent.memory():
+    sys.exit("This policy remembers its episode and serves one client. zoo export has its memory in and out.")
+app = FastAPI()
+
+
+@app.post("/act")
+def act(obs: list[Any] = Body(embed=True)) -> dict[str, Any]:  # noqa: B008 - one observation, or a batch of them
+    try:
+        return {"action": policy.act(np.array(obs, policy.agent.spec.obs_dtype)).tolist()}
+    except (ValueError, TypeError, OverflowError) as error:
+        raise HTTPException(422, str(error)) from error
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[2]) if len(sys.argv) > 2 else 8000)

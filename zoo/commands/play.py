@@ -1,0 +1,91 @@
+"""`zoo play`: shows how a trained policy plays, in a window or as a video."""
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.commands.player import HELP, open_player
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.agent import Agent
+    from zoo.commands.pictures import Sink
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="zoo play",
+        description="Shows episodes of a trained policy side by side: in a window, or without a screen as a video. "
+        "Below each stand its return so far and, where the agent has a critic, the discounted return that the critic "
+        "expects from there on. The starts are those of `zoo eval`.",
+    )
+    parser.add_argument("run_dir", type=Path, help=HELP)
+    parser.add_argument("--video", type=Path, metavar="FILE", help="write FILE.mp4 or FILE.gif instead of a window")
+    parser.add_argument("--episodes", type=int, default=4, help="how many (default 4)")
+    parser.add_argument("--size", type=int, default=320, help="pixels of the larger side of an episode (default 320)")
+    parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
+    how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    parser.add_argument("--env", help="the environment, of a ZIP file")
+    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
+    parser.add_argument("--force", action="store_true", help="replace a video that is there")
+    args = parser.parse_args(arguments)
+    for option, least in (("episodes", 1), ("size", 64)):
+        if getattr(args, option) < least:
+            raise UsageError(f"--{option} {getattr(args, option)} must be at least {least}.")
+    from zoo.checkpoint import check_file
+    from zoo.commands import pictures
+
+    pictures.check_packages(args.video)
+    if args.video:
+        check_file(args.video, args.force)
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
+    from zoo.envs import make
+    from zoo.runs.evaluation import evaluate
+
+    config, agent = open_player(args.run_dir, args.env, args.file)
+    try:
+        envs = make(config.env, args.episodes, config.threads, drawn=True)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
+    explore = args.explore or not (args.deterministic or config.eval_deterministic)
+    with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
+        watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config.algo))
+        played = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore, watch)
+        for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
+            print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
+    if args.video:
+        print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+def _unit(agent: "Agent", algo: Any) -> str:
+    """What is to be said of a critic that learned other rewards than the environment's and cannot undo that."""
+    if getattr(algo, "clip_reward", False):
+        return " (clipped)"
+    return " (scaled)" if getattr(algo, "normalize_reward", False) and not hasattr(agent, "reward_unit") else ""
+
+
+@contextlib.contextmanager
+def _sink(video: Path | None, title: str, rate: float) -> Iterator["Sink"]:
+    """The window; or a video, which is whole in the end or not there."""
+    from zoo.commands import pictures
+
+    if video is None:
+        window = pictures.Window(title, rate)
+        try:
+            yield window
+        finally:
+            window.close()
+        return
+    from zoo.checkpoint import replacing_path
+
+    with replacing_path(video) as partial:
+        film = pictures.Film(partial, rate)
+        yield film
+        film.close()

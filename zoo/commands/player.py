@@ -1,0 +1,35 @@
+"""Who plays: the agent of a run, or a policy that Stable-Baselines3 has saved."""
+
+from pathlib import Path
+
+from zoo.agent import Agent
+from zoo.errors import UsageError
+from zoo.settings.config import RunConfig
+
+HELP = "a run's folder, or a ZIP file of Stable-Baselines3"
+
+
+def open_player(path: Path, env: str | None, file: Path | None) -> tuple[RunConfig, Agent]:
+    """The settings by which an agent is evaluated, and the agent.
+
+    Args:
+        path: a run's folder or a ZIP file.
+        env: the environment, which a ZIP file does not name; None for a run, which knows it.
+        file: the algorithm file of a run, if it is not one of the zoo's.
+
+    Raises:
+        UsageError: neither is there, or one of the arguments is missing or too many.
+        RunError: it is damaged.
+    """
+    if path.suffix == ".zip":
+        if env is None:
+            raise UsageError(f"{path} does not say which environment it plays. Add: --env ENV")
+        from zoo.export import from_sb3
+
+        return from_sb3.load(path, env)
+    if env is not None:
+        raise UsageError(f"--env {env} is for ZIP files: {path} is a run's folder, which knows its environment.")
+    from zoo.runs.load import load_agent
+
+    config, agent, _ = load_agent(path, file)
+    return config, agent
