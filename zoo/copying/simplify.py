@@ -53,7 +53,8 @@ def _members(program: Program, uses: Uses) -> None:
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
             kept = [member for member in node.body.body if _is_needed(name, member, uses)]
-            gone = [code(member.body[0].target) for member in set(node.body.body) - set(kept) if _is_field(member)]
+            members: list[Any] = [member for member in node.body.body if member not in kept]
+            gone = [code(member.body[0].target) for member in members if _is_field(member)]
             if len(kept) < len(node.body.body):
                 node = node.with_changes(body=node.body.with_changes(body=kept))
                 program.definitions[name] = node.visit(_WithoutKeywords(gone)) if name == "Spec" else node

@@ -174,8 +174,8 @@ class Dataset:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
         best = top_weights(self.episode_returns, fraction) > 0
         keep = best.repeat_interleave(self.episode_lengths)
-        for field in Arrays._fields:
-            setattr(self, field, getattr(self, field)[keep])
+        for name in Arrays._fields:
+            setattr(self, name, getattr(self, name)[keep])
         lengths = self.episode_lengths[best]
         self._episodes = (lengths.cumsum(0) - lengths, lengths, self.episode_returns[best])
         self.use(self.sampler_config)

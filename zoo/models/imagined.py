@@ -27,8 +27,8 @@ class Imagined(NamedTuple):
     def returns(self, low: float = -math.inf, high: float = math.inf) -> Tensor:
         """Undiscounted return of each, `[B]`; not a number where what was imagined is not, or is paid out of bounds."""
         sane = self.reward.isfinite() & (self.reward >= low) & (self.reward <= high)
-        for field in (self.obs, self.action, self.next_obs):
-            sane = sane & field.isfinite().all(-1)
+        for part in (self.obs, self.action, self.next_obs):
+            sane = sane & part.isfinite().all(-1)
         reward = torch.where(self.running, torch.where(sane, self.reward, torch.nan), 0.0)
         return reward.double().sum(1)
 
