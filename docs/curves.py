@@ -33,7 +33,6 @@ PEERS = {"corl": "CORL", "sb3": "Stable-Baselines3", "authors": "the authors' co
 BINS = 50  # of a curve of training episodes, whose returns are averaged within
 COLUMNS = 3  # panels beside each other
 WIDTH, HEIGHT = 4.4, 3.4  # of a panel, in inches
-SPEED_ALONE = ("bfloat16.csv",)  # archives of runs that differ in precision, not in what was learned
 
 PICTURES = {  # of pages that are about no single algorithm: panels, by algorithm and task
     "curves": (("iql", "hopper, mixed"), ("sac", "halfcheetah"), ("stream_ac", "ant")),
@@ -64,7 +63,7 @@ class Panel:
 def archived(root: Path) -> list[Row]:
     """The runs in the archives below `docs/results`, by task and method."""
     alike: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for run in named([run for run in find(root / "docs" / "results")[0] if run.source.name not in SPEED_ALONE]):
+    for run in named(find(root / "docs" / "results")[0]):
         alike[run.task, run.method].append(run)
     return [
         Row(task, method, runs[0].measure, tuple(sorted(runs, key=lambda run: run.seed)))

@@ -94,11 +94,11 @@ def rows(path: Path) -> list[list[float]]:
         return [[float(row[name]) for name in columns if name in row] for row in csv.DictReader(file)]
 
 
-def learns_the_same(name: str, folder: Path, file: Path, *settings: str, env: str = "") -> None:
+def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluations: int = 2) -> None:
     """Runs the zoo and a copy, with small settings, and compares what their evaluations are."""
     chosen = algorithm(name)
     discrete = "continuous" not in chosen.action_spaces
-    env = env or ("OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5")
+    env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
     fields = {field.name for field in dataclasses.fields(chosen.module.Config)}
     own = {key: value for key, value in SMALL.items() if key in fields}
     online = chosen.setting == "online"
@@ -124,7 +124,7 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, env: st
         *(part for key, value in flags.items() for part in (f"--{key.replace('_', '-')}", str(value))),
     )
     expected, found = rows(Path(f"{where}-zoo")), rows(Path(f"{where}-copy"))
-    assert len(expected) == 2
+    assert len(expected) == evaluations
     np.testing.assert_array_equal(found, expected)
 
 
@@ -145,3 +145,77 @@ def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
     )
     assert shape.returncode == 0
     print(f"{name}: {len(file.read_text().splitlines())} lines")
+
+
+@pytest.mark.slow
+def test_chosen_settings(folder: Path) -> None:
+    """What is chosen decides what is in the file, and both learn the same."""
+    settings = ("sampler=top", "sampler.fraction=0.5", "algo.policy=deterministic", "algo.value_head=huber")
+    settings += ("algo.expectile=0.8", "env=inverted_pendulum")
+    file = copied("iql", folder, *settings)
+    text = file.read_text()
+    assert "class DeterministicPolicy" in text
+    assert "GaussianPolicy" not in text
+    assert "expectile: float = 0.8" in text
+    assert "value_head" not in text
+    learns_the_same("iql", folder, file, *settings[:-1])
+
+
+@pytest.mark.slow
+def test_goes_on_online(folder: Path) -> None:
+    file = copied("awac", folder, "online_steps=40", "online_starts=10")
+    learns_the_same("awac", folder, file, "online_steps=40", "online_starts=10", evaluations=6)
+
+
+@pytest.mark.slow
+def test_update_shows_what_has_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = copied("bc", folder)
+    text = file.read_text()
+    assert main(["copy", "--update", str(file)]) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    old = text.replace("batch_size: int = 256", "batch_size: int = 64").replace("content ", "content 0")
+    file.write_text(old[: old.index("content 0") + 20] + old[old.index("content 0") + 21 :])
+    assert main(["copy", "--update", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "-    batch_size: int = 64" in shown
+    assert "+    batch_size: int = 256" in shown
+    assert main(["copy", "--update", str(file), "--force"]) == 0
+    assert file.read_text() == text
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "mine.py"
+    taken.write_text("mine")
+    for arguments, message in (
+        (["iql"], "give an algorithm and a file"),
+        (["iql", str(taken)], "mine.py exists. Overwrite it with --force"),
+        (["iql", "env=hopper"], "The file comes first"),
+        (["iqll", "new.py"], "iql"),
+        (["iql", "new.py", "compile=true"], "copies do not have"),
+        (["iql", "new.py", "corruption=random-obs"], "cannot be copied"),
+        (["ppo", "new.py", "env=minatar/breakout"], "vectors"),
+        (["iql", str(tmp_path / "no" / "new.py")], "is not a folder"),
+        (["--update", str(taken)], "is not a copy"),
+        (["--update", str(tmp_path / "none.py")], "cannot be read"),
+    ):
+        assert main(["copy", *arguments]) != 0, arguments
+        error = capsys.readouterr().err
+        assert message in error, arguments
+        assert error.count("\n") == 1, error
+    assert taken.read_text() == "mine"
+    assert not Path("new.py").exists()
+
+
+@pytest.mark.slow
+def test_a_copy_without_its_dataset(folder: Path) -> None:
+    file = copied("bc", folder)
+    for flags, message in (
+        ([], "--dataset FILE: give a file that exists"),
+        (["--dataset", "none.hdf5"], "--dataset none.hdf5: give a file that exists"),
+        (["--lr", "fast"], "--lr fast"),
+        (["--env", "CartPole-v1"], "which this algorithm cannot take"),
+    ):
+        done = subprocess.run([sys.executable, file, *flags], cwd=folder, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr

@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
         )
     if file.exists() and not args.force:
         raise UsageError(f"{file} exists. Overwrite it with --force, or take another name.")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file.parent} is not a folder.")
     text = standalone(args.algorithm, args.settings)
     write(file, text)
     print(f"{file}: {len(text.splitlines())} lines; python {file} --help shows its settings")
@@ -108,7 +110,5 @@ def write(file: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     from zoo.checkpoint import replacing
 
-    if not file.parent.is_dir():
-        raise UsageError(f"{file.parent} is not a folder.")
     with replacing(file) as place:
         place.write(text.encode())
