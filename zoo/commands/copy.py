@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
     parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
     parser.add_argument("--force", action="store_true", help="overwrite the file")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)  # flags may stand anywhere
     if args.update:
         if args.algorithm:
             raise UsageError(f"--update takes the file alone: zoo copy --update {args.update}")

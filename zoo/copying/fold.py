@@ -82,13 +82,12 @@ class _Fold(cst.CSTTransformer):
         conjunction = isinstance(updated_node.operator, cst.And)
         for side, other in (("left", "right"), ("right", "left")):
             value = self.value(getattr(updated_node, side))
-            if value is not UNKNOWN:
+            if value is not UNKNOWN and (side == "left" or isinstance(value, bool)):
                 if bool(value) == conjunction:
                     rest: cst.BaseExpression = getattr(updated_node, other)
                     return rest
-                if side == "left" or isinstance(value, bool):
-                    decided: cst.BaseExpression = getattr(updated_node, side)
-                    return literal(value) if isinstance(value, bool) else decided
+                decided: cst.BaseExpression = getattr(updated_node, side)
+                return literal(value) if isinstance(value, bool) else decided
         return updated_node
 
     def leave_UnaryOperation(

@@ -36,11 +36,11 @@ def constant_parameters(program: Program) -> None:
             texts = {code(value) for value in all_given if value is not None}
             one = len(texts) == 1 and None not in all_given
             constant = one and (is_constant(all_given[0]) or program.is_function(all_given[0]))
-            switch = constant and (parameter.default is not None or texts <= {"True", "False", "None"})
             as_default = parameter.default is not None and texts == {code(parameter.default)}
+            switch = constant and (as_default or texts <= {"True", "False", "None"})
             unused = what not in _read(function) and all(value is None or is_pure(value) for value in given)
             same_function = constant and program.is_function(all_given[0])
-            if (((switch and as_default) or same_function) and not written[what]) or (
+            if ((switch or same_function) and not written[what]) or (
                 unused and (name == "__init__" or _only(program, key))
             ):
                 removed.setdefault(key, []).append((i, what))

@@ -53,7 +53,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "self.frames": False,
         "config.env.is_atari": False,
     }
-    facts["isinstance(space, gymnasium.spaces.Discrete)"] = spec.num_actions is not None
+    facts[f"isinstance(space, gymnasium.spaces.{'Box' if spec.num_actions else 'Discrete'})"] = False
     for name, value in decided.items():
         facts |= {f"{owner}config.{name}": value for owner in ("", "self.", "run.", "self.config.")}
     return facts

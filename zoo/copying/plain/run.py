@@ -62,17 +62,17 @@ class Spec(NamedTuple):
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     action_dim: int = 0
-    num_actions: int | None = None
+    num_actions: int = 0
 
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
-        if not isinstance(space, gymnasium.spaces.Box):
-            sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
-        low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
-        return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
+        if isinstance(space, gymnasium.spaces.Box):
+            low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
+            return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
+        sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
 
 
 def make_envs(env: str, count: int) -> SyncVectorEnv:
@@ -122,9 +122,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
         self.capacity, self.device, self.added, self.size, self.num_envs = capacity, device, 0, 0, 1
         self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
         self.next_obs = torch.zeros_like(self.obs)
-        discrete = spec.num_actions is not None
-        self.action = torch.zeros(*((capacity,) if discrete else (capacity, spec.action_dim)), device=device)
-        self.action = self.action.long() if discrete else self.action
+        shape = (capacity,) if spec.num_actions else (capacity, spec.action_dim)
+        self.action = torch.zeros(shape, dtype=torch.int64 if spec.num_actions else torch.float32, device=device)
         self.reward = torch.zeros(capacity, device=device)
         self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.truncated = torch.zeros_like(self.terminated)
