@@ -13,8 +13,8 @@ PACKAGES = {"zoo": "zoo", "algos": "zoo.algos", "envs": "zoo.envs", "benchmarks"
 # A room imports only from those after it; `docs/architecture.md` draws the same.
 ROOMS = [
     "zoo.cli", "zoo.benchmarks", "zoo.commands", "zoo.export", "zoo.copying", "zoo.api", "zoo.algos", "zoo.streaming",
-    "zoo.models", "zoo.runs", "zoo.settings", "zoo.data", "zoo.nn", "zoo.envs", "zoo.returns", "zoo.checkpoint", "zoo.checks",
-    "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
+    "zoo.models", "zoo.runs", "zoo.settings", "zoo.data", "zoo.nn", "zoo.envs", "zoo.returns", "zoo.checkpoint",
+    "zoo.checks", "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
 ]  # fmt: skip
 # Not the order: `zoo run` hands a search on, an algorithm file runs itself, `zoo.train` and `zoo.load` are the API's.
 EXCEPTIONS = {("zoo.commands", "zoo.benchmarks"), ("zoo.algos", "zoo.cli"), ("zoo", "zoo.api")}
