@@ -2,7 +2,9 @@
 
 from zoo.envs import dmc, minatar, pointmaze  # noqa: F401 - their environments are Gymnasium's from here on
 from zoo.envs.config import EnvConfig
-from zoo.envs.make import make, make_one, resolve_backend
+from zoo.envs.make import make, make_one, resolve_backend, spec_of
 from zoo.envs.names import exists, in_envpool, known, time_limit
 
-__all__ = ["EnvConfig", "exists", "in_envpool", "known", "make", "make_one", "resolve_backend", "time_limit"]
+__all__ = [
+    "EnvConfig", "exists", "in_envpool", "known", "make", "make_one", "resolve_backend", "spec_of", "time_limit",
+]  # fmt: skip

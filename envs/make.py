@@ -16,6 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from zoo.envs import atari, images, minigrid, pictures
 from zoo.envs.config import EnvConfig
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
+from zoo.errors import UsageError
+from zoo.spec import Spec
 
 BACKENDS = ("auto", "envpool", "gymnasium", "warp")
 
@@ -71,6 +73,16 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
         return envs
     envs = atari.Lives(envs, atari.has_fire(config.id))
     return atari.EpisodicLife(envs) if training else envs
+
+
+def spec_of(config: EnvConfig) -> Spec:
+    """The shapes and bounds of an environment. Raises UsageError where it cannot be made, or agents cannot have it."""
+    try:
+        envs = make(config, 1)
+        envs.close()
+        return Spec.of(envs.single_observation_space, envs.single_action_space)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 @contextmanager

@@ -21,6 +21,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
   zoo eval DIR                        play episodes with a trained policy
   zoo play DIR                        show how it plays, in a window or as a video
   zoo export DIR --format onnx        its policy for elsewhere: ONNX, TorchScript, Stable-Baselines3
+  zoo copy iql my_iql.py              an algorithm as one file that stands alone
   zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
   zoo report DIR                      tables, curves and a page of the runs in a folder, beside the published figures
   zoo list                            algorithms, environments, datasets, and what works with what

@@ -185,13 +185,13 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken.write_text("mine")
     for arguments, message in (
         (["iql"], "give an algorithm and a file"),
-        (["iql", str(taken)], "mine.py exists. Overwrite it with --force"),
+        (["iql", str(taken)], "mine.py exists. Take another name, or replace it with --force."),
         (["iql", "env=hopper"], "The file comes first"),
         (["iqll", "new.py"], "iql"),
         (["iql", "new.py", "compile=true"], "copies do not have"),
         (["iql", "new.py", "corruption=random-obs"], "cannot be copied"),
         (["ppo", "new.py", "env=minatar/breakout"], "vectors"),
-        (["iql", str(tmp_path / "no" / "new.py")], "is not a folder"),
+        (["iql", str(tmp_path / "no" / "new.py")], f"the folder {tmp_path / 'no'} does not exist."),
         (["--update", str(taken)], "is not a copy"),
         (["--update", str(tmp_path / "none.py")], "cannot be read"),
     ):

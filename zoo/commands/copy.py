@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("dest", nargs="?", type=Path, help="the file to write, or a folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
     parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
-    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     args = parser.parse_intermixed_args(arguments)  # flags may stand anywhere
     if args.update:
         if args.algorithm:
@@ -40,10 +40,9 @@ def main(arguments: list[str]) -> int:
         raise UsageError(
             f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}"
         )
-    if file.exists() and not args.force:
-        raise UsageError(f"{file} exists. Overwrite it with --force, or take another name.")
-    if not file.parent.is_dir():
-        raise UsageError(f"{file.parent} is not a folder.")
+    from zoo.checkpoint import check_file
+
+    check_file(file, args.force)
     text = standalone(args.algorithm, args.settings)
     write(file, text)
     print(f"{file}: {len(text.splitlines())} lines; python {file} --help shows its settings")

@@ -12,23 +12,15 @@ from zoo.copying.settings import defaults, known
 from zoo.copying.simplify import simplify
 from zoo.copying.write import text_of
 from zoo.data.corruption import CorruptionConfig
-from zoo.envs import make
+from zoo.envs import spec_of
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
 from zoo.settings.registry import algorithm
-from zoo.spec import Spec
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
-    "env.max_episode_steps",
-    "env.sticky",
-    "seeds",
-    "logger",
-    "compile",
-    "resume",
-    "keep_agents",
-    "matmul_precision",
-)
+    "env.max_episode_steps", "env.sticky", "seeds", "logger", "compile", "resume", "keep_agents", "matmul_precision",
+)  # fmt: skip
 
 
 def copied(name: str, settings: list[str]) -> str:
@@ -45,12 +37,7 @@ def copied(name: str, settings: list[str]) -> str:
     config, chosen, _ = compose([f"algo={name}", *settings])
     if config.corruption.name != CorruptionConfig.name:
         raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
-    try:
-        envs = make(config.env, 1, 1)
-        spec = Spec.of(envs.single_observation_space, envs.single_action_space)
-        envs.close()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    spec = spec_of(config.env)
     if spec.is_image:
         raise UsageError(
             f"env={config.env.id} shows images: copies are for environments whose observations are vectors."

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent
-from zoo.envs import make
+from zoo.envs import spec_of
 from zoo.errors import RunError, UsageError
 from zoo.nn import (
     MLP,
@@ -31,6 +31,7 @@ from zoo.nn import (
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
+from zoo.streaming import epsilon_greedy
 
 # the module of a policy's class -> the algorithm here that has such a policy
 MODULES = {
@@ -57,12 +58,7 @@ def load(path: Path, env: str) -> tuple[RunConfig, "Loaded"]:
     if algorithm is None:
         raise UsageError(f"{path} has a policy that is none of Stable-Baselines3's SAC, TD3, DDPG, PPO, A2C and DQN.")
     config, _, _ = compose([f"algo={algorithm}", f"env={env}"])
-    try:
-        envs = make(config.env, 1)
-        spec = Spec.of(envs.single_observation_space, envs.single_action_space)
-        envs.close()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    spec = spec_of(config.env)
     _check_spaces(path, config.env.name, spec, data)
     try:
         return config, Loaded(spec, algorithm, data, state)
@@ -215,8 +211,7 @@ class Loaded(Agent):
             return self.policy.mode(out)
         if self.algorithm == "ppo":
             return self.policy.clip(self.policy.sample(out))
-        random = torch.randint(out.shape[-1], out.shape[:1], device=out.device)
-        return torch.where(torch.rand(random.shape, device=out.device) < EPSILON, random, out.argmax(-1))
+        return epsilon_greedy(out, EPSILON)
 
 
 class _Clipped(Normalizer):

@@ -10,7 +10,6 @@ from zoo.commands.data.names import (
     new_id,
     print_table,
     row,
-    spec_of,
     step_limit,
 )
 from zoo.data.catalog import Source, store
@@ -35,6 +34,7 @@ def main(arguments: list[str]) -> int:
     from zoo.data.arrays import check_fits, cut_at_breaks
     from zoo.data.load import read
     from zoo.data.minari import write_minari
+    from zoo.envs import spec_of
 
     check_free(store() / minari_id, args.force)
     arrays = read(Source(str(args.file), "hdf5", args.file), step_limit(env))

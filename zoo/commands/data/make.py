@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import HEADER, Parser, describe_origin, environment, new_id, print_table, row, spec_of
+from zoo.commands.data.names import HEADER, Parser, describe_origin, environment, new_id, print_table, row
 from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, store
 from zoo.errors import Interrupted, UsageError
 
@@ -129,6 +129,7 @@ def _check_make(
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.checkpoint import check_free
     from zoo.commands.data.collect import check_kinds, open_run
+    from zoo.envs import spec_of
 
     for kind in [] if args.policy else kinds:
         check_kinds(kind, env)

@@ -12,7 +12,6 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
     from zoo.data.arrays import Arrays
     from zoo.envs import EnvConfig
-    from zoo.spec import Spec
 
 HEADER = ["dataset", "transitions", "episodes", "mean return", "where"]
 
@@ -43,18 +42,6 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
     if len(parts) > 2 and re.search(r"-v\d+$", name):
         return environment(parts[-2]), name
     raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
-
-
-def spec_of(env: "EnvConfig") -> "Spec":
-    from zoo.envs import make
-    from zoo.spec import Spec
-
-    try:
-        envs = make(env, 1)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    envs.close()
-    return Spec.of(envs.single_observation_space, envs.single_action_space)
 
 
 def step_limit(env: "EnvConfig") -> int | None:

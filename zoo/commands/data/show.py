@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zoo.commands.data.names import Parser, locate, spec_of, step_limit
+from zoo.commands.data.names import Parser, locate, step_limit
 from zoo.data.catalog import Source
 
 
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     env, name = locate(args.name, args.env)
     from zoo.data.arrays import check_fits
     from zoo.data.load import load_arrays
+    from zoo.envs import spec_of
 
     arrays, sources = load_arrays(env, name, step_limit(env))
     check_fits(arrays, spec_of(env), name, env)

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import Parser, locate, spec_of, step_limit
+from zoo.commands.data.names import Parser, locate, step_limit
 from zoo.data.catalog import Source, parse_mixture, resolve
 from zoo.errors import RunError
 
@@ -35,6 +35,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     from zoo.data.arrays import check_fits, cut_at_breaks, out_of_bounds
     from zoo.data.load import read, readable
     from zoo.data.minari import read_episodes
+    from zoo.envs import spec_of
 
     arrays, spec = read(source, step_limit(env)), spec_of(env)
     check_fits(arrays, spec, source.name, env)
