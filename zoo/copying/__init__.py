@@ -1,7 +1,7 @@
 """`zoo copy`: an algorithm as one file that stands alone.
 
 `source` finds what an algorithm's file reaches, `program` collects it, `fold` decides what its settings decide,
-`simplify`, `inline` and `merge` take out what is left over, `write` puts the rest in reading order. What a copy has in
+`simplify` takes out what is left over, step by step, `write` puts the rest in reading order. What a copy has in
 the place of the zoo's own runs, networks and buffers is in `plain`.
 """
 
@@ -10,7 +10,7 @@ import ast
 from zoo.copying.program import Program
 from zoo.copying.settings import defaults, known
 from zoo.copying.simplify import simplify
-from zoo.copying.write import text_of
+from zoo.copying.write import file_text
 from zoo.data.corruption import CorruptionConfig
 from zoo.envs import spec_of
 from zoo.errors import UsageError
@@ -46,4 +46,4 @@ def copied(name: str, settings: list[str]) -> str:
     simplify(program)
     defaults(program, config, given)
     docstring = ast.get_docstring(ast.parse(chosen.path.read_text()), clean=False) or ""
-    return text_of(program, docstring)
+    return file_text(program, docstring)

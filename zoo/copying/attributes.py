@@ -7,8 +7,8 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import bases, is_constant
-from zoo.copying.expressions import is_pure, pairs
+from zoo.copying.calls import bases
+from zoo.copying.expressions import is_constant, is_pure, pairs
 from zoo.copying.program import Program
 from zoo.copying.source import code
 

@@ -1,4 +1,4 @@
-"""Who calls what in a program, and with which arguments: parameters that are always the same become constants."""
+"""Who calls what in a program, with which arguments, and what a call comes to."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
+from zoo.copying.expressions import Substitute, count, is_simple, pairs, returned
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
@@ -56,11 +57,7 @@ class _Sites(cst.CSTVisitor):
         self.tuples.pop()
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        pairs: list[tuple[Any, Any]] = [(node.targets[0].target, node.value)]
-        if isinstance(node.targets[0].target, cst.Tuple) and isinstance(node.value, cst.Tuple):
-            elements = zip(node.targets[0].target.elements, node.value.elements, strict=False)
-            pairs = [(one.value, other.value) for one, other in elements]
-        for target, value in pairs:
+        for target, value in pairs(node):
             if isinstance(target, cst.Name) and isinstance(value, cst.Tuple):
                 self.tuples[-1][target.value] = value
 
@@ -175,14 +172,30 @@ def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | str | 
     return None
 
 
-def is_constant(node: Any) -> bool:
-    """Whether an expression is a constant that reads well in its parameter's place."""
-    if isinstance(node, cst.Name):
-        return node.value in ("True", "False", "None")
-    if isinstance(node, cst.Attribute):
-        return code(node).startswith(("nn.", "torch."))
-    if isinstance(node, cst.UnaryOperation):
-        return is_constant(node.expression)
-    if isinstance(node, cst.Tuple):
-        return all(is_constant(element.value) for element in node.elements)
-    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString)
+def argument(call: cst.Call, position: int, parameter: cst.Param) -> cst.BaseExpression | None:
+    """What a parameter is in a call: what is passed, or its default; None where that cannot be said."""
+    value = passed(Site(call, {}), position, parameter.name.value)
+    value = parameter.default if value is None else value
+    return None if isinstance(value, str) else value
+
+
+def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any:
+    """What a call of a function comes to; None if that cannot be said in one expression."""
+    expression = returned(function)
+    if expression is None:
+        return None
+    parameters = list(function.params.params)
+    values: dict[str, Any] = {}
+    if owner is not None:
+        values["self"] = owner
+        parameters = parameters[1:]
+    uses = count(expression)
+    for i, parameter in enumerate(parameters):
+        value = argument(call, i, parameter)
+        if value is None:
+            return None
+        if uses[parameter.name.value] > 1 and not is_simple(value):
+            return None
+        values[parameter.name.value] = value
+    wrapped = cst.Expr(expression).visit(Substitute(values))
+    return wrapped.value  # type: ignore[union-attr]

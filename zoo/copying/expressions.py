@@ -5,7 +5,6 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import Site, is_constant, passed
 from zoo.copying.source import code
 
 OPERATIONS = (cst.BinaryOperation, cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.IfExp, cst.Lambda)
@@ -104,27 +103,17 @@ def count(node: cst.CSTNode) -> Counter[str]:
     return names
 
 
-def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any:
-    """What a call of a function comes to; None if that cannot be said in one expression."""
-    expression = returned(function)
-    if expression is None:
-        return None
-    parameters = list(function.params.params)
-    values: dict[str, Any] = {}
-    if owner is not None:
-        values["self"] = owner
-        parameters = parameters[1:]
-    uses = count(expression)
-    for i, parameter in enumerate(parameters):
-        value = passed(Site(call, {}), i, parameter.name.value)
-        value = parameter.default if value is None else value
-        if value is None or isinstance(value, str):
-            return None
-        if uses[parameter.name.value] > 1 and not is_simple(value):
-            return None
-        values[parameter.name.value] = value
-    wrapped = cst.Expr(expression).visit(Substitute(values))
-    return wrapped.value  # type: ignore[union-attr]
+def is_constant(node: Any) -> bool:
+    """Whether an expression is a constant that reads well in its parameter's place."""
+    if isinstance(node, cst.Name):
+        return node.value in ("True", "False", "None")
+    if isinstance(node, cst.Attribute):
+        return code(node).startswith(("nn.", "torch."))
+    if isinstance(node, cst.UnaryOperation):
+        return is_constant(node.expression)
+    if isinstance(node, cst.Tuple):
+        return all(is_constant(element.value) for element in node.elements)
+    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString)
 
 
 def is_pure(node: Any) -> bool:
@@ -154,10 +143,34 @@ def targets(node: cst.BaseExpression) -> list[str]:
 
 def pairs(node: cst.Assign) -> list[tuple[cst.BaseExpression, Any]]:
     """Targets and their values; None for a value that is a part of another."""
-    target, value = node.targets[0].target, node.value
-    if isinstance(target, cst.Tuple):
-        if isinstance(value, cst.Tuple) and len(value.elements) == len(target.elements):
+    found: list[tuple[cst.BaseExpression, Any]] = []
+    for target, value in ((one.target, node.value) for one in node.targets):
+        if not isinstance(target, cst.Tuple):
+            found.append((target, value))
+        elif isinstance(value, cst.Tuple) and len(value.elements) == len(target.elements):
             elements = zip(target.elements, value.elements, strict=True)
-            return [(one.value, other.value) for one, other in elements]
-        return [(element.value, None) for element in target.elements]
-    return [(target, value)]
+            found += [(one.value, other.value) for one, other in elements]
+        else:
+            found += [(element.value, None) for element in target.elements]
+    return found
+
+
+def assigned(function: cst.FunctionDef) -> list[str]:
+    """The local names that a function assigns to, as often as it does."""
+    names: list[str] = []
+
+    class Visitor(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+            names.extend(targets(node.target))
+
+        def visit_AugAssign(self, node: cst.AugAssign) -> None:
+            names.extend(targets(node.target))
+
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+            names.extend(targets(node.target))
+
+        def visit_For(self, node: cst.For) -> None:
+            names.extend(targets(node.target))
+
+    function.visit(Visitor())
+    return names

@@ -1,17 +1,17 @@
 """Puts what is one expression by now in the place of its calls: factories, and methods of objects without a state."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import Key, Site, bases, call_sites, functions, is_constant, passed
-from zoo.copying.expressions import Put, Substitute, applied, is_simple, returned, statements
-from zoo.copying.program import PLAIN_RUN, Program
+from zoo.copying.calls import Key, applied, argument, bases, call_sites, functions
+from zoo.copying.expressions import Put, Substitute, is_constant, is_simple, pairs, returned, statements
+from zoo.copying.program import Program
 from zoo.copying.source import code
 
 LONGEST = 50  # characters of an expression in the place of a call of another object's method
+OF_RUNS = ("zoo.copying.plain.run", "zoo.copying.plain.envs")  # whose classes stay as they are written
 NO_OPS = ("begin", "observe")  # methods of an agent that most agents leave empty
 
 
@@ -36,8 +36,8 @@ def inline(program: Program) -> None:
 
 
 def _is_helper(program: Program, name: str) -> bool:
-    """Whether a definition is neither of the algorithm's file nor of what every copy has."""
-    return program.modules[name] not in ("the algorithm", PLAIN_RUN) or name == "Dataset"
+    """Whether a definition is neither of the algorithm's file nor of a run's own."""
+    return program.modules[name] not in ("the algorithm", *OF_RUNS)
 
 
 # --- Factories --------------------------------------------------------------------------------------------------------
@@ -46,11 +46,11 @@ def _is_helper(program: Program, name: str) -> bool:
 def _unstarred(call: cst.Call) -> cst.Call:
     """`f(*(a, b))` as `f(a, b)`."""
     arguments: list[cst.Arg] = []
-    for argument in call.args:
-        if argument.star == "*" and isinstance(argument.value, cst.Tuple):
-            arguments += [cst.Arg(element.value) for element in argument.value.elements]
+    for one in call.args:
+        if one.star == "*" and isinstance(one.value, cst.Tuple):
+            arguments += [cst.Arg(element.value) for element in one.value.elements]
         else:
-            arguments.append(argument)
+            arguments.append(one)
     return call if len(arguments) == len(call.args) else call.with_changes(args=arguments)
 
 
@@ -82,16 +82,10 @@ def _kinds(program: Program) -> tuple[set[str], dict[str, str]]:
 
     class Visitor(cst.CSTVisitor):
         def visit_Assign(self, node: cst.Assign) -> None:
-            for target in node.targets:
-                targets: Sequence[Any] = target.target.elements if isinstance(target.target, cst.Tuple) else [target]
-                values: Sequence[Any] = node.value.elements if isinstance(node.value, cst.Tuple) else [node]
-                if len(targets) != len(values):
-                    values = [node] * len(targets)
-                for one, other in zip(targets, values, strict=True):
-                    place = one.value if isinstance(one, cst.BaseElement) else one.target
-                    if isinstance(place, cst.Attribute):
-                        kind = code(other.value.func) if isinstance(other.value, cst.Call) else "?"
-                        found.setdefault(place.attr.value, set()).add(kind)
+            for target, value in pairs(node):
+                if isinstance(target, cst.Attribute):
+                    kind = code(value.func) if isinstance(value, cst.Call) else "?"
+                    found.setdefault(target.attr.value, set()).add(kind)
 
         def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
             if isinstance(node.target, cst.Attribute):
@@ -260,9 +254,8 @@ class _Body(cst.CSTTransformer):
             return updated_node
         values: dict[str, Any] = {"self": call.func.value}
         for i, parameter in enumerate(self.function.params.params[1:]):
-            value = passed(Site(call, {}), i, parameter.name.value)
-            value = parameter.default if value is None else value
-            if value is None or isinstance(value, str) or not is_simple(value):
+            value = argument(call, i, parameter)
+            if value is None or not is_simple(value):
                 return updated_node
             values[parameter.name.value] = value
         return cst.FlattenSentinel([line.visit(Substitute(values)) for line in statements(self.function)])

@@ -4,8 +4,8 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import Site, passed
-from zoo.copying.expressions import Substitute, is_simple, statements, targets
+from zoo.copying.calls import argument
+from zoo.copying.expressions import Substitute, assigned, is_simple, statements
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
 
@@ -69,18 +69,17 @@ def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.Function
     call: Any = lines[i].body[0].value if i is not None else None
     if i is None or not isinstance(call, cst.Call):
         return None
-    their_locals = _stored(theirs)
+    their_locals = set(assigned(theirs))
     parameters = [parameter.name.value for parameter in theirs.params.params[1:]]
-    our_names = {parameter.name.value for parameter in ours.params.params} | _stored(ours)
+    our_names = {parameter.name.value for parameter in ours.params.params} | set(assigned(ours))
     if (their_locals - set(parameters)) & our_names:
         return None
     before: list[Any] = []
     values: dict[str, Any] = {}
     for position, parameter in enumerate(theirs.params.params[1:]):
         name = parameter.name.value
-        value = passed(Site(call, {}), position, name)
-        value = parameter.default if value is None else value
-        if value is None or isinstance(value, str):
+        value = argument(call, position, parameter)
+        if value is None:
             return None
         if code(value) == name:
             if name in their_locals and any(name in code(other) for other in lines[i + 1 :]):
@@ -93,21 +92,3 @@ def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.Function
             values[name] = value
     body = [line.visit(Substitute(values)) for line in statements(theirs)]
     return ours.with_changes(body=ours.body.with_changes(body=[*lines[:i], *before, *body, *lines[i + 1 :]]))
-
-
-def _stored(function: cst.FunctionDef) -> set[str]:
-    """The local names that a function assigns to."""
-    names: set[str] = set()
-
-    class Visitor(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-            names.update(targets(node.target))
-
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-            names.update(targets(node.target))
-
-        def visit_For(self, node: cst.For) -> None:
-            names.update(targets(node.target))
-
-    function.visit(Visitor())
-    return names

@@ -5,8 +5,7 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import is_constant
-from zoo.copying.expressions import Substitute, count
+from zoo.copying.expressions import Substitute, count, is_constant
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
@@ -34,8 +33,6 @@ class _Locals(cst.CSTTransformer):
             elif isinstance(target, cst.Name):
                 stored[target.value] += 1
                 values[target.value] = value
-            elif isinstance(target, cst.Attribute | cst.Subscript | cst.StarredElement):
-                store(target.value, None) if isinstance(target, cst.StarredElement) else None
 
         class Visitor(cst.CSTVisitor):
             def visit_Assign(self, node: cst.Assign) -> None:

@@ -1,12 +1,11 @@
 """Parameters that are always the same become constants."""
 
-from collections import Counter
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import Key, call_sites, functions, is_constant, passed
-from zoo.copying.expressions import Substitute, is_pure, targets
+from zoo.copying.calls import Key, call_sites, functions, passed
+from zoo.copying.expressions import Substitute, assigned, count, is_constant, is_pure
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
@@ -26,7 +25,7 @@ def constant_parameters(program: Program) -> None:
             continue
         static = any(code(decorator.decorator) == "staticmethod" for decorator in function.decorators)
         parameters = list(function.params.params)[1 if owner and not static else 0 :]
-        written = Counter(_written(function))
+        written = set(assigned(function))
         for i, parameter in enumerate(parameters):
             what = parameter.name.value
             given: list[Any] = [passed(site, i, what) for site in sites[key]]
@@ -38,9 +37,9 @@ def constant_parameters(program: Program) -> None:
             constant = one and (is_constant(all_given[0]) or program.is_function(all_given[0]))
             as_default = parameter.default is not None and texts == {code(parameter.default)}
             switch = constant and (as_default or texts <= {"True", "False", "None"})
-            unused = what not in _read(function) and all(value is None or is_pure(value) for value in given)
+            unused = what not in count(function.body) and all(value is None or is_pure(value) for value in given)
             same_function = constant and program.is_function(all_given[0])
-            if ((switch or same_function) and not written[what]) or (
+            if ((switch or same_function) and what not in written) or (
                 unused and (name == "__init__" or _only(program, key))
             ):
                 removed.setdefault(key, []).append((i, what))
@@ -48,7 +47,7 @@ def constant_parameters(program: Program) -> None:
                     values.setdefault(key, {})[what] = all_given[0]  # type: ignore[assignment]
     if not removed:
         return
-    removed = {key: gone for key, gone in removed.items() if _alike(program, key, removed, values)}
+    removed = {key: gone for key, gone in removed.items() if _alike(program, key, removed)}
     calls = {site.call: (key, site) for key in removed for site in sites[key]}
     words = {code(call.func).rpartition(".")[2] + "(" for call in calls}
     program.transform(lambda: _WithoutArguments(calls, removed), words)
@@ -64,54 +63,12 @@ def _only(program: Program, key: Key) -> bool:
     return sum(name == key[1] for (_, name), _ in functions(program)) == 1
 
 
-def _alike(program: Program, key: Key, removed: dict[Key, Any], values: dict[Key, Any]) -> bool:
+def _alike(program: Program, key: Key, removed: dict[Key, Any]) -> bool:
     """A method's parameters go only if they go from every method of that name: calls do not say whose it is."""
     if key[1] == "__init__" or not key[0]:
         return True
     others = [other for other, _ in functions(program) if other[0] and other[1] == key[1]]
     return all(removed.get(other) == removed[key] for other in others)
-
-
-def _written(function: cst.FunctionDef) -> list[str]:
-    """The names that a function assigns to."""
-    names: list[str] = []
-
-    class Visitor(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-            names.extend(targets(node.target))
-
-        def visit_AugAssign(self, node: cst.AugAssign) -> None:
-            names.extend(targets(node.target))
-
-        def visit_For(self, node: cst.For) -> None:
-            names.extend(targets(node.target))
-
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-            names.extend(targets(node.target))
-
-    function.visit(Visitor())
-    return names
-
-
-def _read(node: cst.CSTNode) -> Counter[str]:
-    """How often each name is read within a function's body."""
-    names: Counter[str] = Counter()
-
-    class Visitor(cst.CSTVisitor):
-        def visit_Name(self, node: cst.Name) -> None:
-            names[node.value] += 1
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-    body = node.body if isinstance(node, cst.FunctionDef) else node
-    body.visit(Visitor())
-    return names
 
 
 class _WithoutArguments(cst.CSTTransformer):

@@ -17,7 +17,9 @@ from zoo.copying.source import (
     Import,
     Source,
     code,
+    constant_of,
     global_names,
+    is_field,
     is_ours,
     resolve,
     source,
@@ -94,25 +96,18 @@ class Program:
         names = _Names(within, self.agent)
         theirs: Any = within.definitions[node.name.value].node.visit(names)
         theirs = fold(theirs, self.known, lambda name: self._constant(within, name))
-        own = {member.name.value for member in node.body.body if isinstance(member, cst.FunctionDef)}
-        own |= {
-            code(line.body[0].target)
-            for line in node.body.body
-            if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign)
-        }
+        members: list[Any] = list(node.body.body)
+        own = {member.name.value for member in members if isinstance(member, cst.FunctionDef)}
+        own |= {code(member.body[0].target) for member in members if is_field(member)}
         inherited = [
             member
             for member in theirs.body.body
             if isinstance(member, cst.FunctionDef) and member.name.value not in own
         ]
         self._pending += [(names.moved.get(name, within), name) for name in global_names(theirs)]
-        members = [
-            line
-            for line in node.body.body
-            if not (isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.AnnAssign))
-        ]
+        kept = [member for member in members if not is_field(member)]
         return node.with_changes(
-            body=node.body.with_changes(body=[*members, *inherited]),
+            body=node.body.with_changes(body=[*kept, *inherited]),
             bases=theirs.bases,
             lpar=theirs.lpar,
             rpar=theirs.rpar,
@@ -121,10 +116,7 @@ class Program:
     def _constant(self, within: Source, name: str) -> cst.BaseExpression | None:
         """The value of a constant of the zoo."""
         found = resolve(within, name)
-        if not isinstance(found, Definition) or not isinstance(found.node, cst.SimpleStatementLine):
-            return None
-        value = getattr(found.node.body[0], "value", None)
-        return value if isinstance(value, cst.BaseExpression) else None
+        return constant_of(found.node) if isinstance(found, Definition) else None
 
     def is_function(self, node: Any) -> bool:
         """Whether an expression is the name of one of the program's functions."""
@@ -132,9 +124,7 @@ class Program:
 
     def constant(self, name: str) -> cst.BaseExpression | None:
         """The value of a constant of the program."""
-        node = self.definitions.get(name)
-        value = getattr(node.body[0], "value", None) if isinstance(node, cst.SimpleStatementLine) else None
-        return value if isinstance(value, cst.BaseExpression) else None
+        return constant_of(self.definitions.get(name))
 
     def text(self, name: str) -> str:
         """The source of a definition."""
@@ -144,13 +134,8 @@ class Program:
         """Visits every definition that mentions one of some words with a transformer of its own."""
         mentioning = list(mentioning)
         for name, node in list(self.definitions.items()):
-            if not any(word in self.text(name) for word in mentioning):
-                continue
-            changed = node.visit(transformer())
-            if isinstance(changed, cst.RemovalSentinel):
-                del self.definitions[name]
-            else:
-                self.definitions[name] = changed
+            if any(word in self.text(name) for word in mentioning):
+                self.definitions[name] = node.visit(transformer())
 
     def fold(self) -> None:
         """Decides anew what can be decided by now."""
@@ -186,8 +171,9 @@ class Program:
 
     def changed(self, step: str, node: Any) -> bool:
         """Whether a definition is another than when this was asked last for the same step."""
-        new = (step, self_text := text_of(node)) not in self._settled
-        self._settled.add((step, self_text))
+        asked = (step, text_of(node))
+        new = asked not in self._settled
+        self._settled.add(asked)
         return new
 
     def source(self) -> str:

@@ -11,7 +11,7 @@ from zoo.copying.merge import merge
 from zoo.copying.names import local_names
 from zoo.copying.parameters import constant_parameters
 from zoo.copying.program import Program
-from zoo.copying.source import code, global_names
+from zoo.copying.source import code, global_names, is_field
 
 RESUMING = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "rows", "put", "cut", "check_run")
 
@@ -54,14 +54,10 @@ def _members(program: Program, uses: Uses) -> None:
         if isinstance(node, cst.ClassDef):
             kept = [member for member in node.body.body if _is_needed(name, member, uses)]
             members: list[Any] = [member for member in node.body.body if member not in kept]
-            gone = [code(member.body[0].target) for member in members if _is_field(member)]
+            gone = [code(member.body[0].target) for member in members if is_field(member)]
             if len(kept) < len(node.body.body):
                 node = node.with_changes(body=node.body.with_changes(body=kept))
                 program.definitions[name] = node.visit(_WithoutKeywords(gone)) if name == "Spec" else node
-
-
-def _is_field(member: Any) -> bool:
-    return isinstance(member, cst.SimpleStatementLine) and isinstance(member.body[0], cst.AnnAssign)
 
 
 class _WithoutKeywords(cst.CSTTransformer):
@@ -90,9 +86,9 @@ def _is_needed(owner: str, member: Any, uses: Uses) -> bool:
         # where another class has an attribute of that name, only calls count
         kind = "called" if uses.stored[name] > 0 and not member.decorators else "loaded"
         return bool(getattr(uses, kind)[name] - getattr(own, kind)[name] > 0)
-    field = member.body[0] if isinstance(member, cst.SimpleStatementLine) else None
-    if owner in ("Config", "Spec") and isinstance(field, cst.AnnAssign) and field.value:
-        return code(field.target) in uses.of_config
-    if isinstance(field, cst.AnnAssign) and field.value and code(field.target).startswith("_"):
-        return code(field.target) in uses.loaded or code(field.target) in uses.stored
-    return True
+    if not is_field(member) or not member.body[0].value:
+        return True
+    name = code(member.body[0].target)
+    if owner in ("Config", "Spec"):
+        return name in uses.of_config
+    return not name.startswith("_") or name in uses.loaded or name in uses.stored

@@ -6,14 +6,16 @@ import importlib.util
 import symtable
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import libcst as cst
 
-PLAIN = ("zoo.copying.plain.nn", "zoo.copying.plain.run")  # whose definitions stand in for others of their names
+# modules whose definitions stand in for others of their names
+PLAIN = tuple(f"zoo.copying.plain.{name}" for name in ("nn", "envs", "data", "run"))
 OWN = ("Config", "train")  # but for these, of which the algorithm has its own
 RENAMED = {
     ("zoo.nn.linear", "Linear"): "nn.Linear",
+    ("zoo.nn.linear", "linear"): "F.linear",
     ("zoo.agent", "Agent"): "nn.Module",
     ("zoo.runs.tensor_stepper", "Stepper"): "EnvStepper",
     ("zoo.errors", "UsageError"): "SystemExit",
@@ -43,6 +45,17 @@ def code(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node)
 
 
+def constant_of(node: Any) -> cst.BaseExpression | None:
+    """The value of a definition that is a constant."""
+    value = getattr(node.body[0], "value", None) if isinstance(node, cst.SimpleStatementLine) else None
+    return value if isinstance(value, cst.BaseExpression) else None
+
+
+def is_field(node: Any) -> bool:
+    """Whether a member of a class is a field: `name: type`, with a value or without."""
+    return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.AnnAssign)
+
+
 @functools.lru_cache(maxsize=4096)
 def text_of(node: cst.CSTNode) -> str:
     """The source of a whole definition, kept."""
@@ -63,7 +76,7 @@ class Source:
         self.definitions: dict[str, Definition] = {}
         self.imports: dict[str, Import] = {}
         self._read(self.tree.body)
-        self.tree.visit(_LocalImports(self))
+        self.tree.visit(_Imports(self))
 
     def _read(self, statements: Sequence[cst.BaseStatement]) -> None:
         for statement in statements:
@@ -74,8 +87,6 @@ class Source:
                 self._read(list(statement.body.body))  # type: ignore[arg-type]
             elif isinstance(statement, cst.SimpleStatementLine):
                 for small in statement.body:
-                    if isinstance(small, cst.Import | cst.ImportFrom):
-                        self.add_import(small)
                     target = (
                         small.targets[0].target if isinstance(small, cst.Assign) else getattr(small, "target", None)
                     )
@@ -103,23 +114,15 @@ class Source:
                 self.imports[local] = Import(name, None, f"import {name}{suffix}")
 
 
-class _LocalImports(cst.CSTVisitor):
+class _Imports(cst.CSTVisitor):
     def __init__(self, source: Source) -> None:
-        self.source, self.depth = source, 0
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.depth += 1
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self.depth -= 1
+        self.source = source
 
     def visit_Import(self, node: cst.Import) -> None:
-        if self.depth:
-            self.source.add_import(node)
+        self.source.add_import(node)
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
-        if self.depth:
-            self.source.add_import(node)
+        self.source.add_import(node)
 
 
 @functools.cache

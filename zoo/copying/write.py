@@ -9,7 +9,7 @@ from zoo.copying.source import code, global_names
 from zoo.errors import UsageError
 
 
-def text_of(program: Program, docstring: str) -> str:
+def file_text(program: Program, docstring: str) -> str:
     """The file's text, formatted, with the docstring of the algorithm's file."""
     body = "\n\n\n".join(written(program))
     imports = "\n".join(sorted(set(program.imports.values())))
@@ -54,23 +54,14 @@ def plain(text: str) -> str:
 
 def formatted(text: str) -> str:
     """By ruff: the imports sorted, lines of 120 characters at most."""
+    common = ["--isolated", "--line-length", "120", "--stdin-filename", "copy.py", "-"]
     for command in (
         ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"],
         ["format", "--quiet", "--config", "format.skip-magic-trailing-comma=true"],
     ):
-        arguments = [
-            sys.executable,
-            "-m",
-            "ruff",
-            *command,
-            "--isolated",
-            "--line-length",
-            "120",
-            "--stdin-filename",
-            "copy.py",
-            "-",
-        ]
-        done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *common], input=text, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise UsageError(done.stderr.strip().splitlines()[-1])
         text = done.stdout

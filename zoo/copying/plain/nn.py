@@ -1,11 +1,11 @@
 """Networks and Adam by PyTorch's own layers and optimizer."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from zoo.nn.layers import EnsembleLayerNorm, EnsembleLinear
 from zoo.nn.optim import Decay, cosine
 
 
@@ -29,21 +29,6 @@ class MLP(nn.Sequential):
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
 
-class EnsembleLinear(nn.Module):
-    """`members` linear layers: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`."""
-
-    def __init__(self, members: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(inputs)  # as nn.Linear has it
-        self.weight = nn.Parameter(torch.empty(members, outputs, inputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[1] == 1:  # the matrix product of a single column is slower
-            return (x * self.weight).sum(-1, keepdim=True) + self.bias
-        return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight.mT)
-
-
 class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs: `[B, inputs]` or `[members, B, inputs] -> [members, B, outputs]`."""
 
@@ -64,54 +49,11 @@ class EnsembleMLP(nn.Sequential):
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
-
-class EnsembleLayerNorm(nn.Module):
-    """Layer normalization of `[members, B, width]`, each member with its own weights."""
-
-    def __init__(self, members: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(members, 1, width))
-        self.bias = nn.Parameter(torch.zeros(members, 1, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
-
-
-class EnsembleCritic(EnsembleMLP):
-    """`members` critics: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
-
-    def __init__(
-        self,
-        members: int,
-        obs_dim: int,
-        action_dim: int,
-        hidden: Sequence[int] = (256, 256),
-        outputs: int = 1,
-        layer_norm: bool = False,
-    ) -> None:
-        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
-        x = torch.cat([obs, action], -1)
-        for layer in self:
+    def through(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+        """What some of the layers, in a row, make of `[members, B, inputs]`."""
+        for layer in layers:
             x = layer(x)
         return x
-
-    def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
-
-        What the first layer makes of an observation is computed once.
-        """
-        first, activation, *rest = self
-        assert isinstance(first, EnsembleLinear)
-        of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
-        members, (n, count, _) = len(of_obs), actions.shape
-        of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
-        x = activation(of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)).flatten(1, 2)
-        for layer in rest:
-            x = layer(x)
-        out: Tensor = x.view(members, n, count, -1)
-        return out
 
 
 class Adam(torch.optim.Adam):

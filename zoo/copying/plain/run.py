@@ -4,25 +4,19 @@ import argparse
 import ast
 import contextlib
 import csv
-import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
-import h5py
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from torch import Tensor
 
 from zoo.agent import Agent, Metrics, Predictor
-from zoo.data import buffers, dataset
-from zoo.data.batch import Batch, Transition, gather
-from zoo.data.samplers import SamplerConfig
+from zoo.copying.plain.data import Dataset, read_d4rl
+from zoo.copying.plain.envs import EnvStepper, Spec, make_envs
 from zoo.runs.evaluation import value_error
 
 
@@ -49,146 +43,6 @@ class Config:
 def train(run: "Run", config: Config) -> Agent:
     """The algorithm's own."""
     raise NotImplementedError
-
-
-# --- Environments -----------------------------------------------------------------------------------------------------
-
-
-class Spec(NamedTuple):
-    """Shapes and bounds of an environment: of continuous actions, or of discrete ones."""
-
-    obs_shape: tuple[int, ...]
-    obs_dim: int
-    action_low: tuple[float, ...] = ()
-    action_high: tuple[float, ...] = ()
-    action_dim: int = 0
-    num_actions: int = 0
-
-    @classmethod
-    def of(cls, envs: VectorEnv) -> "Spec":
-        shape, space = envs.single_observation_space.shape or (), envs.single_action_space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
-        if isinstance(space, gymnasium.spaces.Box):
-            low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
-            return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
-        sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
-
-
-def make_envs(env: str, count: int) -> SyncVectorEnv:
-    return SyncVectorEnv([partial(gymnasium.make, env)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
-
-
-class EnvStepper:
-    """Steps environments: tensors in, transitions out.
-
-    Attributes:
-        obs: `[N, ...]` the observations to act on.
-        ended: `[N]` whether the last step was each episode's last.
-    """
-
-    def __init__(self, envs: SyncVectorEnv, seed: list[int | None], device: torch.device) -> None:
-        self.envs, self.device, self.num_envs = envs, device, envs.num_envs
-        self.spec = Spec.of(envs)
-        self.obs = self.tensor(envs.reset(seed=seed)[0].astype(np.float32))
-        envs.action_space.seed(seed[0])
-        self.ended = np.zeros(self.num_envs, dtype=bool)
-
-    def tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def random_action(self) -> Tensor:
-        """Uniform actions `[N, A]` or `[N]`."""
-        return self.tensor(self.envs.action_space.sample())
-
-    def step(self, action: Tensor) -> Transition:
-        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
-        next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
-        obs, self.obs = self.obs, self.tensor(next_obs.astype(np.float32))
-        successor = self.obs
-        self.ended = terminated | truncated
-        if self.ended.any():
-            successor = self.obs.clone()
-            for i in np.flatnonzero(self.ended):
-                successor[i] = self.tensor(info["final_obs"][i].astype(np.float32))
-        columns = (self.tensor(column) for column in (reward.astype(np.float32), terminated, truncated))
-        return Transition(obs, action, next(columns), successor, *columns)
-
-
-class ReplayBuffer(buffers.ReplayBuffer):
-    """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
-
-    def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
-        self.capacity, self.device, self.added, self.size, self.num_envs = capacity, device, 0, 0, 1
-        self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
-        self.next_obs = torch.zeros_like(self.obs)
-        shape = (capacity,) if spec.num_actions else (capacity, spec.action_dim)
-        self.action = torch.zeros(shape, dtype=torch.int64 if spec.num_actions else torch.float32, device=device)
-        self.reward = torch.zeros(capacity, device=device)
-        self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
-        self.truncated = torch.zeros_like(self.terminated)
-
-    def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
-        """Stores one transition of each environment."""
-        index = (self.added + torch.arange(len(transition.reward), device=self.device)) % self.capacity
-        for name, value in transition._asdict().items():
-            getattr(self, name)[index] = value
-        self.num_envs = len(index)
-        self.added, self.size = self.added + len(index), min(self.size + len(index), self.capacity)
-
-    def sample(self, batch_size: int) -> Batch:
-        """`batch_size` transitions, sampled uniformly with replacement."""
-        return gather(self, torch.randint(self.size, (batch_size,), device=self.device))
-
-
-# --- Data -------------------------------------------------------------------------------------------------------------
-
-
-class Dataset(dataset.Dataset):
-    """Transitions of consecutive episodes as tensors on one device, and their sampler.
-
-    Attributes:
-        obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each.
-        reward_scale: what the rewards have been multiplied by.
-    """
-
-    episode_starts: Tensor
-    episode_lengths: Tensor
-    episode_returns: Tensor
-    spec: Spec  # type: ignore[assignment]
-
-    def __init__(
-        self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
-    ) -> None:
-        self.spec, self.device, self.reward_scale = spec, device, 1.0
-        self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
-            torch.from_numpy(array).to(device) for array in arrays
-        )
-        ends = np.flatnonzero(arrays[4] | arrays[5])
-        starts = np.append(0, ends[:-1] + 1)
-        returns = np.add.reduceat(arrays[2].astype(np.float64), starts)
-        self.episode_starts, self.episode_lengths, self.episode_returns = (
-            torch.from_numpy(column).to(device) for column in (starts, ends + 1 - starts, returns)
-        )
-        self.use(sampler or SamplerConfig())
-
-
-def read_d4rl(path: str) -> list[np.ndarray]:
-    """Observations, actions, rewards, successors, terminals and timeouts of an HDF5 file in D4RL's layout."""
-    if not Path(path).is_file():
-        sys.exit(f"--dataset {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
-    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
-    with h5py.File(path) as file:
-        if missing := ", ".join(name for name in names if name not in file):
-            sys.exit(f"--dataset {path} lacks {missing}: it is not in D4RL's layout")
-        arrays = [file[name][()] for name in names]
-    *numbers, terminated, truncated = arrays
-    truncated = truncated.astype(bool) & ~terminated.astype(bool)
-    truncated[-1] = not terminated[-1]
-    discrete = np.issubdtype(numbers[1].dtype, np.integer)
-    kinds = (np.float32, np.int64 if discrete else np.float32, np.float32, np.float32)
-    return [*(x.astype(kind) for x, kind in zip(numbers, kinds, strict=True)), terminated.astype(bool), truncated]
 
 
 # --- Training and evaluation ------------------------------------------------------------------------------------------

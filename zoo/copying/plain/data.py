@@ -1,0 +1,88 @@
+"""Transitions: of a file in D4RL's layout, or of the environments so far."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.copying.plain.envs import Spec
+from zoo.data import buffers, dataset
+from zoo.data.batch import Batch, Transition, gather
+from zoo.data.samplers import SamplerConfig
+
+
+class ReplayBuffer(buffers.ReplayBuffer):
+    """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten."""
+
+    def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
+        self.capacity, self.device, self.added, self.size, self.num_envs = capacity, device, 0, 0, 1
+        self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
+        self.next_obs = torch.zeros_like(self.obs)
+        shape = (capacity,) if spec.num_actions else (capacity, spec.action_dim)
+        self.action = torch.zeros(shape, dtype=torch.int64 if spec.num_actions else torch.float32, device=device)
+        self.reward = torch.zeros(capacity, device=device)
+        self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.truncated = torch.zeros_like(self.terminated)
+
+    def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
+        """Stores one transition of each environment."""
+        index = (self.added + torch.arange(len(transition.reward), device=self.device)) % self.capacity
+        for name, value in transition._asdict().items():
+            getattr(self, name)[index] = value
+        self.num_envs = len(index)
+        self.added, self.size = self.added + len(index), min(self.size + len(index), self.capacity)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions, sampled uniformly with replacement."""
+        return gather(self, torch.randint(self.size, (batch_size,), device=self.device))
+
+
+class Dataset(dataset.Dataset):
+    """Transitions of consecutive episodes as tensors on one device, and their sampler.
+
+    Attributes:
+        obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
+        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each.
+        reward_scale: what the rewards have been multiplied by.
+    """
+
+    episode_starts: Tensor
+    episode_lengths: Tensor
+    episode_returns: Tensor
+    spec: Spec  # type: ignore[assignment]
+
+    def __init__(
+        self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
+    ) -> None:
+        self.spec, self.device, self.reward_scale = spec, device, 1.0
+        self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
+            torch.from_numpy(array).to(device) for array in arrays
+        )
+        ends = np.flatnonzero(arrays[4] | arrays[5])
+        starts = np.append(0, ends[:-1] + 1)
+        returns = np.add.reduceat(arrays[2].astype(np.float64), starts)
+        self.episode_starts, self.episode_lengths, self.episode_returns = (
+            torch.from_numpy(column).to(device) for column in (starts, ends + 1 - starts, returns)
+        )
+        self.use(sampler or SamplerConfig())
+
+
+def read_d4rl(path: str) -> list[np.ndarray]:
+    """Observations, actions, rewards, successors, terminals and timeouts of an HDF5 file in D4RL's layout."""
+    if not Path(path).is_file():
+        sys.exit(f"--dataset {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
+    names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+    with h5py.File(path) as file:
+        if missing := ", ".join(name for name in names if name not in file):
+            sys.exit(f"--dataset {path} lacks {missing}: it is not in D4RL's layout")
+        arrays = [file[name][()] for name in names]
+    *numbers, terminated, truncated = arrays
+    truncated = truncated.astype(bool) & ~terminated.astype(bool)
+    truncated[-1] = not terminated[-1]
+    discrete = np.issubdtype(numbers[1].dtype, np.integer)
+    kinds = (np.float32, np.int64 if discrete else np.float32, np.float32, np.float32)
+    return [*(x.astype(kind) for x, kind in zip(numbers, kinds, strict=True)), terminated.astype(bool), truncated]
