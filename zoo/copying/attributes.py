@@ -7,15 +7,22 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import bases
+from zoo.copying.calls import bases, related
 from zoo.copying.expressions import is_constant, is_pure, pairs
+from zoo.copying.parameters import without_documentation
 from zoo.copying.program import Program
 from zoo.copying.source import code
+
+OF_CLASS = {
+    "run": "Run", "envs": "EnvStepper", "self.envs": "VectorEnv", "torch": "torch", "np": "numpy", "nn": "torch",
+    "config": "Config", "self.config": "Config", "run.config": "Config", "spec": "Spec", "self.spec": "Spec",
+}  # fmt: skip
+"""What goes by these names is an object of these classes, and nothing else is."""
 
 
 def constant_attributes(program: Program) -> None:
     """Attributes that are a constant from the constructor on are replaced by it; those that nobody reads go."""
-    uses = uses_of(program)
+    uses = Uses(program)
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
             constants = {
@@ -30,51 +37,99 @@ def constant_attributes(program: Program) -> None:
             family = [other for other in program.definitions if name in bases(program, other)]
             for member in family:
                 program.definitions[member] = program.definitions[member].visit(_Constant(constants))
-    uses = uses_of(program)
-    unread = [name for name in uses.stored if not uses.loaded[name]]
-    program.transform(lambda: _Unread(uses), [f"self.{name}" for name in unread])
+    uses = Uses(program)
+    for name, node in list(program.definitions.items()):
+        unread = [one for one in uses.stored if f"self.{one}" in program.text(name) and not uses.of_class(name, one)]
+        if isinstance(node, cst.ClassDef) and unread:
+            changed: Any = node.visit(_Unread(unread))
+            gone = [attribute for attribute in unread if f"self.{attribute}" not in code(changed)]
+            program.definitions[name] = without_documentation(changed, gone)
 
 
 class Uses:
-    """How often attributes are read, assigned and called, and which are those of a config or a spec."""
+    """How often a program's attributes are read, assigned and called, and which are those of a config or a spec."""
 
-    def __init__(self, *texts: str) -> None:
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.stored: Counter[str] = Counter()
         self.loaded: Counter[str] = Counter()
         self.called: Counter[str] = Counter()
         self.of_config: set[str] = set()
-        for text in texts:
-            stored, loaded, called, of_config = _uses(text)
+        self._receivers: dict[tuple[str, str], Counter[str]] = {}
+        for name in program.definitions:
+            stored, loaded, called, of_config = _uses(program.text(name))
             self.stored.update(stored)
-            self.loaded.update(loaded)
-            self.called.update(called)
             self.of_config |= of_config
+            for kind, found in (("loaded", loaded), ("called", called)):
+                for (receiver, attribute), times in found.items():
+                    getattr(self, kind)[attribute] += times
+                    receivers = self._receivers.setdefault((kind, attribute), Counter())
+                    receivers[f"self of {name}" if receiver == "self" else receiver] += times
+
+    def of_class(self, owner: str, attribute: str, kind: str = "loaded") -> int:
+        """How often it is, as far as the receiver may be an object of a class."""
+        receivers = self._receivers.get((kind, attribute), Counter())
+        return sum(times for receiver, times in receivers.items() if self._may_be(receiver, owner))
+
+    def _may_be(self, receiver: str, owner: str) -> bool:
+        if receiver.startswith("self of "):
+            return related(self.program, owner, receiver.removeprefix("self of "))
+        if receiver == owner:
+            return True
+        if receiver.startswith("a "):
+            kind = receiver.removeprefix("a ")
+            node = self.program.definitions.get(kind)
+            is_protocol = isinstance(node, cst.ClassDef) and "Protocol" in [code(base.value) for base in node.bases]
+            return is_protocol or related(self.program, owner, kind)
+        return OF_CLASS[receiver] == owner if receiver in OF_CLASS else owner not in OF_CLASS.values()
 
 
 @functools.cache
-def _uses(text: str) -> tuple[Counter[str], Counter[str], Counter[str], set[str]]:
+def _uses(text: str) -> tuple[Counter[str], Counter[tuple[str, str]], Counter[tuple[str, str]], set[str]]:
     stored: Counter[str] = Counter()
-    loaded: Counter[str] = Counter()
-    called: Counter[str] = Counter()
+    loaded: Counter[tuple[str, str]] = Counter()
+    called: Counter[tuple[str, str]] = Counter()
     of_config = set()
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    kinds = _kinds(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            (loaded if isinstance(node.ctx, ast.Load) else stored)[node.attr] += 1
-            owner = node.value
-            if (owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")) in ("config", "spec"):
+            receiver = kinds.get(ast.unparse(node.value), ast.unparse(node.value))
+            if isinstance(node.ctx, ast.Load):
+                loaded[receiver, node.attr] += 1
+            else:
+                stored[node.attr] += 1
+            if ast.unparse(node.value).rpartition(".")[2] in ("config", "spec"):
                 of_config.add(node.attr)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-            loaded[node.target.attr] += 1
+            owner = ast.unparse(node.target.value)
+            loaded[kinds.get(owner, owner), node.target.attr] += 1
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.value is None:
             stored[node.target.attr] -= 1  # a declaration
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            called[node.func.attr] += 1
+            owner = ast.unparse(node.func.value)
+            called[kinds.get(owner, owner), node.func.attr] += 1
     return stored, loaded, called, of_config
 
 
-def uses_of(program: Program) -> Uses:
-    """Of a whole program."""
-    return Uses(*map(program.text, program.definitions))
+def _kinds(tree: ast.AST) -> dict[str, str]:
+    """Names that are always of one class, by their annotations or what they are assigned: "a" and the class."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            found.setdefault(node.arg, set()).add(ast.unparse(node.annotation).strip("'"))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                value = node.value.func if isinstance(node.value, ast.Call) else node.value
+                found.setdefault(ast.unparse(target), set()).add(ast.unparse(value))
+        elif isinstance(node, ast.For | ast.comprehension | ast.NamedExpr | ast.AugAssign | ast.AnnAssign):
+            found.setdefault(ast.unparse(node.target), set()).add("?")
+    single = {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+    return {
+        name: f"a {kind}"
+        for name, kind in single.items()
+        if kind.isidentifier() and kind[:1].isupper() and kind != "Any"
+    }
 
 
 def _assigned(node: cst.ClassDef) -> dict[str, list[Any]]:
@@ -115,11 +170,15 @@ class _Constant(cst.CSTTransformer):
 class _Unread(cst.CSTTransformer):
     """Takes out assignments to attributes that nobody reads, where the value is a name or a constant."""
 
-    def __init__(self, uses: Uses) -> None:
-        self.uses = uses
+    def __init__(self, unread: list[str]) -> None:
+        self.unread = unread
 
     def goes(self, target: cst.BaseExpression, value: Any) -> bool:
-        if not isinstance(target, cst.Attribute) or self.uses.loaded[target.attr.value]:
+        if (
+            not isinstance(target, cst.Attribute)
+            or code(target.value) != "self"
+            or target.attr.value not in self.unread
+        ):
             return False
         return value is not None and is_pure(value)
 

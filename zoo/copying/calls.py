@@ -39,6 +39,11 @@ def bases(program: Program, name: str) -> list[str]:
     return [name, *(ancestor for base in node.bases for ancestor in bases(program, code(base.value)))]
 
 
+def related(program: Program, one: str, other: str) -> bool:
+    """Whether a class inherits from another, either way, or both do from a third."""
+    return bool({one, *bases(program, one)} & {other, *bases(program, other)})
+
+
 class _Sites(cst.CSTVisitor):
     """Collects the calls of every function; and the functions that are mentioned other than by calling them."""
 
@@ -89,7 +94,7 @@ class _Sites(cst.CSTVisitor):
                         self.sites[ancestor, name].append(site)
                         break
             elif name != "__init__":
-                for key in self.methods.get(name, []):
+                for key in self.of_method(node.func):
                     self.sites[key].append(site)
 
     def of_name(self, name: str) -> list[Key]:
@@ -101,13 +106,20 @@ class _Sites(cst.CSTVisitor):
                 return [(ancestor, "__init__")]
         return []
 
+    def of_method(self, node: cst.Attribute) -> list[Key]:
+        """The methods that an attribute may be: of `self` its own class's, of `run` a run's, else any but a run's."""
+        keys, receiver = self.methods.get(node.attr.value, []), code(node.value)
+        if receiver == "self":
+            return [key for key in keys if related(self.program, key[0], self.inside)]
+        return [key for key in keys if (key[0] == "Run") == (receiver == "run")]
+
     def visit_Name(self, node: cst.Name) -> None:
         if node not in self.called and not self.types:
             self.mentioned.update(self.of_name(node.value))
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         if node not in self.called:
-            self.mentioned.update(self.methods.get(node.attr.value, []))
+            self.mentioned.update(self.of_method(node))
         node.value.visit(self)
         return False  # the attribute is not a name
 

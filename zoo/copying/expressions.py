@@ -8,7 +8,18 @@ import libcst as cst
 from zoo.copying.source import code
 
 OPERATIONS = (cst.BinaryOperation, cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.IfExp, cst.Lambda)
-PURE = ("zeros", "ones", "tensor", "len", "float", "log", "exp", "sum")  # functions that only compute
+PURE = (
+    "zeros",
+    "ones",
+    "tensor",
+    "from_numpy",
+    "astype",
+    "len",
+    "float",
+    "log",
+    "exp",
+    "sum",
+)  # functions that only compute
 
 
 def statements(node: cst.FunctionDef) -> list[Any]:
@@ -120,13 +131,14 @@ def is_pure(node: Any) -> bool:
     """Whether an expression can go without anything else changing."""
     if isinstance(node, cst.Name | cst.Integer | cst.Float | cst.SimpleString):
         return True
-    if isinstance(node, cst.Attribute):
+    if isinstance(node, cst.Attribute | cst.Subscript):
         return is_pure(node.value)
     if isinstance(node, cst.Tuple | cst.List):
         return all(is_pure(element.value) for element in node.elements)
     if isinstance(node, cst.Call):
         function = node.func.attr.value if isinstance(node.func, cst.Attribute) else code(node.func)
-        plain = function in PURE or function[:1].isupper()
+        moved = function == "to" and isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Call)
+        plain = function in PURE or function[:1].isupper() or moved or code(node.func).startswith("np.")
         owner = not isinstance(node.func, cst.Attribute) or is_pure(node.func.value)
         return plain and owner and all(is_pure(argument.value) for argument in node.args)
     if isinstance(node, cst.BinaryOperation):

@@ -6,6 +6,7 @@ from typing import Any
 
 import libcst as cst
 
+from zoo.copying.expressions import Substitute
 from zoo.copying.source import code
 
 UNKNOWN = object()
@@ -90,6 +91,20 @@ class _Fold(cst.CSTTransformer):
                 return literal(value) if isinstance(value, bool) else decided
         return updated_node
 
+    def leave_BinaryOperation(
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BaseExpression:
+        """Nothing times something, and something less nothing."""
+        if isinstance(updated_node.operator, cst.Multiply) and self.is_zero(updated_node.left):
+            return cst.Integer("0")
+        if isinstance(updated_node.operator, cst.Subtract) and self.is_zero(updated_node.right):
+            return updated_node.left
+        return updated_node
+
+    def is_zero(self, node: cst.BaseExpression) -> bool:
+        value = self.value(node)
+        return type(value) is int and value == 0
+
     def leave_UnaryOperation(
         self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
     ) -> cst.BaseExpression:
@@ -115,6 +130,8 @@ class _Fold(cst.CSTTransformer):
         """`getattr(config, "name", default)`: the attribute if it is among the known ones, else the default."""
         if isinstance(updated_node.func, cst.Name) and updated_node.func.value == "isinstance":
             return self.of_made(updated_node)
+        if code(updated_node.func) == "round" and self.is_zero(updated_node.args[0].value):
+            return cst.Integer("0")
         if code(updated_node.func) == "getattr" and len(updated_node.args) == 3:
             owner, name, default = (argument.value for argument in updated_node.args)
             attribute = f"{code(owner)}.{self.value(name)}"
@@ -154,6 +171,14 @@ class _Fold(cst.CSTTransformer):
         if isinstance(before, cst.IfExp) and not isinstance(after, cst.IfExp):
             return updated_node.with_changes(trailing_whitespace=cst.TrailingWhitespace())
         return updated_node
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
+        """A loop over one element."""
+        elements = updated_node.iter.elements if isinstance(updated_node.iter, cst.List) else []
+        if len(elements) != 1 or not isinstance(updated_node.target, cst.Name):
+            return updated_node
+        values = {updated_node.target.value: elements[0].value}
+        return cst.FlattenSentinel([line.visit(Substitute(values)) for line in _statements(updated_node.body)])
 
     def visit_If(self, node: cst.If) -> None:
         if isinstance(node.orelse, cst.If):

@@ -1,43 +1,35 @@
 """Puts what is one expression by now in the place of its calls: factories, and methods of objects without a state."""
 
-from collections import Counter
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import Key, applied, argument, bases, call_sites, functions
-from zoo.copying.expressions import Put, Substitute, is_constant, is_simple, pairs, returned, statements
+from zoo.copying.bodies import called_once, put_bodies
+from zoo.copying.calls import Key, applied, bases, functions, related
+from zoo.copying.expressions import Put, is_constant, is_simple, pairs, returned, statements
+from zoo.copying.holders import holders
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
 LONGEST = 50  # characters of an expression in the place of a call of another object's method
-OF_RUNS = ("zoo.copying.plain.run", "zoo.copying.plain.envs")  # whose classes stay as they are written
 NO_OPS = ("begin", "observe")  # methods of an agent that most agents leave empty
 
 
 def inline(program: Program) -> None:
     """Every kind of it, once."""
-    sites, mentioned = call_sites(program)
-    once = {key for key, _ in functions(program) if len(sites.get(key, [])) == 1 and key not in mentioned}
-    names = Counter(name for (_, name), _ in functions(program))
-    once = {(owner, name) for owner, name in once if names[name] == 1 and (not owner or _is_helper(program, owner))}
-    once -= {("", name) for name in ("train", "main")}
+    once = called_once(program)
     program.transform(
         lambda: _Factories(program, once), [f"{name}(" for owner, name in once if not owner] + list(program.decided)
     )
     stateless, kinds = _kinds(program)
+    methods = _Methods(program, stateless, kinds, once)
     program.transform(
-        lambda: _Methods(program, stateless, kinds, once),
-        [f"self.{name}" for name in kinds] + [f".{name}(" for owner, name in once if owner],
+        lambda: methods,
+        [f".{name}" for name in kinds] + [f".{name}(" for owner, name in once if owner],
     )
     nothing = _Nothing(program)
     program.transform(lambda: nothing, nothing.words)
-    _single_calls(program, once)
-
-
-def _is_helper(program: Program, name: str) -> bool:
-    """Whether a definition is neither of the algorithm's file nor of a run's own."""
-    return program.modules[name] not in ("the algorithm", *OF_RUNS)
+    put_bodies(program)
 
 
 # --- Factories --------------------------------------------------------------------------------------------------------
@@ -132,13 +124,27 @@ class _Methods(Put):
 
     def __init__(self, program: Program, stateless: set[str], kinds: dict[str, str], once: set[Key]) -> None:
         self.program, self.stateless, self.kinds, self.once = program, stateless, kinds, once
+        self.holders = holders(program, kinds)
         self.targets: set[Any] = set()
+        self.inside = ""
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.inside = node.name.value
 
     def kind(self, node: Any) -> str | None:
         """The class of what `node` is an attribute of: of `x.head.loss` that of `head`."""
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Attribute):
             return self.kinds.get(node.value.attr.value)
         return None
+
+    def is_a(self, name: str, owner: str) -> bool:
+        """Whether an expression is an object of a class: `self`, an attribute, or a local name of `train`."""
+        if name == "self":
+            return related(self.program, owner, self.inside)
+        if name.startswith("self."):
+            return related(self.program, owner, self.kinds.get(name.rpartition(".")[2], owner))
+        usual = (name, owner) in (("run", "Run"), ("envs", "EnvStepper"))
+        return usual or f"\n    {name} = {owner}(" in self.program.text("train")
 
     def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
         self.targets.add(node.target)
@@ -147,9 +153,11 @@ class _Methods(Put):
         updated_node = _unstarred(updated_node)
         if not isinstance(updated_node.func, cst.Attribute):
             return updated_node
+        if is_simple(updated_node.func.value) and updated_node.func.attr.value in self.holders:
+            return applied(self.holders[updated_node.func.attr.value], updated_node, updated_node.func.value)
         kind, name, receiver = self.kind(updated_node.func), updated_node.func.attr.value, code(updated_node.func.value)
         owner = next((owner for owner, other in self.once if owner and other == name), None)
-        if owner is not None and receiver.startswith("self"):
+        if owner is not None and self.is_a(receiver, owner):
             method = _member(self.program, owner, name)
             if method.decorators or name.startswith("__"):
                 return updated_node
@@ -160,9 +168,16 @@ class _Methods(Put):
         if not isinstance(method, cst.FunctionDef):
             return updated_node
         result = applied(method, updated_node, updated_node.func.value)
-        if result is None or (kind not in self.stateless and receiver != "self" and len(code(result)) > LONGEST):
+        of_another = kind not in self.stateless and receiver.startswith("self.")
+        if result is None or (of_another and len(code(result)) > LONGEST):
             return updated_node
         return result
+
+    def leave_FormattedStringExpression(
+        self, original_node: cst.FormattedStringExpression, updated_node: cst.FormattedStringExpression
+    ) -> cst.FormattedStringExpression:
+        """Within a text, only what fits on its line."""
+        return original_node if {"\n", '"'} & set(code(updated_node)) else updated_node
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         kind = self.kind(updated_node)
@@ -219,43 +234,3 @@ class _Nothing(cst.CSTTransformer):
         if isinstance(updated_node.operator, cst.BitOrAssign) and code(updated_node.value) == "{}":
             return cst.RemoveFromParent()
         return updated_node
-
-
-# --- Methods of one call ----------------------------------------------------------------------------------------------
-
-
-def _single_calls(program: Program, once: set[Key]) -> None:
-    """`x.method(...)` as a statement, the only call of a short method that returns nothing: its body instead."""
-    for (owner, name), function in list(functions(program)):
-        body = statements(function)
-        text = "".join(map(code, body))
-        if (
-            owner
-            and (owner, name) in once
-            and len(body) <= 2
-            and not any(word in text for word in ("return", "yield", "super()"))
-        ):
-            program.transform(lambda name=name, function=function: _Body(name, function), [f".{name}("])  # type: ignore[misc]
-
-
-class _Body(cst.CSTTransformer):
-    def __init__(self, name: str, function: cst.FunctionDef) -> None:
-        self.name, self.function = name, function
-
-    def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
-        call = getattr(updated_node.body[0], "value", None)
-        if not isinstance(updated_node.body[0], cst.Expr) or not isinstance(call, cst.Call):
-            return updated_node
-        if (
-            not isinstance(call.func, cst.Attribute)
-            or call.func.attr.value != self.name
-            or not is_simple(call.func.value)
-        ):
-            return updated_node
-        values: dict[str, Any] = {"self": call.func.value}
-        for i, parameter in enumerate(self.function.params.params[1:]):
-            value = argument(call, i, parameter)
-            if value is None or not is_simple(value):
-                return updated_node
-            values[parameter.name.value] = value
-        return cst.FlattenSentinel([line.visit(Substitute(values)) for line in statements(self.function)])

@@ -1,17 +1,19 @@
 """Joins a base class with the only class that inherits from it."""
 
+import re
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import argument
-from zoo.copying.expressions import Substitute, assigned, is_simple, statements
+from zoo.copying.calls import applied, argument
+from zoo.copying.expressions import Put, Substitute, assigned, is_simple, returned, statements
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
 
 
 def merge(program: Program) -> None:
     """Does so for every base class that is mentioned nowhere else."""
+    bare_lists(program)
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
             users = [
@@ -24,6 +26,37 @@ def merge(program: Program) -> None:
                 if joined is not None:
                     program.definitions[users[0]] = joined
                     del program.definitions[name]
+
+
+def bare_lists(program: Program) -> None:
+    """A list with nothing of its own but a constructor is a list."""
+    for name, node in list(program.definitions.items()):
+        if isinstance(node, cst.ClassDef) and node.bases and code(node.bases[0].value).startswith("list["):
+            constructor = _methods(node).get("__init__")
+            held = re.findall(r"self\.(\w+)", code(constructor)) if constructor else []
+            used = [re.search(rf"\b{made}\.({'|'.join(held)})\b", program.source()) for made in _made(program, name)]
+            if set(_methods(node)) <= {"__init__"} and not any(used):
+                base = node.bases[0].value
+                program.transform(lambda name=name, base=base: _Calls(name, base), [f"{name}("])  # type: ignore[misc]
+
+
+def _made(program: Program, name: str) -> list[str]:
+    """The names that objects of a class are given."""
+    return re.findall(rf"([\w.]+) = {name}\(", program.source())
+
+
+class _Calls(cst.CSTTransformer):
+    """A constructor without arguments in the place of another."""
+
+    def __init__(self, name: str, other: cst.BaseExpression) -> None:
+        self.name, self.other = name, other
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        return (
+            updated_node.with_changes(func=self.other, args=[])
+            if code(updated_node.func) == self.name
+            else updated_node
+        )
 
 
 def _methods(node: cst.ClassDef) -> dict[str, cst.FunctionDef]:
@@ -40,7 +73,13 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
         return None
     ours, theirs = _methods(heir), _methods(base)
     overridden = [method for method in ours if method in theirs and method != "__init__"]
-    if any(f"super().{method}(" in code(ours[method]) for method in overridden) or base.decorators or heir.decorators:
+    for method in overridden:
+        if f"super().{method}(" in code(ours[method]):
+            if returned(theirs[method]) is None:
+                return None
+            heir = heir.with_changes(body=heir.body.visit(_Super(method, theirs[method])))
+    ours = _methods(heir)
+    if base.decorators or heir.decorators or "super()." in "".join(map(code, (ours[name] for name in overridden))):
         return None
     constructor = theirs.get("__init__")
     if constructor is not None and "__init__" in ours:
@@ -60,6 +99,18 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
     own = ours.get("__init__") if constructor is None else constructor
     body = [part for part in (docstring, own, *inherited, *members) if part is not None]
     return heir.with_changes(bases=base.bases, body=heir.body.with_changes(body=body))
+
+
+class _Super(Put):
+    """The expression that a base class's method returns in the place of its call."""
+
+    def __init__(self, name: str, function: cst.FunctionDef) -> None:
+        self.name, self.function = name, function
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
+        if code(updated_node.func) != f"super().{self.name}":
+            return updated_node
+        return applied(self.function, updated_node, cst.Name("self")) or updated_node
 
 
 def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.FunctionDef | None:

@@ -9,17 +9,26 @@ from zoo.copying.expressions import Substitute, count, is_constant
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
+LONGEST = 80  # characters of two lines in one
+
 
 def local_names(program: Program) -> None:
     """Local names of one constant or class are replaced by it; those that nobody reads go."""
     for name, node in list(program.definitions.items()):
         if not isinstance(node, cst.SimpleStatementLine) and program.changed("locals", node):
-            program.definitions[name] = node.visit(_Locals())
+            program.definitions[name] = node.visit(_Locals(name in program.decided))
             program.changed("locals", program.definitions[name])
 
 
 class _Locals(cst.CSTTransformer):
-    """Local names of one constant or class are replaced by it; those that nobody reads go."""
+    """Does so in one definition.
+
+    Args:
+        decided: the settings decided something in it: a name may be left over that the next line alone reads.
+    """
+
+    def __init__(self, decided: bool) -> None:
+        self.decided = decided
 
     def leave_FunctionDef(self, original_node: Any, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         stored: Counter[str] = Counter()
@@ -86,7 +95,41 @@ class _Locals(cst.CSTTransformer):
             and _harmless(value)
         }
         body: Any = updated_node.body.visit(_WithoutAssignments({*constant, *unread}))
-        return updated_node.with_changes(body=body.visit(Substitute(constant)))
+        if "config" in {parameter.name.value for parameter in updated_node.params.params}:
+            body = body.visit(_Config())
+        body = body.visit(Substitute(constant))
+        if self.decided:
+            body = body.visit(_Next({name for name in values if stored[name] == 1 and read[name] == 2}))
+        return updated_node.with_changes(body=body)
+
+
+class _Next(cst.CSTTransformer):
+    """`x = f()` and `g(x)` as `g(f())`, for names that are read once."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def leave_IndentedBlock(self, original_node: Any, updated_node: cst.IndentedBlock) -> cst.IndentedBlock:
+        lines = list(updated_node.body)
+        for i in reversed(range(len(lines) - 1)):
+            first, second = (
+                line.body[0] if isinstance(line, cst.SimpleStatementLine) else None for line in lines[i : i + 2]
+            )
+            if not isinstance(first, cst.Assign) or not isinstance(first.value, cst.Call | cst.Subscript):
+                continue
+            name, call = code(first.targets[0].target), getattr(second, "value", None)
+            if name in self.names and isinstance(call, cst.Call) and call.args and code(call.args[0].value) == name:
+                joined: Any = lines[i + 1].visit(Substitute({name: first.value}))
+                if len(code(joined).strip()) <= LONGEST:
+                    lines[i : i + 2] = [joined]
+        return updated_node.with_changes(body=lines)
+
+
+class _Config(cst.CSTTransformer):
+    """A run's config is the one that its `train` is given."""
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
+        return updated_node.attr if code(updated_node) == "run.config" else updated_node
 
 
 def _is_class(node: Any) -> bool:
@@ -95,9 +138,8 @@ def _is_class(node: Any) -> bool:
 
 def _harmless(node: Any) -> bool:
     """Whether nothing else changes where an expression goes."""
-    return not any(isinstance(child, cst.Call) for child in [node, *node.children]) or code(node).startswith(
-        "(torch.tensor("
-    )
+    calls = any(isinstance(child, cst.Call) for child in [node, *node.children])
+    return not calls or code(node).startswith(("(torch.tensor(", "np."))
 
 
 class _WithoutAssignments(cst.CSTTransformer):

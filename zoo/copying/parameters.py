@@ -36,7 +36,8 @@ def constant_parameters(program: Program) -> None:
             one = len(texts) == 1 and None not in all_given
             constant = one and (is_constant(all_given[0]) or program.is_function(all_given[0]))
             as_default = parameter.default is not None and texts == {code(parameter.default)}
-            switch = constant and (as_default or texts <= {"True", "False", "None"})
+            only = len(given) == 1 and any(code(one.keyword or one) == what for one in sites[key][0].call.args)
+            switch = constant and (as_default or texts <= {"True", "False", "None"} or only)
             unused = what not in count(function.body) and all(value is None or is_pure(value) for value in given)
             same_function = constant and program.is_function(all_given[0])
             if ((switch or same_function) and what not in written) or (

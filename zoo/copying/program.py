@@ -268,6 +268,14 @@ class _Runs(cst.CSTTransformer):
             return cst.parse_expression("torch.float32")
         return updated_node
 
+    def leave_If(self, original_node: Any, updated_node: cst.If) -> Any:
+        """What is empty as it is."""
+        lines = [code(line.body[0]) for line in updated_node.body.body if isinstance(line, cst.SimpleStatementLine)]
+        begins = all(line.endswith((".clear()", ".reset()")) for line in lines)
+        if code(updated_node.test) == "not envs.resumed" and begins:
+            return cst.RemoveFromParent()
+        return updated_node
+
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
         text = code(updated_node).strip()
         if text == "run.track()" or " = run.compiled(" in text:

@@ -1,11 +1,14 @@
 """Takes out of a program what is left over once its settings are decided."""
 
+import ast
+import re
 import textwrap
 from typing import Any
 
 import libcst as cst
 
-from zoo.copying.attributes import Uses, constant_attributes, uses_of
+from zoo.copying.attributes import Uses, constant_attributes
+from zoo.copying.expressions import Substitute
 from zoo.copying.inline import inline
 from zoo.copying.merge import merge
 from zoo.copying.names import local_names
@@ -13,6 +16,7 @@ from zoo.copying.parameters import constant_parameters
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names, is_field
 
+SHORT = 30  # characters of a formula
 RESUMING = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "rows", "put", "cut", "check_run")
 
 
@@ -26,6 +30,7 @@ def simplify(program: Program) -> None:
         inline(program)
         local_names(program)
         merge(program)
+        short_constants(program)
         program.fold()
         prune(program)
         if program.source() == text:
@@ -34,8 +39,9 @@ def simplify(program: Program) -> None:
 
 def prune(program: Program) -> None:
     """Takes out methods, settings, definitions and imports that nothing reaches."""
-    uses = uses_of(program)
+    uses = Uses(program)
     _members(program, uses)
+    _without_index(program, uses)
     reached, pending = set(), [program.agent, "train", "main", "Config"]
     while pending:
         name = pending.pop()
@@ -46,6 +52,18 @@ def prune(program: Program) -> None:
     program.definitions = {name: node for name, node in program.definitions.items() if name in reached}
     named = {name for node in program.definitions.values() for name in global_names(node)}
     program.imports = {name: line for name, line in program.imports.items() if name in named}
+
+
+def short_constants(program: Program) -> None:
+    """A short formula that is mentioned once stands where it is mentioned, and so does the type of metrics."""
+    for name, node in list(program.definitions.items()):
+        value = program.constant(name)
+        if value is not None and (name == "Metrics" or ("math." in code(value) and len(code(value)) <= SHORT)):
+            others = {other: node for other, node in program.definitions.items() if other != name}
+            users = [other for other, node in others.items() if name in global_names(node)]
+            if name == "Metrics" or (len(users) == 1 and len(re.findall(rf"\b{name}\b", program.source())) == 2):
+                for user in users:
+                    program.definitions[user] = program.definitions[user].visit(Substitute({name: value}))
 
 
 def _members(program: Program, uses: Uses) -> None:
@@ -75,6 +93,29 @@ class _WithoutKeywords(cst.CSTTransformer):
         return updated_node.with_changes(args=kept)
 
 
+def _without_index(program: Program, uses: Uses) -> None:
+    """Takes the indices out of batches where nobody reads them."""
+    batch = program.definitions.get("Batch")
+    if batch is not None and not uses.loaded["index"] and "index: " in code(batch):
+        fields = [line for line in batch.body.body if not code(line).strip().startswith("index: ")]
+        program.definitions["Batch"] = batch.with_changes(body=batch.body.with_changes(body=fields))
+        program.transform(lambda: _WithoutLast("Batch", "index"), ["Batch("])
+
+
+class _WithoutLast(cst.CSTTransformer):
+    """Takes the last argument out of calls, if it is a name."""
+
+    def __init__(self, function: str, name: str) -> None:
+        self.function, self.name = function, name
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        last = updated_node.args[-1] if updated_node.args else None
+        if code(updated_node.func) != self.function or last is None or code(last.value) != self.name:
+            return updated_node
+        *kept, last = updated_node.args[:-1]
+        return updated_node.with_changes(args=[*kept, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+
+
 def _is_needed(owner: str, member: Any, uses: Uses) -> bool:
     if isinstance(member, cst.FunctionDef):
         name = member.name.value
@@ -82,10 +123,13 @@ def _is_needed(owner: str, member: Any, uses: Uses) -> bool:
             return False
         if (name.startswith("__") and name.endswith("__")) or name == "forward":
             return True
-        own = Uses(textwrap.dedent(code(member)))
         # where another class has an attribute of that name, only calls count
         kind = "called" if uses.stored[name] > 0 and not member.decorators else "loaded"
-        return bool(getattr(uses, kind)[name] - getattr(own, kind)[name] > 0)
+        itself = sum(
+            isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}"
+            for node in ast.walk(ast.parse(textwrap.dedent(code(member))))
+        )
+        return uses.of_class(owner, name, kind) > itself
     if not is_field(member) or not member.body[0].value:
         return True
     name = code(member.body[0].target)

@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 def file_text(program: Program, docstring: str) -> str:
     """The file's text, formatted, with the docstring of the algorithm's file."""
     body = "\n\n\n".join(written(program))
+    body = re.sub(r"(?m)^([A-Z][A-Z0-9_]+ = .*)\n\n\n(?=[A-Z][A-Z0-9_]+ = )", r"\1\n", body)  # constants, in a row
     imports = "\n".join(sorted(set(program.imports.values())))
     start = 'if __name__ == "__main__":\n    main()'
     text = f'"""{docstring}"""\n\n{imports}\n\n{body}\n\n\n{start}\n'
@@ -42,11 +43,12 @@ def written(program: Program) -> list[str]:
 def plain(text: str) -> str:
     """Messages and docstrings in the words of a file that stands alone."""
     text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
-    text = re.sub(r"  # fmt: skip", "", text)
+    text = re.sub(r"  # (fmt: skip|type: ignore\[no-untyped-call\])", "", text)
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"algo\.(\w+)=null", lambda found: f"--{found[1].replace('_', '-')} none", text)
+    text = re.sub(r"algo\.(\w+)=false", lambda found: f"--no-{found[1].replace('_', '-')}", text)
+    text = re.sub(r"algo\.(\w+)=true", lambda found: f"--{found[1].replace('_', '-')}", text)
     text = re.sub(r"algo\.(\w+)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", text)
     return re.sub(r"(#.*)\bnull\b", r"\1none", text)

@@ -45,10 +45,7 @@ class MLP(nn.Sequential):
 
 
 class EnsembleLinear(nn.Module):
-    """`members` linear layers: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
-
-    Each member is initialized as `nn.Linear` is, its weight `[outputs, inputs]` as there.
-    """
+    """`members` layers as `nn.Linear`: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`."""
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ class Normalizer(nn.Module):
 
 
 class RunningNormalizer(Normalizer):
-    """A `Normalizer` with the statistics of all samples so far, whose output is clipped to +-10."""
+    """Normalizes by the mean and standard deviation of all samples so far; the output is clipped to +-10."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__(shape)

@@ -50,10 +50,9 @@ class BoundedPolicy(nn.Module):
 
 
 class TanhGaussian(BoundedPolicy):
-    """A Gaussian whose samples tanh squashes onto the action bounds.
+    """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C).
 
-    Haarnoja et al. 2018, arXiv 1801.01290, appendix C. Mean and log standard deviation are the two halves of one
-    network's output; the latter is clamped to `log_std_bounds`.
+    Mean and log standard deviation, which is clamped, are the two halves of one network's output.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """Transitions: of a file in D4RL's layout, or of the environments so far."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,13 +19,14 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
         self.capacity, self.device, self.added, self.size, self.num_envs = capacity, device, 0, 0, 1
-        self.obs = torch.zeros(capacity, *spec.obs_shape, device=device)
-        self.next_obs = torch.zeros_like(self.obs)
-        shape = (capacity,) if spec.num_actions else (capacity, spec.action_dim)
-        self.action = torch.zeros(shape, dtype=torch.int64 if spec.num_actions else torch.float32, device=device)
+        self.obs, self.next_obs = torch.zeros(2, capacity, *spec.obs_shape, device=device)
+        self.action = (
+            torch.zeros(capacity, dtype=torch.int64, device=device)
+            if spec.num_actions
+            else torch.zeros(capacity, spec.action_dim, device=device)
+        )
         self.reward = torch.zeros(capacity, device=device)
-        self.terminated = torch.zeros(capacity, dtype=torch.bool, device=device)
-        self.truncated = torch.zeros_like(self.terminated)
+        self.terminated, self.truncated = torch.zeros(2, capacity, dtype=torch.bool, device=device)
 
     def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
         """Stores one transition of each environment."""
@@ -64,21 +64,20 @@ class Dataset(dataset.Dataset):
         )
         ends = np.flatnonzero(arrays[4] | arrays[5])
         starts = np.append(0, ends[:-1] + 1)
-        returns = np.add.reduceat(arrays[2].astype(np.float64), starts)
-        self.episode_starts, self.episode_lengths, self.episode_returns = (
-            torch.from_numpy(column).to(device) for column in (starts, ends + 1 - starts, returns)
-        )
+        self.episode_starts = torch.from_numpy(starts).to(device)
+        self.episode_lengths = torch.from_numpy(ends + 1 - starts).to(device)
+        self.episode_returns = torch.from_numpy(np.add.reduceat(arrays[2].astype(np.float64), starts)).to(device)
         self.use(sampler or SamplerConfig())
 
 
 def read_d4rl(path: str) -> list[np.ndarray]:
     """Observations, actions, rewards, successors, terminals and timeouts of an HDF5 file in D4RL's layout."""
     if not Path(path).is_file():
-        sys.exit(f"--dataset {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
+        raise SystemExit(f"--dataset {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
     with h5py.File(path) as file:
         if missing := ", ".join(name for name in names if name not in file):
-            sys.exit(f"--dataset {path} lacks {missing}: it is not in D4RL's layout")
+            raise SystemExit(f"--dataset {path} lacks {missing}: it is not in D4RL's layout")
         arrays = [file[name][()] for name in names]
     *numbers, terminated, truncated = arrays
     truncated = truncated.astype(bool) & ~terminated.astype(bool)

@@ -1,8 +1,6 @@
 """Environments: made, described, and stepped."""
 
 import math
-import sys
-from functools import partial
 from typing import NamedTuple
 
 import gymnasium
@@ -32,44 +30,36 @@ class Spec(NamedTuple):
         if isinstance(space, gymnasium.spaces.Box):
             low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
             return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
-        sys.exit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
+        raise SystemExit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
 
 
 def make_envs(env: str, count: int) -> SyncVectorEnv:
-    return SyncVectorEnv([partial(gymnasium.make, env)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv([lambda: gymnasium.make(env)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 class EnvStepper:
-    """Steps environments: tensors in, transitions out.
-
-    Attributes:
-        obs: `[N, ...]` the observations to act on.
-        ended: `[N]` whether the last step was each episode's last.
-    """
+    """Steps environments: tensors in, transitions out. `obs` `[N, ...]` is what to act on."""
 
     def __init__(self, envs: SyncVectorEnv, seed: list[int | None], device: torch.device) -> None:
         self.envs, self.device, self.num_envs = envs, device, envs.num_envs
         self.spec = Spec.of(envs)
-        self.obs = self.tensor(envs.reset(seed=seed)[0].astype(np.float32))
+        self.obs = torch.as_tensor(envs.reset(seed=seed)[0], dtype=torch.float32, device=device)
         envs.action_space.seed(seed[0])
-        self.ended = np.zeros(self.num_envs, dtype=bool)
-
-    def tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        self.ended = np.zeros(self.num_envs, dtype=bool)  # whether the last step was each episode's last
 
     def random_action(self) -> Tensor:
         """Uniform actions `[N, A]` or `[N]`."""
-        return self.tensor(self.envs.action_space.sample())
+        return torch.as_tensor(self.envs.action_space.sample(), device=self.device)
 
     def step(self, action: Tensor) -> Transition:
         """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
-        obs, self.obs = self.obs, self.tensor(next_obs.astype(np.float32))
-        successor = self.obs
-        self.ended = terminated | truncated
-        if self.ended.any():
+        obs, self.obs = self.obs, torch.as_tensor(next_obs, dtype=torch.float32, device=self.device)
+        successor, ended = self.obs, terminated | truncated
+        self.ended = ended
+        if ended.any():
             successor = self.obs.clone()
-            for i in np.flatnonzero(self.ended):
-                successor[i] = self.tensor(info["final_obs"][i].astype(np.float32))
-        columns = (self.tensor(column) for column in (reward.astype(np.float32), terminated, truncated))
+            for i in np.flatnonzero(ended):
+                successor[i] = torch.from_numpy(info["final_obs"][i])
+        columns = (torch.from_numpy(x).to(self.device) for x in (reward.astype(np.float32), terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)

@@ -79,17 +79,17 @@ class Adam(torch.optim.Adam):
             parameters, lr, eps=eps, weight_decay=weight_decay, decoupled_weight_decay=decoupled, fused=True
         )
         self.lr, self.decay_steps, self.decay, self.max_norm = lr, decay_steps, decay, max_norm
-        self.done = 0
+        self.updates = 0
 
     def minimize(self, loss: Tensor) -> None:
         """One step down the gradient of a scalar loss."""
-        (group,) = self.param_groups
-        parameters = group["params"]
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.grad = gradient.contiguous()
+        self.zero_grad()
+        parameters = self.param_groups[0]["params"]
+        loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
         if self.max_norm is not None:
             nn.utils.clip_grad_norm_(parameters, self.max_norm)
         if self.decay_steps is not None:
-            group["lr"] = float(self.lr * self.decay(torch.tensor(min(self.done / self.decay_steps, 1.0))))
-        self.done += 1
+            done = torch.tensor(min(self.updates / self.decay_steps, 1.0))
+            self.param_groups[0]["lr"] = float(self.lr * self.decay(done))
+            self.updates += 1
         self.step()

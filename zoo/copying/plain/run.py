@@ -1,10 +1,7 @@
 """A run by itself: settings, environments, training with evaluations, the command line."""
 
 import argparse
-import ast
-import contextlib
 import csv
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +48,11 @@ def train(run: "Run", config: Config) -> Agent:
 class Run:
     """What `train` is given: environments or a dataset, and `steps` to loop over, between which it evaluates."""
 
-    agent: Agent
-
     def __init__(self, config: Config) -> None:
+        self.agent: Agent  # assigned by `train`
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if (self.dir / "evaluations.csv").exists():
-            sys.exit(f"--run-dir {self.dir} already holds a run. Take another one.")
+            raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
         self.dir.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.threads)
         torch.set_flush_denormal(True)
@@ -117,60 +113,44 @@ class Run:
     def evaluate(self) -> None:
         """Plays an episode in each environment, from starts that follow from the seed; a row in `evaluations.csv`."""
         agent, envs = self.agent, self.eval_envs
-        returns, lengths, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
+        returns, steps, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
         starts = np.random.SeedSequence([2, self.config.seed]).generate_state(envs.num_envs).tolist()
-        steps: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
+        played: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):  # not training's numbers
             torch.manual_seed(starts[0])
             obs, _ = envs.reset(seed=starts)
             agent.begin(envs.num_envs)
             while running.any():
-                seen = torch.as_tensor(obs.astype(np.float32), device=self.device)
+                seen = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
                 action = agent.act(seen, explore=not self.config.eval_deterministic)
                 predicted = agent.predict(seen).cpu().numpy() if isinstance(agent, Predictor) else None
                 obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
                 agent.observe(seen, action, torch.as_tensor(reward.astype(np.float32), device=self.device))
                 if predicted is not None:
-                    steps.append((predicted, reward, running.copy(), terminated))
+                    played.append((predicted, reward, running.copy(), terminated))
                 returns += reward * running
-                lengths += running
+                steps += running
                 running &= ~(terminated | truncated)
-        row = {
-            "step": self.done,
-            "return_mean": returns.mean(),
-            "return_std": returns.std(),
-            "length_mean": lengths.mean(),
-        }
+        row = {"step": self.done, "return_mean": returns.mean(), "return_std": returns.std()}
         if isinstance(agent, Predictor):
-            row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*steps, strict=True)))
-        row |= {name: float(value) for name, value in self.metrics.items()}
+            row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*played, strict=True)))
+        row |= {"length_mean": steps.mean()} | {name: float(value) for name, value in self.metrics.items()}
         print(f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}", flush=True)
         with (self.dir / "evaluations.csv").open("a", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(row)
+            csv.writer(file).writerows([row.values()] if file.tell() else [row.keys(), row.values()])
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------
 
 
-def setting(text: str) -> Any:
-    """`0.5`, `true`, `none`, `[256,256]`, or a name."""
-    with contextlib.suppress(ValueError, SyntaxError):
-        return ast.literal_eval(text.title() if text in ("true", "false", "none") else text)
-    return text
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in vars(Config()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=setting, default=default, metavar=str(default))
-    config = Config(**vars(parser.parse_args()))
-    for name, default in vars(Config()).items():
-        value = getattr(config, name)
-        if default is not None and type(value) not in (type(default), int if type(default) is float else type(default)):
-            parser.error(f"--{name.replace('_', '-')} {value}: it must be of the kind of its default, {default}")
-    run = Run(config)
-    agent = train(run, config)
-    torch.save(agent.state_dict(), run.dir / "agent.pt")
+        kind: dict[str, Any] = {"type": float if default is None else type(default)}
+        if isinstance(default, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        elif isinstance(default, list):
+            kind = {"type": type(sum(default)), "nargs": "+"}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default {default}", **kind)
+    run = Run(Config(**vars(parser.parse_args())))
+    torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
