@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from curves import Panel, draw, panels_of_rows, save
+from equations import typeset
 from omegaconf import OmegaConf
 
 from zoo.agent import Predictor
@@ -105,9 +106,12 @@ def quoted(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Paragraphs of a docstring as Markdown: what is indented stays as it is typeset there."""
+    """Paragraphs of a docstring as Markdown: equations, which are indented, typeset; numbered lists as they are."""
     parts = re.split(r"\n\s*\n", text)
-    return "\n\n".join(part if part.startswith("    ") else prose(part) for part in parts)
+    return "\n\n".join(
+        prose(part) if not part.startswith("    ") else part if part.strip()[0].isdigit() else typeset(part)
+        for part in parts
+    )
 
 
 def prose(text: str) -> str:
