@@ -36,6 +36,34 @@ def test_tensorboard_has_the_hyperparameters_beside_the_evaluations_that_judge_t
     assert "eval/return_mean" in {metric.name.tag for metric in metrics}
 
 
+def test_a_video_of_a_finished_run_is_added_to_its_tracker(zoo, trained, tmp_path):
+    run_dir, video = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=32", "algo.minibatches=2",
+                             "steps=64", "eval_every=64", "logger=tensorboard"), tmp_path / "play.gif"  # fmt: skip
+    before = (run_dir / "evaluations.csv").read_bytes()
+    result = zoo("play", run_dir, "--video", video, "--episodes", "1", "--size", "64", "--log")
+    assert result.code == 0, result.err
+    events = EventAccumulator(str(run_dir)).Reload()
+    (image,) = events.Images("play")
+    assert (image.step, image.encoded_image_string) == (64, video.read_bytes())
+    assert [one.step for one in events.Scalars("eval/return_mean")] == [64]
+    assert (run_dir / "evaluations.csv").read_bytes() == before
+
+
+def test_what_cannot_be_logged_is_refused_in_one_line(zoo, trained, tmp_path):
+    run_dir = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=32", "algo.minibatches=2",
+                      "steps=64", "eval_every=64", "logger=none")  # fmt: skip
+    for arguments, message in (
+        ((run_dir, "--log", "--video", tmp_path / "a.mp4"), "Add: --video play.gif"),
+        ((tmp_path, "--log", "--video", tmp_path / "a.gif"), "is not a run's folder"),
+        ((run_dir, "--log", "--video", tmp_path / "a.gif"), "started with logger=none"),
+    ):
+        result = zoo("play", *arguments)
+        assert result.code != 0
+        assert message in result.err
+        assert result.err.count("\n") == 1
+    assert not list(tmp_path.glob("a.*"))
+
+
 def offline_records(path):
     """The records of a W&B run that was kept offline: a header of 7 bytes, then LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--env", help="the environment, of a ZIP file")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     parser.add_argument("--force", action="store_true", help="replace a video that is there")
+    parser.add_argument("--log", action="store_true", help="send the video to the run's trackers too; a GIF")
     args = parser.parse_args(arguments)
     for option, least in (("episodes", 1), ("size", 64)):
         if getattr(args, option) < least:
@@ -41,6 +43,8 @@ def main(arguments: list[str]) -> int:
     from zoo.commands import pictures
 
     pictures.check_packages(args.video)
+    if args.log:
+        _check_log(args.run_dir, args.video)
     if args.video:
         check_file(args.video, args.force)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
@@ -61,7 +65,34 @@ def main(arguments: list[str]) -> int:
             print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
+    if args.log:
+        _log(args.run_dir, args.video, config.logger)
     return 0
+
+
+def _check_log(run_dir: Path, video: Path | None) -> None:
+    """Raises UsageError where there is no GIF, or no finished run, to log."""
+    if video is None or video.suffix != ".gif":
+        raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
+    if not (run_dir / "run.json").is_file():
+        raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
+    record = json.loads((run_dir / "run.json").read_text())
+    if record["status"] != "finished":
+        raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run resume={run_dir}")
+    if record["config"]["logger"] == "none":
+        raise UsageError(f"--log: the run in {run_dir} has no trackers: it was started with logger=none.")
+
+
+def _log(run_dir: Path, video: Path, loggers: str) -> None:
+    """Adds a video to what the trackers have of a finished run."""
+    from zoo.runs.logging import Logger, parse_loggers
+
+    record = json.loads((run_dir / "run.json").read_text())
+    steps = record["config"]["steps"] + record["config"]["online_steps"]
+    logger = Logger(run_dir, parse_loggers(loggers), record["config"], steps, record["id"])
+    logger.video(steps, video)
+    logger.close()
+    print(f"logged by {loggers.replace('+', ' and ')} as play, at step {steps:,}")
 
 
 def _unit(agent: "Agent", algo: Any) -> str:

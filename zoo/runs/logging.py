@@ -131,6 +131,19 @@ class Logger:
         self.stage_csv[name].write({"step": done, **values})
         self._scalars(done, {f"{name}/{key}": value for key, value in values.items()}, f"{name}/pass")
 
+    def video(self, step: int, path: Path) -> None:
+        """A GIF of how the agent of a step plays, as `play`."""
+        if self.tensorboard is not None:
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            image = Summary.Image(colorspace=3, encoded_image_string=path.read_bytes())
+            summary = Summary(value=[Summary.Value(tag="play", image=image)])
+            self.tensorboard.file_writer.add_summary(summary, step)  # type: ignore[attr-defined]
+        if self.wandb is not None:
+            self.wandb.log({"step": step, "play": _package("wandb").Video(str(path), format="gif")})
+        if self.trackio is not None:
+            self.trackio.log({"play": _package("trackio").Video(str(path), format="gif")}, step=step)
+
     def _scalars(self, step: int, scalars: dict[str, float], axis: str = "step") -> None:
         if self.tensorboard is not None:
             try:
