@@ -37,7 +37,11 @@ def algorithm_page(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[P
     yield ""
     yield f"{prose(paper)}."
     yield ""
-    yield f"{' · '.join(facts)} · [`algos/{algorithm.name}.py`]({algorithm.name}.py)"
+    own, alone = (
+        f"[`algos/{algorithm.name}.py`]({algorithm.name}.py)",
+        f"[a copy that stands alone]({algorithm.name}_alone.py)",
+    )
+    yield f"{' · '.join(facts)} · {own} · {alone}"
     yield ""
     yield description
     yield ""

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 from algorithm_page import algorithm_page, prose, settings_table
@@ -15,7 +17,8 @@ from curves import PICTURES, Panel, archived, panels_of_files, picture, save
 
 from zoo.benchmarks.analysis import Row
 from zoo.commands.list import table
-from zoo.settings.registry import by_family, folder, settings
+from zoo.copying import copied
+from zoo.settings.registry import algorithms, by_family, folder, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -30,6 +33,10 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     pages, panels = OUT / "pages", panels_of_files(ROOT)
     algorithm_pages(pages / "algorithms", archived(ROOT), panels)
+    with ProcessPoolExecutor() as pool:
+        texts = pool.map(copied, algorithms(), repeat([]))  # as `zoo copy` writes them
+        for name, text in zip(algorithms(), texts, strict=True):
+            write(pages / "algorithms" / f"{name}_alone.py", text)
     write(pages / "settings.md", settings_page())
     write(pages / "suites.md", suites_page())
     for name in PICTURES:
