@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.nn import MLP, BoundedPolicy, Linear, Normalizer
+from zoo.nn import MLP, BoundedPolicy, Linear, Normalizer, with_derivative
 from zoo.nn.optim import Adam
 
 MAX_BETA = 0.999  # of the cosine schedule's last step
@@ -53,6 +53,13 @@ class TimeEmbedding(nn.Module):
         phase = time[..., None] * self.frequencies
         out: Tensor = self.net(torch.cat([phase.sin(), phase.cos()], -1))
         return out
+
+    def with_derivative(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings `[..., width]`, and how fast they change with time."""
+        phase = time[..., None] * self.frequencies
+        sin, cos = phase.sin(), phase.cos()
+        along = torch.cat([self.frequencies * cos, -self.frequencies * sin], -1)
+        return with_derivative(self.net, torch.cat([sin, cos], -1), along)
 
 
 class Diffusion(BoundedPolicy):

@@ -7,9 +7,12 @@ in the environment's units.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zoo.nn import GELU, MLP, BoundedPolicy, glorot_
+from zoo.models.diffusion import TimeEmbedding
+from zoo.nn import GELU, MLP, BoundedPolicy, glorot_, with_derivative
+
+TIME_WIDTH = 64  # of a mean flow's embeddings of its two times
 
 
 class FlowPolicy(BoundedPolicy):
@@ -65,3 +68,39 @@ class OneStepPolicy(BoundedPolicy):
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
         """For noise `[B, A]` the actions `[B, A]`."""
         return self.from_unit(self(obs, noise))
+
+
+class MeanFlowPolicy(BoundedPolicy):
+    """Average velocities (MeanFlow, Geng et al. 2025, arXiv 2505.13447): noise, at time 1, is an action, at 0, at once.
+
+    Args:
+        obs_dim: of one observation.
+        low, high: bounds of the actions.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int]) -> None:
+        super().__init__(low, high)
+        self.start, self.end = TimeEmbedding(TIME_WIDTH), TimeEmbedding(TIME_WIDTH)  # of r and of t
+        self.net = MLP(obs_dim + len(low) + 2 * TIME_WIDTH, len(low), hidden, nn.Mish)
+
+    def forward(self, obs: Tensor, x: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        """The average velocities `[..., A]` from time `r` to `t`, each `[...]` or `[1]`, of what is at `x` at `t`."""
+        times = torch.cat([self.start(r), self.end(t)], -1)
+        velocity: Tensor = self.net(torch.cat([obs, x, times.expand(*x.shape[:-1], -1)], -1))
+        return velocity
+
+    def with_derivative(self, obs: Tensor, x: Tensor, r: Tensor, t: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """These velocities `[B, A]`, and how fast they change where `x` moves with velocity `v` `[B, A]`, as `t` does.
+
+        Gradients go back through the former alone.
+        """
+        start, (end, along) = self.start(r), self.end.with_derivative(t)
+        inputs = torch.cat([obs, x, start, end], -1)
+        moves = torch.cat([torch.zeros_like(obs), v, torch.zeros_like(along), along], -1)
+        return with_derivative(self.net, inputs, moves)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """The actions `[..., A]` that noise `[..., A]` becomes."""
+        r = noise.new_zeros(1)
+        return self.from_unit(noise - self(obs, noise, r, r + 1))

@@ -3,7 +3,16 @@
 from zoo.nn.distributions import Categorical, Gaussian
 from zoo.nn.encoders import FrameEncoder, check_frames, encoder
 from zoo.nn.initialization import fan_out_critic_, glorot_, near_zero_, orthogonal_, small_last_
-from zoo.nn.layers import GELU, MLP, EnsembleCritic, EnsembleLayerNorm, EnsembleLinear, EnsembleMLP, polyak_update
+from zoo.nn.layers import (
+    GELU,
+    MLP,
+    EnsembleCritic,
+    EnsembleLayerNorm,
+    EnsembleLinear,
+    EnsembleMLP,
+    polyak_update,
+    with_derivative,
+)
 from zoo.nn.linear import Linear
 from zoo.nn.normalizers import Normalizer, RunningNormalizer
 from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian
@@ -12,5 +21,5 @@ __all__ = [
     "GELU", "MLP", "BoundedPolicy", "Categorical", "DeterministicPolicy", "EnsembleCritic", "EnsembleLayerNorm",
     "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian", "GaussianPolicy", "Linear", "Normalizer",
     "RunningNormalizer", "TanhGaussian", "check_frames", "encoder", "fan_out_critic_", "glorot_", "near_zero_",
-    "orthogonal_", "polyak_update", "small_last_",
+    "orthogonal_", "polyak_update", "small_last_", "with_derivative",
 ]  # fmt: skip

@@ -51,6 +51,22 @@ class MLP(nn.Sequential):
         return x
 
 
+def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """What linear layers with Mish between them make of `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
+
+    Gradients go back through the former alone. `torch.func.jvp` records the derivative as well, and does not reach
+    into the kernels of `zoo.nn.linear`.
+    """
+    for layer in net:
+        with torch.no_grad():
+            if isinstance(layer, nn.Linear):
+                along = linear(along, layer.weight, None)
+            else:
+                along = torch.ops.aten.mish_backward(along, x)  # times the slope at x
+        x = layer(x)
+    return x, along
+
+
 class EnsembleLinear(nn.Module):
     """`members` linear layers: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`.
 
