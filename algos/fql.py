@@ -13,9 +13,9 @@ is 0, so that an action repeats; the authors evaluate with noise, which is `eval
 
 Deviations: as in the authors' code (github seohongpark/fql), the squares of flow and policy are means over action
 dimensions, not sums, which makes alpha that many times as large; x_1 is clipped to the bounds in the policy's loss, and
-mu only where it meets the critics; all losses are taken before any network moves. There the data's actions are clipped
-to 1 - 1e-5, and the critics' normalization adds 1e-6 to the variance, here 1e-5. IFQL, which that repository has
-too, is not here.
+mu only where it meets the critics; all losses are taken before any network moves, and the target critics follow the
+critics that were before. There the data's actions are clipped to 1 - 1e-5, and the critics' normalization adds 1e-6 to
+the variance, here 1e-5. IFQL, which that repository has too, is not here.
 """
 
 import copy
@@ -113,13 +113,13 @@ class FQL(Agent):
         return self.config.alpha * distance - scale * q.mean(), distance.detach()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, flow and policy, all from what they were before, then of the target critics."""
+        """One gradient step of critics, flow and policy and a move of the target critics, from what all were before."""
         critic_loss, q = self.critic_loss(batch)
         policy_loss, distance = self.policy_loss(batch)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
         self.policy_optimizer.minimize(policy_loss)
         self.critic_optimizer.minimize(critic_loss)
         self.flow_optimizer.minimize(flow_loss := self.flow_loss(batch))
-        polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),
             "flow_loss": flow_loss.detach(),

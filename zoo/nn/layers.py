@@ -54,8 +54,8 @@ class MLP(nn.Sequential):
 def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
     """What linear layers with Mish between them make of `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
 
-    Gradients go back through the former alone. `torch.func.jvp` records the derivative as well, and does not reach
-    into the kernels of `zoo.nn.linear`.
+    Gradients go back through the former alone. `torch.func.jvp` records the derivative as well, and knows no kernels
+    but PyTorch's own.
     """
     for layer in net:
         with torch.no_grad():
