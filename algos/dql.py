@@ -14,14 +14,14 @@ probability that is the softmax of min_i Q_i'(s, a). Without exploring it is the
 come from noise that was drawn when the agent was made, so that an action repeats; the authors always sample, which is
 `eval_deterministic=false`.
 
-The paper's figures are each run's best evaluation ("online model selection", in all its runs' settings chosen for each
-dataset): compare them with `best`, not with `final`.
+The paper's figures are of checkpoints that were chosen by evaluations online, each run's best ("online model
+selection" in the authors' code): compare them with `best`, not with `final`.
 
 Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is measured by the
 other critic than the one that is climbed, L_d is a mean over action dimensions, the actions that a step foresees are
 clipped to the bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay
-of the learning rates is left out: it moves once in 50,000 updates by a step of one in 1,000, and so leaves them within
-0.1 % of what they began with. Its rescaled rewards for AntMaze and Pen are left out too.
+of the learning rates is left out: it takes a step in 50,000 updates, of a cosine of 1,000 or 2,000 steps, and so leaves
+them within 0.1 % of what they were. So are its rescaled rewards for AntMaze and Pen.
 """
 
 import copy

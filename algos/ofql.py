@@ -13,12 +13,12 @@ sg stops gradients, and pi' is an average of the policy over the updates. Of r <
 distribution, r is set to t with probability `flow_ratio`: there u is the velocity itself, and nothing but flow matching
 is learned. du/dt is one derivative in forward mode, along (v, 0, 1).
 
-Not in the paper, whose code is not public, and taken from Diffusion-QL's: when pi' moves and how far, the mean over
-action dimensions in L_u, that |Q| is measured by the other critic than the one that is climbed; gradients are not
-clipped. Whether actions are chosen of many by their values, as in Diffusion-QL, the paper does not say either:
-`candidates=50` does so. Without exploring, the first or only one comes from noise 0 and the others from noise that was
-drawn when the agent was made, so that an action repeats, and the most valued is taken; exploring takes one with a
-probability that is the softmax of min_i Q_i'(s, a).
+Deviations cannot be known: the code is not public. What the paper leaves open is as in Diffusion-QL's: when pi' moves
+and how far, the mean over action dimensions in L_u, and that |Q| is measured by the other critic than the one that is
+climbed. Gradients are not clipped. Nor does the paper say whether actions are chosen of many by their values, as in
+Diffusion-QL: `candidates=50` does so. Without exploring, the first or only one comes from noise 0 and the others from
+noise that was drawn when the agent was made, so that an action repeats, and the most valued is taken; exploring takes
+one with a probability that is the softmax of min_i Q_i'(s, a).
 """
 
 import copy

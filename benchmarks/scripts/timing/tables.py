@@ -107,6 +107,9 @@ def policies(args: Namespace) -> Iterator[Table]:
         "Of ReBRAC an update is one of the critics; at every second one the actor learns and the targets move."
     )
     subjects = {name: Subject("offline.py", "updates", arguments) for name, arguments in compared.items()}
+    for algo in ("dql", "fql", "ofql"):
+        compiled = {"algo": algo, "compiled": True} | layers
+        subjects[f"zoo, {algo}, compile=true"] = Subject("offline.py", "updates", compiled)
     yield Table("Policies that make actions of noise, and others, updates", 20, subjects, note=note)
     note = "For one observation at a time, without exploring. DQL takes the best of 50 candidates."
     subjects = {name: Subject("offline.py", "acting", arguments) for name, arguments in compared.items()}
