@@ -29,9 +29,9 @@ from zoo.machine import processor
 
 SECTIONS = {
     "iql": tables.iql, "td3_bc": tables.td3_bc, "cql": tables.cql, "rebrac": tables.rebrac, "edac": tables.edac,
-    "sac": tables.sac, "td3": tables.td3, "ppo": tables.ppo, "atari": tables.atari, "streaming": tables.streaming,
-    "samplers": tables.samplers, "dynamics": tables.dynamics, "vector": tables.vector, "scaling": scaling,
-    "seeds": tables.seeds, "bfloat16": tables.bfloat16,
+    "policies": tables.policies, "sac": tables.sac, "td3": tables.td3, "ppo": tables.ppo, "atari": tables.atari,
+    "streaming": tables.streaming, "samplers": tables.samplers, "dynamics": tables.dynamics, "vector": tables.vector,
+    "scaling": scaling, "seeds": tables.seeds, "bfloat16": tables.bfloat16,
 }  # fmt: skip
 CHECKOUTS = {
     "corl": "CORL's folder algorithms/offline (github corl-team/CORL)",

@@ -64,9 +64,10 @@ def own(batch: Batch) -> int:
 
 
 def go_online(algo: str, dataset, run_dir, **settings):
+    scales = hasattr(algorithms()[algo].module.Config(), "normalize_reward")
     return zoo.train(
         algo, env="pendulum", dataset=dataset, steps=20, eval_every=10_000, run_dir=run_dir,
-        **SMALL | {"algo_config": SMALL["algo_config"] | {"normalize_reward": False}}, **settings,
+        **SMALL | {"algo_config": SMALL["algo_config"] | ({"normalize_reward": False} if scales else {})}, **settings,
     )  # fmt: skip
 
 

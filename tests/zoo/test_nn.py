@@ -19,6 +19,7 @@ from zoo.nn import (
     TanhGaussian,
     encoder,
     fan_out_critic_,
+    glorot_,
     orthogonal_,
     polyak_update,
 )  # fmt: skip
@@ -247,3 +248,23 @@ def test_edacs_critics_begin_with_weights_as_wide_as_a_layer_has_outputs():
         np.testing.assert_allclose(layer.weight.detach().std(), bound / 3**0.5, rtol=0.03)
     assert all((layer.bias == 0.1).all() for layer in layers[:-1])
     assert layers[-1].bias.abs().max() <= 3e-3
+
+
+def test_glorots_weights_are_as_wide_as_both_sides_of_a_layer_ask_for_and_each_members_are_its_own():
+    torch.manual_seed(0)
+    critic = glorot_(EnsembleCritic(2, 5, 3, [300]))
+    first = critic[0].weight.detach()  # [2, 300, 8]
+    bound = (6 / (8 + 300)) ** 0.5
+    assert first.abs().max() <= bound
+    for member in first:
+        assert float(member.std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+    assert not torch.equal(*first)
+    assert not critic[0].bias.any()
+
+
+def test_actions_and_their_numbers_from_minus_1_to_1_are_each_others_inverse_and_clipped():
+    policy = DeterministicPolicy(3, (-0.5, -2.0), (3.0, -1.0))
+    x = torch.tensor([[-1.0, 1.0], [0.0, 0.5], [-7.0, 7.0]])
+    action = policy.from_unit(x)
+    torch.testing.assert_close(action, torch.tensor([[-0.5, -1.0], [1.25, -1.25], [-0.5, -1.0]]))
+    torch.testing.assert_close(policy.to_unit(action), x.clamp(-1, 1))

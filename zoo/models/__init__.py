@@ -1,1 +1,1 @@
-"""Models that agents learn beside their policies: of the environment, and of the policy that collected the data."""
+"""Models that agents learn: of the environment, of what collected the data; policies that make actions of noise."""

@@ -1,24 +1,27 @@
-"""A policy that samples actions by diffusion: noise is turned into an action step by step, for
+"""Policies that sample actions by diffusion: noise is turned into an action step by step, for
 distributions of any shape.
 
 Ho et al. 2020 (DDPM, arXiv 2006.11239); the cosine schedule is that of Nichol and Dhariwal 2021 (arXiv 2102.09672).
+Within them actions are in units of half their range, from -1 to 1.
 """
 
 import copy
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.nn import Linear, Normalizer
+from zoo.nn import MLP, BoundedPolicy, Linear, Normalizer, with_derivative
 from zoo.nn.optim import Adam
 
 MAX_BETA = 0.999  # of the cosine schedule's last step
 MAX_AVERAGE = 0.9999  # the averaged weights keep at most this share of themselves at an update
 FREQUENCIES = 16  # of the sines and cosines that tell a step
+STEP_WIDTH = 16  # of Diffusion-QL's embedding of a step
 
 
 def cosine_schedule(steps: int) -> Tensor:
@@ -26,6 +29,71 @@ def cosine_schedule(steps: int) -> Tensor:
     time = torch.arange(steps + 1, dtype=torch.float64) / steps
     signal = torch.cos((time + 0.008) / 1.008 * math.pi / 2).square()
     return (1 - signal[1:] / signal[:-1]).clamp(max=MAX_BETA).float()
+
+
+def vp_schedule(steps: int) -> Tensor:
+    """The noise's variances `beta` `[steps]` of a variance-preserving SDE, whose rate grows from 0.1 to 10.
+
+    Song et al. 2021 (arXiv 2011.13456); for few steps in Wang et al. 2022 (arXiv 2208.06193), whose rates these are.
+    """
+    time = torch.arange(1, steps + 1, dtype=torch.float64)
+    return (1 - torch.exp(-0.1 / steps - 0.5 * (10 - 0.1) * (2 * time - 1) / steps**2)).float()
+
+
+class TimeEmbedding(nn.Module):
+    """Times `[...]` -> `[..., width]`: their sines and cosines, and a network of two layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = MLP(width, width, [2 * width], nn.Mish)
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", torch.logspace(0, -4, width // 2), persistent=False)
+
+    def forward(self, time: Tensor) -> Tensor:
+        phase = time[..., None] * self.frequencies
+        out: Tensor = self.net(torch.cat([phase.sin(), phase.cos()], -1))
+        return out
+
+    def with_derivative(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings `[..., width]`, and how fast they change with time."""
+        phase = time[..., None] * self.frequencies
+        sin, cos = phase.sin(), phase.cos()
+        along = torch.cat([self.frequencies * cos, -self.frequencies * sin], -1)
+        return with_derivative(self.net, torch.cat([sin, cos], -1), along)
+
+
+class Diffusion(BoundedPolicy):
+    """Noise that is added to actions step by step, and taken from them.
+
+    Args:
+        low, high: bounds of the actions.
+        beta: variances of the noise `[steps]`.
+    """
+
+    def __init__(self, low: Sequence[float], high: Sequence[float], beta: Tensor) -> None:
+        super().__init__(low, high)
+        self.steps = len(beta)
+        self.beta: Tensor
+        self.signal: Tensor
+        self.register_buffer("beta", beta, persistent=False)
+        # alpha bar, the share of the variance that is the action's
+        self.register_buffer("signal", (1 - beta).cumprod(0), persistent=False)
+
+    def noised(self, x: Tensor, step: Tensor, noise: Tensor) -> Tensor:
+        """Actions `[B, A]` after that many steps `[B]`, from 0, of noise (DDPM, eq. 4)."""
+        signal = self.signal[step][:, None]
+        return signal.sqrt() * x + (1 - signal).sqrt() * noise
+
+    def clean(self, x: Tensor, noise: Tensor, i: int) -> Tensor:
+        """The actions that `x` `[..., A]` had before `i + 1` steps gave it that noise, clipped to the bounds."""
+        signal = self.signal[i]
+        return ((x - (1 - signal).sqrt() * noise) / signal.sqrt()).clamp(-1, 1)
+
+    def back(self, x: Tensor, clean: Tensor, i: int, noise: Tensor) -> Tensor:
+        """What `x` `[..., A]` was a step before its step `i`, from 1, by standard normal `noise` (DDPM, eq. 7)."""
+        signal, before, beta = self.signal[i], self.signal[i - 1], self.beta[i]
+        mean = (before.sqrt() * beta * clean + (1 - beta).sqrt() * (1 - before) * x) / (1 - signal)
+        return mean + ((1 - before) / (1 - signal) * beta).sqrt() * noise
 
 
 class FilmBlock(nn.Module):
@@ -67,7 +135,7 @@ class NoiseNet(nn.Module):
         return noise
 
 
-class DiffusionPolicy(nn.Module):
+class DiffusionPolicy(Diffusion):
     """Learns the distribution of a dataset's actions at each observation, and samples from it.
 
     The weights that draw are an average over the updates, of which ever more of the past is kept: `(1 + n) / (10 + n)`.
@@ -84,35 +152,18 @@ class DiffusionPolicy(nn.Module):
         self, obs_dim: int, low: tuple[float, ...], high: tuple[float, ...], hidden: list[int], steps: int, lr: float,
         decay_steps: int,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.action_dim, self.steps = len(low), steps
+        super().__init__(low, high, cosine_schedule(steps))
+        self.action_dim = len(low)
         self.normalizer = Normalizer((obs_dim,))
         self.net = NoiseNet(obs_dim, len(low), hidden)
         self.average = copy.deepcopy(self.net).requires_grad_(False)
         self.optimizer = Adam(self.net.parameters(), lr, decay_steps)
-        beta = cosine_schedule(steps)
-        for name, value in {
-            "center": (torch.tensor(high) + torch.tensor(low)) / 2,
-            "scale": (torch.tensor(high) - torch.tensor(low)) / 2,
-            "beta": beta,
-            "signal": (1 - beta).cumprod(0),  # alpha bar, the share of the variance that is the action's
-            "updates": torch.zeros(()),
-        }.items():
-            self.register_buffer(name, value, persistent=name == "updates")
-        self.center: Tensor
-        self.scale: Tensor
-        self.beta: Tensor
-        self.signal: Tensor
         self.updates: Tensor
-
-    def noised(self, x: Tensor, step: Tensor, noise: Tensor) -> Tensor:
-        """Scaled actions `[B, A]` after that many steps `[B]`, from 0, of noise (DDPM, eq. 4)."""
-        signal = self.signal[step][:, None]
-        return signal.sqrt() * x + (1 - signal).sqrt() * noise
+        self.register_buffer("updates", torch.zeros(()))
 
     def loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """The error of the predicted noise, at steps sampled uniformly (DDPM, eq. 14)."""
-        x, noise = (action - self.center) / self.scale, torch.randn_like(action)
+        x, noise = self.to_unit(action), torch.randn_like(action)
         step = torch.randint(self.steps, (len(obs),), device=obs.device)
         return F.mse_loss(self.net(self.noised(x, step, noise), step, self.normalizer(obs)), noise)
 
@@ -137,11 +188,43 @@ class DiffusionPolicy(nn.Module):
         x = torch.randn(len(obs), self.action_dim, device=obs.device)
         for i in reversed(range(self.steps)):
             noise = self.average(x, torch.full((len(obs),), i, device=obs.device), condition)
-            signal, before, beta = self.signal[i], self.signal[i - 1], self.beta[i]
-            clean = ((x - (1 - signal).sqrt() * noise) / signal.sqrt()).clamp(-1, 1)
-            if i == 0:
-                break
-            mean = (before.sqrt() * beta * clean + (1 - beta).sqrt() * (1 - before) * x) / (1 - signal)  # eq. 7
-            x = mean + ((1 - before) / (1 - signal) * beta).sqrt() * torch.randn_like(x)
-        action: Tensor = self.center + self.scale * clean
-        return action
+            clean = self.clean(x, noise, i)
+            if i > 0:
+                x = self.back(x, clean, i, torch.randn_like(x))
+        return self.from_unit(clean)
+
+
+class DenoisingPolicy(Diffusion):
+    """The policy of Diffusion-QL (Wang et al. 2022, arXiv 2208.06193): an MLP that predicts the noise.
+
+    Args:
+        obs_dim: of one observation.
+        low, high: bounds of the actions.
+        hidden: widths of the hidden layers.
+        steps: from noise to action.
+    """
+
+    def __init__(
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int], steps: int
+    ) -> None:
+        super().__init__(low, high, vp_schedule(steps))
+        self.embedding = TimeEmbedding(STEP_WIDTH)
+        self.net = MLP(len(low) + STEP_WIDTH + obs_dim, len(low), hidden, nn.Mish)
+
+    def forward(self, obs: Tensor, x: Tensor, step: Tensor) -> Tensor:
+        """The noise `[..., A]` in `x` `[..., A]` after so many steps, from 0, `[...]` or `[1]`."""
+        embedded = self.embedding(step).expand(*x.shape[:-1], -1)
+        noise: Tensor = self.net(torch.cat([x, embedded, obs], -1))
+        return noise
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """The actions `[..., A]` that the chain makes of noise `[steps, ..., A]`, one for each of its steps.
+
+        Gradients go through all of them.
+        """
+        x = noise[-1]
+        for i in reversed(range(self.steps)):
+            clean = self.clean(x, self(obs, x, torch.full((1,), i, device=x.device)), i)
+            if i > 0:
+                x = self.back(x, clean, i, noise[i - 1])
+        return self.from_unit(clean)

@@ -2,15 +2,24 @@
 
 from zoo.nn.distributions import Categorical, Gaussian
 from zoo.nn.encoders import FrameEncoder, check_frames, encoder
-from zoo.nn.initialization import fan_out_critic_, near_zero_, orthogonal_, small_last_
-from zoo.nn.layers import MLP, EnsembleCritic, EnsembleLayerNorm, EnsembleLinear, EnsembleMLP, polyak_update
+from zoo.nn.initialization import fan_out_critic_, glorot_, near_zero_, orthogonal_, small_last_
+from zoo.nn.layers import (
+    GELU,
+    MLP,
+    EnsembleCritic,
+    EnsembleLayerNorm,
+    EnsembleLinear,
+    EnsembleMLP,
+    polyak_update,
+    with_derivative,
+)
 from zoo.nn.linear import Linear
 from zoo.nn.normalizers import Normalizer, RunningNormalizer
 from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian
 
 __all__ = [
-    "MLP", "BoundedPolicy", "Categorical", "DeterministicPolicy", "EnsembleCritic", "EnsembleLayerNorm",
+    "GELU", "MLP", "BoundedPolicy", "Categorical", "DeterministicPolicy", "EnsembleCritic", "EnsembleLayerNorm",
     "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian", "GaussianPolicy", "Linear", "Normalizer",
-    "RunningNormalizer", "TanhGaussian", "check_frames", "encoder", "fan_out_critic_", "near_zero_", "orthogonal_",
-    "polyak_update", "small_last_",
+    "RunningNormalizer", "TanhGaussian", "check_frames", "encoder", "fan_out_critic_", "glorot_", "near_zero_",
+    "orthogonal_", "polyak_update", "small_last_", "with_derivative",
 ]  # fmt: skip

@@ -19,6 +19,16 @@ def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Modul
     return network
 
 
+def glorot_(network: nn.Module) -> nn.Module:
+    """Glorot's uniform weights and zero biases, in place: what most code in JAX begins with."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | EnsembleLinear):
+            for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
+                nn.init.xavier_uniform_(weight)
+            nn.init.zeros_(layer.bias)
+    return network
+
+
 def near_zero_(network: nn.Sequential) -> nn.Sequential:
     """Glorot's uniform weights times 0.01 and zero biases for the last layer, in place: outputs begin close to 0."""
     last = network[-1]

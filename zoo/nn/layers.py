@@ -19,6 +19,13 @@ def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, bool]]:
             yield layer, isinstance(layer, linear_layers) and isinstance(after, nn.ReLU)
 
 
+class GELU(nn.GELU):
+    """GELU by its tanh approximation, which is JAX's default."""
+
+    def __init__(self) -> None:
+        super().__init__("tanh")
+
+
 class MLP(nn.Sequential):
     """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization.
 
@@ -42,6 +49,22 @@ class MLP(nn.Sequential):
         for layer, relu in self._fused:
             x = layer(x, relu) if relu else layer(x)
         return x
+
+
+def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """What linear layers with Mish between them make of `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
+
+    Gradients go back through the former alone. `torch.func.jvp` records the derivative as well, and knows no kernels
+    but PyTorch's own.
+    """
+    for layer in net:
+        with torch.no_grad():
+            if isinstance(layer, nn.Linear):
+                along = linear(along, layer.weight, None)
+            else:
+                along = torch.ops.aten.mish_backward(along, x)  # times the slope at x
+        x = layer(x)
+    return x, along
 
 
 class EnsembleLinear(nn.Module):
@@ -89,11 +112,12 @@ class EnsembleMLP(nn.Sequential):
 
     def __init__(
         self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False,
-        activation: type[nn.ReLU | nn.SiLU] = nn.ReLU,
+        activation: type[nn.Module] = nn.ReLU,
     ) -> None:  # fmt: skip
+        in_place = {} if activation is GELU else {"inplace": True}  # it alone cannot
         layers: list[nn.Module] = []
         for width in hidden:
-            layers += [EnsembleLinear(members, inputs, width), activation(inplace=True)]
+            layers += [EnsembleLinear(members, inputs, width), activation(**in_place)]
             if layer_norm:
                 layers.append(EnsembleLayerNorm(members, width))
             inputs = width
@@ -126,9 +150,9 @@ class EnsembleCritic(EnsembleMLP):
 
     def __init__(
         self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1,
-        layer_norm: bool = False,
+        layer_norm: bool = False, activation: type[nn.Module] = nn.ReLU,
     ) -> None:  # fmt: skip
-        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm)
+        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm, activation)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
         """The outputs of each member for each action."""

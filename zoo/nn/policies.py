@@ -40,6 +40,14 @@ class BoundedPolicy(nn.Module):
         """`[B, A]` real numbers -> actions within the bounds, by tanh."""
         return self.center + self.scale * torch.tanh(x)
 
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Actions `[..., A]` from the middle of the bounds in units of half their range: from -1 to 1."""
+        return (action - self.center) / self.scale
+
+    def from_unit(self, x: Tensor) -> Tensor:
+        """The actions `[..., A]` that such numbers stand for, clipped to the bounds."""
+        return self.center + self.scale * x.clamp(-1, 1)
+
     def clip(self, action: Tensor) -> Tensor:
         """Actions `[B, A]`, clipped to the bounds."""
         return torch.clamp(action, self.center - self.scale, self.center + self.scale)

@@ -23,7 +23,10 @@ OBS_DIM, ACTION_DIM, BATCH_SIZE = 11, 3, 256  # Hopper
 TRANSITIONS, EPISODE = 200_000, 1_000
 CPU = torch.device("cpu")
 SPEC = Spec((OBS_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
-AGENTS = {"iql": "IQL", "td3_bc": "TD3BC", "cql": "CQL", "rebrac": "ReBRAC", "edac": "EDAC", "sac": "SAC"}
+AGENTS = {
+    "iql": "IQL", "td3_bc": "TD3BC", "cql": "CQL", "rebrac": "ReBRAC", "edac": "EDAC", "sac": "SAC", "dql": "DQL",
+    "fql": "FQL", "ofql": "OFQL",
+}  # fmt: skip
 DELAYED = ("td3_bc", "rebrac")  # whose actor moves at every second update
 
 Run = Callable[[int], None]  # runs so many updates
@@ -87,11 +90,26 @@ def mapped_arrays(size: int, folder: Path) -> Arrays:
     )
 
 
+def make(algo: str, hidden: int | None, depth: int) -> tuple[Any, Any]:
+    """An algorithm's module, and its agent."""
+    module: Any = importlib.import_module(f"zoo.algos.{algo}")
+    config = module.Config() if hidden is None else module.Config(hidden=[hidden] * depth)
+    return module, getattr(module, AGENTS[algo])(SPEC, config)
+
+
+def acting(algo: str, hidden: int | None = None, depth: int = 2) -> Run:
+    """Actions for one observation at a time, as in an evaluation of one episode."""
+    begin()
+    agent, obs = make(algo, hidden, depth)[1], torch.randn(1, OBS_DIM)
+    return repeat(lambda: agent.act(obs))
+
+
 def updates(
     algo: str,
     compiled: bool = False,
     batch_size: int = BATCH_SIZE,
     hidden: int | None = None,
+    depth: int = 2,
     transitions: int = TRANSITIONS,
     mapped: bool = False,
     precision: str = "highest",
@@ -99,15 +117,14 @@ def updates(
     """An algorithm's loop: a batch and an update on it.
 
     Args:
-        hidden: width of two hidden layers; None: the algorithm's own.
+        hidden: width of the hidden layers; None: the algorithm's own.
+        depth: number of hidden layers, where their width is given.
         mapped: the transitions are in files.
         precision: as the key `matmul_precision` has it.
     """
     begin()
     torch.set_float32_matmul_precision(precision)
-    module: Any = importlib.import_module(f"zoo.algos.{algo}")
-    config = module.Config() if hidden is None else module.Config(hidden=[hidden, hidden])
-    agent = getattr(module, AGENTS[algo])(SPEC, config)
+    module, agent = make(algo, hidden, depth)
     if mapped:
         with tempfile.TemporaryDirectory() as folder:  # its files live on while they are mapped
             data = Dataset(mapped_arrays(transitions, Path(folder)), SPEC, CPU)

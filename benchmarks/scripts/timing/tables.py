@@ -98,6 +98,24 @@ def rebrac(args: Namespace) -> Iterator[Table]:
     yield Table("ReBRAC, updates", 40, subjects, note=note)
 
 
+def policies(args: Namespace) -> Iterator[Table]:
+    layers = {"hidden": 256, "depth": 3}
+    compared = {f"zoo, {algo}": {"algo": algo} | layers for algo in ("dql", "fql", "ofql", "iql", "rebrac")}
+    compared["zoo, fql of 4 layers of 512"] = {"algo": "fql"}
+    note = (
+        "Three hidden layers of 256, but for FQL's own; batches of 256. DQL denoises in 5 steps, FQL's flow takes 10. "
+        "Of ReBRAC an update is one of the critics; at every second one the actor learns and the targets move."
+    )
+    subjects = {name: Subject("offline.py", "updates", arguments) for name, arguments in compared.items()}
+    for algo in ("dql", "fql", "ofql"):
+        compiled = {"algo": algo, "compiled": True} | layers
+        subjects[f"zoo, {algo}, compile=true"] = Subject("offline.py", "updates", compiled)
+    yield Table("Policies that make actions of noise, and others, updates", 20, subjects, note=note)
+    note = "For one observation at a time, without exploring. DQL takes the best of 50 candidates."
+    subjects = {name: Subject("offline.py", "acting", arguments) for name, arguments in compared.items()}
+    yield Table("The same policies, actions", 200, subjects, note=note)
+
+
 def edac(args: Namespace) -> Iterator[Table]:
     subjects = zoo("offline.py", "updates", algo="edac") | checkouts(args, "edac")
     note = f"Ten critics, three hidden layers of 256. {JAX_DIFFERENCE}"

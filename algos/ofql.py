@@ -1,0 +1,170 @@
+"""OFQL: One-Step Flow Q-Learning (Nguyen, Yoo 2025, arXiv 2508.13904), Diffusion-QL without its chain.
+
+Where Diffusion-QL denoises in steps, which its gradients have to go back through, this policy takes noise to an action
+in one. That needs no distillation: what it learns is the average velocity of a flow between two times, which MeanFlow
+(Geng et al. 2025, arXiv 2505.13447) ties to the velocity of the straight lines from noise to the data's actions.
+
+    path     a_t = (1 - t) a + t eps,  v = eps - a,  eps ~ N(0, I);  action  a~ = eps - u(eps, 0, 1; s)
+    clone    L_u = E[|u(a_t, r, t; s) - sg(v - (t - r) du/dt)|^2],  du/dt = v d_a u + d_t u
+    critic   L_Q = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_j Q_j'(s', a'),  a' of pi'(s')
+    policy   L   = L_u - eta E[Q(s, a~)] / E|Q(s, a~)|
+
+sg stops gradients, and pi' is an average of the policy over the updates. Of r <= t, two samples of a logit-normal
+distribution, r is set to t with probability `flow_ratio`: there u is the velocity itself, and nothing but flow matching
+is learned. du/dt is one derivative in forward mode, along (v, 0, 1).
+
+Deviations cannot be known: the code is not public. What the paper leaves open is as in Diffusion-QL's: when pi' moves
+and how far, the mean over action dimensions in L_u, and that |Q| is measured by the other critic than the one that is
+climbed. Gradients are not clipped. Nor does the paper say whether actions are chosen of many by their values, as in
+Diffusion-QL: `candidates=50` does so. Without exploring, the first or only one comes from noise 0 and the others from
+noise that was drawn when the agent was made, so that an action repeats, and the most valued is taken; exploring takes
+one with a probability that is the softmax of min_i Q_i'(s, a).
+"""
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, between, check
+from zoo.data.batch import Batch
+from zoo.models.flow import MeanFlowPolicy
+from zoo.nn import EnsembleCritic, Normalizer, polyak_update
+from zoo.nn.heads import value_head
+from zoo.nn.optim import Adam
+from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
+
+FAMILY = "offline"
+SETTING = "offline"
+DATA = "required"
+ACTION_SPACES = ("continuous",)
+
+
+@dataclass
+class Config:
+    eta: float = (
+        0.1  # weight of the values against the cloning; the paper chooses of 0.001, 0.01, 0.1, 0.3, 0.5 by task
+    )
+    flow_ratio: float = 0.5  # share of the samples with r = t: 1 is flow matching alone
+    time_mean: float = -0.4  # of the logit of a time
+    time_std: float = 1.0  # of the logit of a time
+    candidates: int = 1  # actions of which the critics choose one, to act; Diffusion-QL has 50
+    average_start: int = 1000  # updates before pi' begins to follow
+    average_every: int = 5  # updates between its steps
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, all networks
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # pi' and the target critics move this fraction of the way
+    lr: float = 3e-4  # Adam's learning rate, policy and critics
+    batch_size: int = 256  # transitions an update
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
+    value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
+    v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
+    v_max: float | None = None  # largest value of the bins; null likewise
+    num_bins: int = 101  # bins of a categorical head
+
+    def __post_init__(self) -> None:
+        counts = dict.fromkeys(("candidates", "average_every"), at_least(1))
+        nonnegative = dict.fromkeys(("eta", "time_std", "average_start"), at_least(0))
+        check(self, flow_ratio=between(0, 1), **counts, **nonnegative)
+
+
+class OFQL(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.policy = MeanFlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
+        self.head = value_head(config)
+        self.critic = EnsembleCritic(
+            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, activation=nn.Mish
+        )
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.policy_optimizer = Adam(self.policy.parameters(), config.lr)
+        self.critic_optimizer = Adam(self.critic.parameters(), config.lr)
+        noise = torch.randn(config.candidates, 1, spec.action_dim)
+        noise[0] = 0
+        self.noise: Tensor
+        self.register_buffer("noise", noise)
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Summed over the critics, and their mean value."""
+        with torch.no_grad():
+            next_action = self.target_policy.sample(batch.next_obs, torch.randn_like(batch.action))
+            next_value = self.head.value(self.target_critic(batch.next_obs, next_action)).amin(0)
+            target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        return self.head.loss(out, self.head.project(target)).mean(-1).sum(), self.head.value(out.detach()).mean()
+
+    def times(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """r and t, each `[B]`."""
+        one, other = ((self.config.time_mean + self.config.time_std * torch.randn_like(like)).sigmoid() for _ in "rt")
+        r, t = torch.minimum(one, other), torch.maximum(one, other)
+        return torch.where(torch.rand_like(t) < self.config.flow_ratio, t, r), t
+
+    def cloning_loss(self, batch: Batch) -> Tensor:
+        """L_u."""
+        action, noise = self.policy.to_unit(batch.action), torch.randn_like(batch.action)
+        r, t = self.times(batch.reward)
+        v = noise - action
+        u, du_dt = self.policy.with_derivative(batch.obs, action + t[:, None] * v, r, t, v)  # no gradient of du_dt
+        return (u - (v - (t - r)[:, None] * du_dt)).square().mean()
+
+    def value_loss(self, batch: Batch) -> Tensor:
+        """The value of the policy's actions by one critic, with a minus, in units of its size by the other."""
+        action = self.policy.sample(batch.obs, torch.randn_like(batch.action))
+        q = self.head.value(self.critic(batch.obs, action))  # [2, B]
+        value = q.mean(-1) / q.abs().mean(-1).detach().flip(0)  # [2]
+        return -torch.where(torch.rand_like(value[0]) > 0.5, value[0], value[1])
+
+    def update(self, batch: Batch, average: bool = True) -> Metrics:
+        """One gradient step of the critics, then of the policy; of the target critics and, if `average`, of pi'."""
+        critic_loss, q = self.critic_loss(batch)
+        self.critic_optimizer.minimize(critic_loss)
+        cloning_loss, value_loss = self.cloning_loss(batch), self.value_loss(batch)
+        self.policy_optimizer.minimize(cloning_loss + self.config.eta * value_loss)
+        if average:
+            polyak_update(self.target_policy, self.policy, self.config.tau)
+        polyak_update(self.target_critic, self.critic, self.config.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            "cloning_loss": cloning_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "q": q,
+            **self.head.metrics(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        obs = self.normalizer(obs)
+        noise = self.noise.expand(-1, len(obs), -1)  # [candidates, B, A]
+        noise = torch.randn_like(noise) if explore else noise
+        if self.config.candidates == 1:
+            return self.policy.sample(obs, noise[0])
+        action = self.policy.sample(obs.expand(self.config.candidates, *obs.shape), noise)  # [candidates, B, A]
+        q = self.head.value(self.target_critic.of_many(obs, action)).amin(0)  # [candidates, B]
+        chosen = torch.multinomial(q.softmax(0).T, 1) if explore else q.argmax(0)[:, None]  # [B, 1]
+        return action.transpose(0, 1).take_along_dim(chosen[..., None], 1).squeeze(1)
+
+
+def train(run: "Run", config: Config) -> OFQL:
+    data = run.dataset()
+    agent = OFQL(data.spec, config)
+    data.prepare(agent, config)
+    run.track(agent=agent)
+    for step in run.steps():
+        average = step > config.average_start and step % config.average_every == 0
+        run.log(agent.update(data.sample(config.batch_size), average))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)
