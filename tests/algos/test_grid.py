@@ -26,11 +26,12 @@ SMALL = {
 @pytest.mark.parametrize("algorithm", OFFLINE, ids=[algorithm.name for algorithm in OFFLINE])
 def test_200_updates_with_every_sampler_on_every_corruption(algorithm, pendulum_file, tmp_path):
     has = {field.name for field in dataclasses.fields(algorithm.module.Config)}
+    small = SMALL | {"expert": f"2ep:{pendulum_file}"}
     for sampler, corruption in itertools.product(SAMPLERS, CORRUPTIONS):
         run = zoo.train(
             algorithm.name, env="pendulum", dataset=pendulum_file, sampler=sampler, corruption=corruption, steps=200,
             eval_every=200, eval_episodes=1, log_every=50, logger="none", run_dir=tmp_path / f"{sampler}-{corruption}",
-            algo_config={name: value for name, value in SMALL.items() if name in has},
+            algo_config={name: value for name, value in small.items() if name in has},
         )  # fmt: skip
         ((_, episodes),) = run.evaluations
         assert math.isfinite(episodes.returns.mean())

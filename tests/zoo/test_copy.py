@@ -100,7 +100,8 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     discrete = "continuous" not in chosen.action_spaces
     env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
     fields = {field.name for field in dataclasses.fields(chosen.module.Config)}
-    own = {key: value for key, value in SMALL.items() if key in fields}
+    small = SMALL | {"expert": f"2ep:{folder / 'data.hdf5'}"}
+    own = {key: value for key, value in small.items() if key in fields}
     online = chosen.setting == "online"
     common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
     data = {} if online else {"dataset": str(folder / "data.hdf5")}

@@ -47,6 +47,11 @@ class Arrays(NamedTuple):
         end = ends[min(int(np.searchsorted(ends, transitions - 1e-6)), len(ends) - 1)]
         return Arrays(*(field[:end] for field in self))
 
+    def first(self, episodes: int) -> "Arrays":
+        """So many episodes from the start, or all where there are fewer."""
+        end = int(self.episode_lengths[:episodes].sum())
+        return Arrays(*(field[:end] for field in self))
+
     def fingerprint(self) -> str:
         """A hash of the content: the same data has the same one wherever it was read from."""
         digest = hashlib.blake2b(digest_size=8)

@@ -22,7 +22,8 @@ from zoo.agent import Agent
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
+from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, Portion, parse_mixture
+from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
 from zoo.runs.execute import execute
@@ -65,6 +66,9 @@ class Part:
 
     def head(self, transitions: float) -> "Part":
         return Part(self.arrays.head(transitions), self.step, self.evaluation)
+
+    def take(self, portion: Portion) -> "Part":
+        return Part(taken(self.arrays, portion), self.step, self.evaluation)
 
 
 # --- Training ---------------------------------------------------------------------------------------------------------
@@ -189,12 +193,12 @@ class Collector:
     def mixture(self, text: str) -> list[tuple[str, Part]]:
         """The parts of a kind or of a mixture such as `medium-replay+30%medium`, each cut to its share."""
         parts = []
-        for share, kind in parse_mixture(text):
-            if kind == "medium-expert":
+        for portion in parse_mixture(text):
+            if portion.name == "medium-expert":
                 halves = [(half, self.part(half).head(self.size / 2)) for half in ("medium", "expert")]
             else:
-                halves = [(kind, self.part(kind))]
-            parts += [(k, part.head(share * len(part.arrays.reward)) if share < 1 else part) for k, part in halves]
+                halves = [(portion.name, self.part(portion.name))]
+            parts += [(kind, part.take(portion) if portion.amount else part) for kind, part in halves]
         return parts
 
     def training(self) -> dict[str, Any] | None:
@@ -289,7 +293,7 @@ def _evaluations(run_dir: Path) -> dict[int, float]:
 
 def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
-    kinds = [kind for _, kind in parse_mixture(text)]
+    kinds = [portion.name for portion in parse_mixture(text)]
     scripted = SCRIPTED_KINDS.get(env.id, ())
     for kind in kinds:
         if kind not in (*D4RL_KINDS, *scripted):
