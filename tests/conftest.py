@@ -24,7 +24,8 @@ def collect(path: Path, env_id: str, transitions: int, act: Act) -> Path:
         obs, _ = env.reset(seed=len(rows))
         ended = False
         while not ended:
-            action = act(obs, rng).astype(np.float32)
+            action = act(obs, rng)
+            action = action if action.dtype == np.int64 else action.astype(np.float32)
             next_obs, reward, terminated, truncated, _ = env.step(action)
             rows.append((obs, action, reward, next_obs, terminated, truncated))
             obs, ended = next_obs, terminated or truncated
@@ -40,6 +41,17 @@ def pendulum_file(tmp_path_factory) -> Path:
     """2,000 transitions of uniformly random actions; every episode is truncated after 200 steps."""
     path = tmp_path_factory.mktemp("data") / "pendulum.hdf5"
     return collect(path, "Pendulum-v1", 2_000, lambda _, rng: rng.uniform(-2, 2, 1))
+
+
+@pytest.fixture(scope="session")
+def cartpole_file(tmp_path_factory) -> Path:
+    """5,000 transitions of a policy that pushes towards where the pole falls, and four times in ten anywhere."""
+    path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
+
+    def act(obs, rng):
+        return rng.integers(2) if rng.random() < 0.4 else np.int64(obs[2] + 0.5 * obs[3] > 0)
+
+    return collect(path, "CartPole-v1", 5_000, act)
 
 
 @pytest.fixture(scope="session")

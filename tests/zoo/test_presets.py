@@ -120,7 +120,7 @@ def test_every_entry_names_its_source_and_sets_what_there_is(path: Path):
     for entry in OmegaConf.to_container(OmegaConf.load(path)):
         assert entry["source"]
         assert set(entry) <= {"env", "dataset", "corruption", "source", "set"}
-        env = "pendulum" if path.stem != "dqn" else "cartpole"
+        env = "pendulum" if "continuous" in algorithms()[path.stem].action_spaces else "cartpole"
         compose([f"algo={path.stem}", f"env={env}", *as_overrides(entry["set"])])
 
 
