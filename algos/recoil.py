@@ -14,8 +14,8 @@ The paper's objective has terms that are linear in Q and unbounded; these are th
 LS-IQ (Al-Hafez et al. 2023, arXiv 2303.00599) take their place: values lie between -M and M, 200 in their code. L_V is
 the dual of reverse KL, as in Extreme Q-Learning, divided by the exponential of the batch's largest z, the expert's half
 included, with z clipped; weights are clipped at 100. Where Q diverges, a higher lambda holds it: 2.5, 5, 10, 20.
-Deviations from the authors' code: networks begin with PyTorch's initialization, not orthogonal; its expectile loss,
-gradient penalty, uniform actions and noise, all off by default, are left out.
+Deviations from the authors' code (a copy: github chufanchen/ReCOIL): networks begin with PyTorch's initialization, not
+orthogonal; its expectile loss, gradient penalty, uniform actions and noise, all off by default, are left out.
 """
 
 import copy
@@ -48,7 +48,7 @@ class Config:
     beta: float = 3.0  # inverse temperature of the actor's weights
     max_weight: float = 100.0  # the actor's weights are clipped here
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
-    value_layer_norm: bool = False  # layer normalization in the value
+    value_layer_norm: bool = False  # layer normalization in the value; the authors: may help on halfcheetah, walker2d
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine
