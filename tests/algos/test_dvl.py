@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, mean_return, member, soft_update, step
 from scipy.optimize import bisect, minimize_scalar
 from scipy.special import logsumexp
 
+import zoo
 from zoo.algos.dvl import DVL, Config
 
 
@@ -167,3 +168,14 @@ def test_three_updates_equal_a_plain_step_by_step_implementation(spec, make_batc
     for m in (0, 1):
         assert_close(member(agent.critic, m), critics[m])
         assert_close(member(agent.target_critic, m), targets[m])
+
+
+@pytest.mark.parametrize(("f", "temperature"), [("chi2", 0.7), ("chi2_exact", 0.6), ("tv", 0.8), ("reverse_kl", 2.0)])
+def test_learns_more_than_the_policy_that_the_data_is_from(tmp_path, unsteady_file, f, temperature):
+    run = zoo.train(
+        "dvl", env="inverted_pendulum", dataset=unsteady_file, steps=1_500, eval_every=1_500, eval_episodes=10,
+        logger="none", run_dir=tmp_path / "run", **GYMNASIUM,
+        algo_config={"f": f, "temperature": temperature, "hidden": [64, 64], "actor_lr": 1e-3, "critic_lr": 1e-3},
+    )  # fmt: skip
+    _, episodes = run.evaluations[-1]
+    assert episodes.returns.mean() > 2 * mean_return(unsteady_file)

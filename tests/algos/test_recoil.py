@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
 
 import zoo
 from zoo.algos.recoil import Config, HalvesBatch, ReCOIL
@@ -201,3 +201,22 @@ def test_a_run_is_not_resumed_on_another_expert(tmp_path, pendulum_file, capsys)
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     assert main(["run", f"resume={tmp_path / 'run'}"]) == 2
     assert f"algo.expert=2ep:{pendulum_file} is not the data this run began with" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_finds_the_expert_that_hides_among_those_that_do_the_opposite(tmp_path, falling_file, balancing_file):
+    """Three of four transitions push the pole over: cloning all of them fails within some steps."""
+    mixture, expert = f"{falling_file}+1ep:{balancing_file}", f"1ep:{balancing_file}"
+    returns = {}
+    for name, own in {
+        "recoil": {"expert": expert, "actor_lr": 1e-3, "critic_lr": 1e-3},
+        "bc": {"lr": 1e-3},
+    }.items():
+        run = zoo.train(
+            name, env="inverted_pendulum", dataset=mixture, steps=3_000, eval_every=3_000, eval_episodes=10,
+            logger="none", run_dir=tmp_path / name, algo_config={"hidden": [64, 64], **own}, **GYMNASIUM,
+        )  # fmt: skip
+        ((_, episodes),) = run.evaluations
+        returns[name] = episodes.returns.mean()
+    assert returns["bc"] < 50
+    assert returns["recoil"] > 100
