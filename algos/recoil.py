@@ -20,13 +20,14 @@ orthogonal; its expectile loss, gradient penalty, uniform actions and noise, all
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, between, check
+from zoo.data.batch import Batch, mixed
 from zoo.nn import MLP, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -60,17 +61,6 @@ class Config:
         check(self, temperature=above(0), discount=between(0, 1, "left", "values are bounded by 2 / (1 - discount)"))
 
 
-class HalvesBatch(NamedTuple):
-    """Transitions of the mixture, and as many observations and actions of the expert."""
-
-    obs: Tensor  # [B, obs_dim]
-    action: Tensor  # [B, A]
-    next_obs: Tensor  # [B, obs_dim]
-    terminated: Tensor  # [B] bool
-    expert_obs: Tensor  # [B, obs_dim]
-    expert_action: Tensor  # [B, A]
-
-
 class ReCOIL(Agent):
     def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
@@ -85,42 +75,46 @@ class ReCOIL(Agent):
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
 
-    def value_loss(self, batch: HalvesBatch, obs: Tensor, target_q: Tensor) -> Tensor:
+    def value_loss(self, batch: Batch, target_q: Tensor) -> Tensor:
         """L_V, for the target critics' least values `[2 B]` of the mixture's and the expert's actions."""
-        z = (target_q - self.value(obs).squeeze(-1)) / self.config.temperature
+        z = (target_q - self.value(batch.obs).squeeze(-1)) / self.config.temperature
         z = z.clamp(max=self.config.max_exponent)
         largest = z.detach().amax().clamp(min=-1)
-        mixture = z[: len(batch.obs)]
+        mixture, _ = z.chunk(2)
         loss: Tensor = (torch.exp(mixture - largest) - (mixture + 1) * torch.exp(-largest)).mean()
         return loss
 
-    def actor_loss(self, batch: HalvesBatch, target_q: Tensor) -> tuple[Tensor, Tensor]:
-        """L_pi, and the advantages `[B]`, for the target critics' least values `[B]` of the mixture's actions."""
+    def actor_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
+        """L_pi, and the advantages `[B]` of the mixture's actions; `target_q` as in `value_loss`."""
+        (obs, _), (action, _), (q, _) = batch.obs.chunk(2), batch.action.chunk(2), target_q.chunk(2)
         with torch.no_grad():
-            advantage = target_q - self.value(batch.obs).squeeze(-1)
+            advantage = q - self.value(obs).squeeze(-1)
             weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
-        return (weight * self.actor.cloning_loss(batch.obs, batch.action)).mean(), advantage
+        return (weight * self.actor.cloning_loss(obs, action)).mean(), advantage
 
-    def critic_loss(self, batch: HalvesBatch, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """L_Q, and the critics' mean values of the expert's and of the mixture's actions."""
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """L_Q, and the critics' mean values of the mixture's and of the expert's actions."""
+        (next_obs, _), (terminated, _) = batch.next_obs.chunk(2), batch.terminated.chunk(2)
         with torch.no_grad():
-            next_value = torch.where(batch.terminated, -self.bound, self.value(batch.next_obs).squeeze(-1))
+            next_value = torch.where(terminated, -self.bound, self.value(next_obs).squeeze(-1))
             target = -2 + self.config.discount * next_value  # [B]; of a terminal one -M
-        q, expert_q = self.critic(obs, action).squeeze(-1).chunk(2, -1)  # [2, B] each
+        q, expert_q = self.critic(batch.obs, batch.action).squeeze(-1).chunk(2, -1)  # [2, B] each
         loss = 0.5 * (expert_q - self.bound).square() + 0.5 * (q - target).square()
-        return loss.mean(-1).sum(), expert_q.detach().mean(), q.detach().mean()
+        return loss.mean(-1).sum(), q.detach().mean(), expert_q.detach().mean()
 
-    def update(self, batch: HalvesBatch) -> Metrics:
-        """One gradient step of value, actor and critics, in this order, then of the target critics."""
-        obs = torch.cat([batch.obs, batch.expert_obs])
-        action = torch.cat([batch.action, batch.expert_action])
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of value, actor and critics, in this order, then of the target critics.
+
+        Args:
+            batch: `2 B` transitions, of which the first half is the mixture's, the second the expert's.
+        """
         with torch.no_grad():
-            target_q = self.target_critic(obs, action).squeeze(-1).amin(0)  # [2 B]
-        value_loss = self.value_loss(batch, obs, target_q)
+            target_q = self.target_critic(batch.obs, batch.action).squeeze(-1).amin(0)  # [2 B]
+        value_loss = self.value_loss(batch, target_q)
         self.value_optimizer.minimize(value_loss)
-        actor_loss, advantage = self.actor_loss(batch, target_q[: len(batch.obs)])
+        actor_loss, advantage = self.actor_loss(batch, target_q)
         self.actor_optimizer.minimize(actor_loss)
-        critic_loss, expert_q, q = self.critic_loss(batch, obs, action)
+        critic_loss, q, expert_q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
@@ -128,8 +122,8 @@ class ReCOIL(Agent):
             "critic_loss": critic_loss.detach(),
             "actor_loss": actor_loss.detach(),
             "advantage": advantage.mean(),
-            "expert_q": expert_q,
             "q": q,
+            "expert_q": expert_q,
         }
 
     @torch.no_grad()
@@ -147,11 +141,7 @@ def train(run: "Run", config: Config) -> ReCOIL:
         expert.map_obs(agent.normalizer)
     run.track(agent=agent)
     for _ in run.steps():
-        mixture, labelled = data.sample(config.batch_size), expert.sample(config.batch_size)
-        batch = HalvesBatch(
-            mixture.obs, mixture.action, mixture.next_obs, mixture.terminated, labelled.obs, labelled.action
-        )
-        run.log(agent.update(batch))
+        run.log(agent.update(mixed(data.sample(config.batch_size), expert.sample(config.batch_size))))
     return agent
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from zoo.algos import bcq, dvl, recoil
-from zoo.data.batch import Batch
+from zoo.data.batch import Batch, mixed
 from zoo.spec import Spec
 
 LIMIT = 1e-5
@@ -167,21 +167,16 @@ def compare_dvl(checkout: Path, python: str) -> dict[str, float]:
 def compare_recoil(checkout: Path, python: str) -> dict[str, float]:
     torch.manual_seed(0)
     agent = shaken(recoil.ReCOIL(CONTINUOUS, recoil.Config()))
-    mixture, expert = random_batch(CONTINUOUS, 0), random_batch(CONTINUOUS, 1)
-    batch = recoil.HalvesBatch(
-        mixture.obs, mixture.action, mixture.next_obs, mixture.terminated, expert.obs, expert.action
-    )
-    obs, action = torch.cat([mixture.obs, expert.obs]), torch.cat([mixture.action, expert.action])
+    batch = mixed(random_batch(CONTINUOUS, 0), random_batch(CONTINUOUS, 1))
     with torch.no_grad():
-        target_q = agent.target_critic(obs, action).squeeze(-1).amin(0)
+        target_q = agent.target_critic(batch.obs, batch.action).squeeze(-1).amin(0)
     losses = {
-        "value": agent.value_loss(batch, obs, target_q), "actor": agent.actor_loss(batch, target_q[:ROWS])[0],
-        "critic": agent.critic_loss(batch, obs, action)[0],
-    }  # fmt: skip
-    both = {
-        field: torch.cat([one, other]).numpy() for field, one, other in zip(Batch._fields, mixture, expert, strict=True)
+        "value": agent.value_loss(batch, target_q),
+        "actor": agent.actor_loss(batch, target_q)[0],
+        "critic": agent.critic_loss(batch)[0],
     }
-    inputs = weights(agent) | both | {"f": "", "temperature": agent.config.temperature}
+    inputs = weights(agent) | {field: x.numpy() for field, x in batch._asdict().items()}
+    inputs |= {"f": "", "temperature": agent.config.temperature}
     return compare_jax("recoil", checkout, python, inputs, gradients(agent, losses))
 
 

@@ -26,7 +26,6 @@ def batch_for(agent: Agent, seed: int) -> Any:
         columns["action"] = torch.randint(spec.num_actions, shape, generator=generator)
     columns["terminated"], columns["index"] = torch.randn(shape, generator=generator) > 0, torch.arange(16)
     columns["next_action"], columns["follows"] = columns["action"].roll(1), ~columns["terminated"]
-    columns["expert_obs"], columns["expert_action"] = columns["obs"].flip(0), columns["action"].flip(0)
     columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
     return kind(**{name: columns[name] for name in kind._fields})
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
 
 import zoo
-from zoo.algos.recoil import Config, HalvesBatch, ReCOIL
+from zoo.algos.recoil import Config, ReCOIL
 from zoo.cli import main
+from zoo.data.batch import Batch, mixed
 from zoo.errors import UsageError
 
 SHORT = {"steps": 4, "eval_every": 4, "eval_episodes": 1, "logger": "none"}
@@ -28,39 +30,47 @@ def make(spec, total_steps=1_000_000, **settings) -> ReCOIL:
     return agent
 
 
+class Halves(NamedTuple):
+    """A random mixture, as many random expert transitions, and both as one batch."""
+
+    mixture: Batch
+    expert: Batch
+    both: Batch
+
+
 @pytest.fixture
 def halves(make_batch):
-    """`halves(seed)`: a random mixture and random expert transitions."""
+    """`halves(seed)`."""
 
-    def make_halves(seed: int = 0) -> HalvesBatch:
+    def make_halves(seed: int = 0) -> Halves:
         mixture, expert = make_batch(seed), make_batch(seed + 100)
-        return HalvesBatch(mixture.obs, mixture.action, mixture.next_obs, mixture.terminated, expert.obs, expert.action)
+        return Halves(mixture, expert, mixed(mixture, expert))
 
     return make_halves
 
 
-def least(agent, obs, action, network) -> np.ndarray:
-    q = network(agent.target_critic, np.concatenate([obs, action], -1))[..., 0]
+def least(agent, batch, network) -> np.ndarray:
+    q = network(agent.target_critic, np.concatenate([batch.obs, batch.action], -1))[..., 0]
     return np.minimum(q[0], q[1])
 
 
 def test_value_loss_is_of_the_mixture_scaled_by_the_largest_exponent_of_both_halves(spec, halves, network):
-    agent, batch = make(spec, temperature=0.5, max_exponent=3.0), halves()
+    agent, (mixture, expert, both) = make(spec, temperature=0.5, max_exponent=3.0), halves()
     z = []
-    for obs, action in ((batch.obs, batch.action), (batch.expert_obs, batch.expert_action)):
-        difference = least(agent, obs, action, network) - network(agent.value, obs.numpy())[:, 0]
+    for batch in (mixture, expert):
+        difference = least(agent, batch, network) - network(agent.value, batch.obs.numpy())[:, 0]
         z.append([min(d / 0.5, 3.0) for d in difference])
     largest = max(-1.0, *z[0], *z[1])
     expected = np.mean([(math.exp(x) - x - 1) / math.exp(largest) for x in z[0]])
-    assert agent.update(batch)["value_loss"].item() == pytest.approx(expected, rel=1e-6)
+    assert agent.update(both)["value_loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("discount", "bound"), [(0.99, 200), (0.9, 20)])
 def test_critics_give_the_expert_the_bound_and_take_the_mixture_for_costly(spec, halves, network, discount, bound):
     """In the authors' code the bound is 200 and the cost of a step 2, with a discount of 0.99."""
-    agent, batch = make(spec, discount=discount), halves()
+    agent, (batch, expert, both) = make(spec, discount=discount), halves()
     q = network(agent.critic, np.concatenate([batch.obs, batch.action], -1))[..., 0]
-    expert_q = network(agent.critic, np.concatenate([batch.expert_obs, batch.expert_action], -1))[..., 0]
+    expert_q = network(agent.critic, np.concatenate([expert.obs, expert.action], -1))[..., 0]
     next_value = network(agent.value, batch.next_obs.numpy())[:, 0]
     expected = 0.0
     for i in (0, 1):
@@ -69,9 +79,7 @@ def test_critics_give_the_expert_the_bound_and_take_the_mixture_for_costly(spec,
             target = -2 + discount * (-bound if batch.terminated[j] else next_value[j])
             losses.append(0.5 * (expert_q[i, j] - bound) ** 2 + 0.5 * (q[i, j] - target) ** 2)
         expected += np.mean(losses)
-    found, expert_mean, mean = agent.critic_loss(
-        batch, torch.cat([batch.obs, batch.expert_obs]), torch.cat([batch.action, batch.expert_action])
-    )
+    found, mean, expert_mean = agent.critic_loss(both)
     assert found.item() == pytest.approx(expected, rel=1e-6)
     assert expert_mean.item() == pytest.approx(expert_q.mean(), rel=1e-6)
     assert mean.item() == pytest.approx(q.mean(), rel=1e-6)
@@ -79,15 +87,14 @@ def test_critics_give_the_expert_the_bound_and_take_the_mixture_for_costly(spec,
 
 def test_a_terminal_transition_of_the_mixture_is_worth_the_lower_bound(spec, halves):
     """-2 + gamma * -M = -M: to end an episode is no way out of what its steps cost."""
-    agent, batch = make(spec), halves()
-    batch = batch._replace(terminated=torch.ones(32, dtype=torch.bool))
-    obs, action = torch.cat([batch.obs, batch.expert_obs]), torch.cat([batch.action, batch.expert_action])
+    agent, (_, _, both) = make(spec), halves()
+    both = both._replace(terminated=torch.ones(64, dtype=torch.bool))
     with torch.no_grad():
         for layer in agent.critic.parameters():
             layer.zero_()
         for m in (0, 1):
             list(agent.critic.parameters())[-1][m] = -200.0
-    loss, _, _ = agent.critic_loss(batch, obs, action)
+    loss, _, _ = agent.critic_loss(both)
     assert loss.item() == pytest.approx(2 * 0.5 * 400**2)  # of the expert's half alone
 
 
@@ -101,13 +108,13 @@ def test_three_updates_equal_a_plain_step_by_step_implementation(spec, halves):
     value_adam, actor_adam = torch.optim.Adam(value, 3e-4), torch.optim.Adam([*policy, log_std], 3e-4)
     critic_adams = [torch.optim.Adam(critic, 3e-4) for critic in critics]
     for updates in range(3):
-        batch = halves(updates)
+        batch, expert_batch, both = halves(updates)
         pairs = torch.cat([batch.obs, batch.action], 1)
-        expert = torch.cat([batch.expert_obs, batch.expert_action], 1)
+        expert = torch.cat([expert_batch.obs, expert_batch.action], 1)
         with torch.no_grad():
             q = torch.minimum(*(forward(target, pairs)[:, 0] for target in targets))
             expert_q = torch.minimum(*(forward(target, expert)[:, 0] for target in targets))
-            expert_z = (expert_q - forward(value, batch.expert_obs)[:, 0]) / 2
+            expert_z = (expert_q - forward(value, expert_batch.obs)[:, 0]) / 2
         z = torch.clamp((q - forward(value, batch.obs)[:, 0]) / 2, max=7)
         scale = torch.exp(-max(torch.tensor(-1.0), z.detach().max(), expert_z.clamp(max=7).max()))
         step(value_adam, (scale * (torch.exp(z) - z - 1)).mean())
@@ -128,7 +135,7 @@ def test_three_updates_equal_a_plain_step_by_step_implementation(spec, halves):
             of_mixture = (forward(critic, pairs)[:, 0] - target).square()
             step(adam, 0.5 * of_expert.mean() + 0.5 * of_mixture.mean())
             soft_update(target_critic, critic, 0.005)
-        agent.update(batch)
+        agent.update(both)
     assert_close(agent.value.parameters(), value)
     assert_close([*agent.actor.net.parameters(), agent.actor.log_std], [*policy, log_std])
     for m in (0, 1):
