@@ -13,8 +13,9 @@ from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update,
 import zoo
 from zoo.algos.recoil import Config, ReCOIL
 from zoo.cli import main
+from zoo.data import catalog
 from zoo.data.batch import Batch, mixed
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 
 SHORT = {"steps": 4, "eval_every": 4, "eval_episodes": 1, "logger": "none"}
 SMALL = {"hidden": [8], "batch_size": 8}
@@ -193,6 +194,16 @@ def test_an_expert_that_is_not_there_or_of_another_environment_is_refused_by_its
         file["next_observations"] = np.zeros((5, 4))
     with pytest.raises(UsageError, match=r"^algo\.expert=.* has observations \(4,\) .* pendulum .* has \(3,\)"):
         train(tmp_path / "run", pendulum_file, other)
+
+
+def test_an_expert_that_only_the_hub_could_have_is_named_by_its_setting_too(tmp_path, pendulum_file, monkeypatch):
+    def offline() -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(catalog, "_check_reachable", offline)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    with pytest.raises(RunError, match=r"^algo\.expert=expert: mujoco/pendulum/expert-v0 .*no network"):
+        train(tmp_path / "run", pendulum_file, "1ep:expert")
 
 
 def test_more_episodes_than_there_are_is_refused(tmp_path, pendulum_file):

@@ -11,7 +11,7 @@ from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, time_limit
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
@@ -64,8 +64,8 @@ def open_demonstrations(
     """
     try:
         arrays, unmarked, description = _read(name, env, spec, report)
-    except UsageError as error:
-        raise UsageError(str(error).replace("dataset=", f"{setting}=")) from error
+    except (UsageError, RunError) as error:
+        raise type(error)(str(error).replace("dataset=", f"{setting}=")) from error
     if begun_with not in (None, description["fingerprint"]):
         raise UsageError(_changed(f"{setting}={name}"))
     return Dataset(arrays, spec, device, missing_ends=unmarked, report=report), description

@@ -78,7 +78,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The dataset, on the run's device."""
-        return Dataset(read_d4rl(self.config.dataset, "dataset"), self.spec, self.device)
+        return Dataset(read_d4rl(self.config.dataset), self.spec, self.device)
 
     def demonstrations(self, setting: str, name: str) -> Dataset:
         """Another dataset, from a file `NAME` or the first episodes of one, `1ep:NAME`."""
