@@ -4,12 +4,13 @@ Offline Q-learning whose maximum is over the actions that the data's policy migh
 by a model of that policy, is at least a share of the most probable one's. Nothing is believed about the others.
 
     Q         L_Q = E[h(r + gamma (1 - terminated) Q'(s', a') - Q(s, a))],  h Huber's loss
-              a'  = argmax Q(s', a) over the actions a with G(a|s') > threshold max G(.|s')           (Algorithm 1)
+              a'  = argmax Q(s', a) over the actions a with G(a|s') > threshold max G(.|s')
     behavior  L_G = E[-log G(a|s)] + logit_penalty mean(logits^2)
 
-The policy takes the same maximum. With a threshold of 0 this is double Q-learning, with one of 1 behaviour cloning. The
-penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper. Deviations from that
-code: on frames the two networks part after the last shared layer, not before it, and Atari's rewards are not clipped.
+The policy takes the same maximum. With a threshold of 0 this is double Q-learning, with one near 1 behaviour cloning.
+The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper. Deviations from
+that code: on frames the two networks part after the last shared layer, not before it, and Atari's rewards are not
+clipped.
 """
 
 import copy
