@@ -3,7 +3,7 @@
 Supervised regression of the dataset's actions on its observations: no reward, no value. Cloning only the episodes with
 the highest returns is the baseline that any offline RL algorithm should beat, and often does not.
 
-    actor   L_pi = E[(pi(s) - a)^2]
+    actor   L_pi = E[(pi(s) - a)^2], of discrete actions E[-log pi(a|s)]
 
 Deviation: the paper's %BC takes the best share of the transitions; here, as in CORL, it is that of the episodes.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.checks import between, check
 from zoo.data.batch import Batch
-from zoo.nn import DeterministicPolicy, Normalizer
+from zoo.nn import CategoricalPolicy, DeterministicPolicy, Normalizer
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 FAMILY = "offline"
 SETTING = "offline"
 DATA = "required"
-ACTION_SPACES = ("continuous",)
+ACTION_SPACES = ("continuous", "discrete")
+FRAMES = True
 
 
 @dataclass
 class Config:
     top_fraction: float = 1.0  # clone this fraction of the episodes, those of the highest returns; 0.1 is 10 % BC
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
     lr: float = 3e-4  # Adam's learning rate
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
@@ -47,12 +48,16 @@ class BC(Agent):
         super().__init__()
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
-        self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.actor = (
+            DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+            if spec.num_actions is None
+            else CategoricalPolicy(spec, config.hidden)
+        )
         self.optimizer = Adam(self.actor.parameters(), config.lr)
 
     def actor_loss(self, batch: Batch) -> Tensor:
-        """Mean squared error over batch and action dimensions."""
-        return (self.actor.mode(batch.obs) - batch.action).square().mean()
+        """Mean over the batch and, of continuous actions, over their dimensions."""
+        return self.actor.cloning_loss(batch.obs, batch.action).mean() / max(1, self.spec.action_dim)
 
     def update(self, batch: Batch) -> Metrics:
         """One gradient step."""
@@ -62,7 +67,8 @@ class BC(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.mode(self.normalizer(obs))
+        obs = self.normalizer(obs)
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> BC:

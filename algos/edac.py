@@ -9,9 +9,10 @@ the data. Critics whose gradients with respect to the action are kept apart disa
     actor    L_pi = E[alpha log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)
     alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
-Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order, each from
-the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log standard
-deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm.
+With eta=0 and batches of 10,000 it is LB-SAC (Nikulin et al. 2022, arXiv 2211.11092), which needs fewer critics than
+SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order,
+each from the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log
+standard deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm.
 """
 
 import copy
@@ -42,6 +43,7 @@ class Config:
     num_critics: int = 10  # N; the paper takes 10 on halfcheetah and walker2d, 50 on hopper
     eta: float = 1.0  # weight of L_D; 0 is SAC-N, which needs 10 to 500 critics
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
+    critic_layer_norm: bool = False  # layer normalization in the critics; LB-SAC on hopper-medium
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate, actor
@@ -65,7 +67,9 @@ class EDAC(Agent):
         self.normalizer = Normalizer(spec.obs_shape)
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
         small_last_(self.actor.net, 1e-3)
-        self.critic = EnsembleCritic(config.num_critics, spec.obs_dim, spec.action_dim, config.hidden)
+        self.critic = EnsembleCritic(
+            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=config.critic_layer_norm
+        )
         fan_out_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))

@@ -8,10 +8,11 @@ value; the policy is the dataset's actions, cloned with weights that grow expone
     critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                        (Eq. 6)
     actor    L_pi = E[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]                          (Eq. 7)
 
-Deviations: two critics whose minimum stands for Q' and weights clipped at 100 are in the authors' code (github
-ikostrikov/implicit_q_learning), not in the equations; so is the learning rate of the actor, which falls by a cosine
-offline and is constant in a run that goes on online. All three losses are taken before any network moves, which is what
-CORL's order of updates amounts to; in the authors' code actor and critics see the value just updated.
+Of discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics whose minimum stands for
+Q' and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations; so
+is the learning rate of the actor, which falls by a cosine offline and is constant in a run that goes on online. All
+three losses are taken before any network moves, which is what CORL's order of updates amounts to; in the authors' code
+actor and critics see the value just updated.
 """
 
 import copy
@@ -24,7 +25,16 @@ from torch import Tensor
 from zoo.agent import Agent, Metrics
 from zoo.checks import between, check, one_of
 from zoo.data.batch import Batch
-from zoo.nn import MLP, DeterministicPolicy, EnsembleCritic, GaussianPolicy, Normalizer, polyak_update
+from zoo.nn import (
+    CategoricalPolicy,
+    DeterministicPolicy,
+    DiscreteCritic,
+    EnsembleCritic,
+    GaussianPolicy,
+    Normalizer,
+    network_for,
+    polyak_update,
+)  # fmt: skip
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.runs.online import learn_online
@@ -36,7 +46,8 @@ if TYPE_CHECKING:
 FAMILY = "offline"
 SETTING = "offline to online"
 DATA = "required"
-ACTION_SPACES = ("continuous",)
+ACTION_SPACES = ("continuous", "discrete")
+FRAMES = True
 
 
 @dataclass
@@ -46,7 +57,7 @@ class Config:
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
     policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, locomotion)
     exploration_noise: float = 0.03  # of a deterministic policy, online, in units of half the range (CORL)
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine, unless there are online_steps
@@ -74,13 +85,19 @@ class IQL(Agent):
         self.normalizer = Normalizer(spec.obs_shape)
         shape = (spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
         self.actor = (
-            GaussianPolicy(*shape)
+            CategoricalPolicy(spec, config.hidden)
+            if spec.num_actions is not None
+            else GaussianPolicy(*shape)
             if config.policy == "gaussian"
             else DeterministicPolicy(*shape, exploration_noise=config.exploration_noise)
         )
-        self.value = MLP(spec.obs_dim, 1, config.hidden)
+        self.value = network_for(spec, 1, config.hidden)
         self.head = value_head(config)
-        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
+        self.critic = (
+            EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
+            if spec.num_actions is None
+            else DiscreteCritic(2, spec, config.hidden, self.head.outputs)
+        )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

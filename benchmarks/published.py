@@ -82,10 +82,10 @@ class Reference:
         reasons = []
         if self.measure == "score":
             parts = parse_mixture(result.dataset)
-            versions = {official(name) for _, name in parts}
+            versions = {official(part.name) for part in parts}
             if versions != {self.task.rpartition("-")[2]}:
                 reasons.append("other data" if None in versions else "other version of the data")
-            if len(parts) > 1 and abs(sum(share for share, _ in parts) - 1) > 1e-9:  # theirs are as large as each part
+            if len(parts) > 1 and abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs are as large as each part
                 reasons.append("other mixture")
         if result.file or self.settings(result) != chosen(result.settings):
             reasons.append("other settings")
@@ -122,10 +122,10 @@ def tasks(result: Result) -> set[str]:
             return {env, *elsewhere}
         base, _, version = env.rpartition("-v")
         return {f"{base}-v{number}" for number in range(int(version) + 1)} if version.isdigit() else {env}
-    (_, first), *others = parse_mixture(result.dataset)
-    if len(others) > 1:
+    first, *others = parse_mixture(result.dataset)
+    if len(others) > 1 or any(part.episodes for part in (first, *others)):
         return set()
-    name = "-".join([short(first), *(f"{short(second)}-{100 * share:g}%" for share, second in others)])
+    name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
     return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
 
 

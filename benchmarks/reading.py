@@ -133,8 +133,8 @@ def _setting(result: Result, whole: bool = False) -> str:
 def _data(result: Result, whole: bool = False) -> str:
     parts = []
     if result.dataset:
-        mixture = [(share, part if whole else short(part)) for share, part in parse_mixture(result.dataset)]
-        parts.append("+".join(("" if share == 1 else f"{100 * share:g}%") + part for share, part in mixture))
+        mixture = parse_mixture(result.dataset)
+        parts.append("+".join(part.amount + (part.name if whole else short(part.name)) for part in mixture))
     if corruption := result.corruption:
         parts.append(corruption["name"])
         parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]

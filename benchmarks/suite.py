@@ -115,7 +115,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     content: str | None = None
     missing: tuple[str, ...] = ()
     if takes_data(config, algorithm):
-        parts = [part for _, part in parse_mixture(config.dataset)]
+        parts = [part.name for part in parse_mixture(config.dataset)]
         missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
         content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
     elif config.env.id.startswith(series.PREFIX):

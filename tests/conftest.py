@@ -24,7 +24,8 @@ def collect(path: Path, env_id: str, transitions: int, act: Act) -> Path:
         obs, _ = env.reset(seed=len(rows))
         ended = False
         while not ended:
-            action = act(obs, rng).astype(np.float32)
+            action = act(obs, rng)
+            action = action if action.dtype == np.int64 else action.astype(np.float32)
             next_obs, reward, terminated, truncated, _ = env.step(action)
             rows.append((obs, action, reward, next_obs, terminated, truncated))
             obs, ended = next_obs, terminated or truncated
@@ -43,10 +44,43 @@ def pendulum_file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cartpole_file(tmp_path_factory) -> Path:
+    """5,000 transitions of a policy that pushes towards where the pole falls, and four times in ten anywhere."""
+    path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
+
+    def act(obs, rng):
+        return rng.integers(2) if rng.random() < 0.4 else np.int64(obs[2] + 0.5 * obs[3] > 0)
+
+    return collect(path, "CartPole-v1", 5_000, act)
+
+
+GAINS = np.array([0.5, 8.0, 1.0, 1.5])  # of a linear policy that balances InvertedPendulum-v5
+
+
+@pytest.fixture(scope="session")
+def unsteady_file(tmp_path_factory) -> Path:
+    """3,000 transitions of a policy that balances InvertedPendulum-v5, but acts at random every other time."""
+    path = tmp_path_factory.mktemp("data") / "unsteady.hdf5"
+
+    def act(obs, rng):
+        return rng.uniform(-3, 3, 1) if rng.random() < 0.5 else np.clip([obs @ GAINS], -3, 3)
+
+    return collect(path, "InvertedPendulum-v5", 3_000, act)
+
+
+@pytest.fixture(scope="session")
+def falling_file(tmp_path_factory) -> Path:
+    """3,000 transitions of a policy that pushes the pole of InvertedPendulum-v5 over, with much noise."""
+    path = tmp_path_factory.mktemp("data") / "falling.hdf5"
+    return collect(
+        path, "InvertedPendulum-v5", 3_000, lambda obs, rng: np.clip([-obs @ GAINS + rng.normal(0, 1.0)], -3, 3)
+    )
+
+
+@pytest.fixture(scope="session")
 def balancing_file(tmp_path_factory) -> Path:
     """Two episodes of a linear policy that balances InvertedPendulum-v5 for its 1,000 steps, with a little noise."""
     path = tmp_path_factory.mktemp("data") / "balancing.hdf5"
-    gains = np.array([0.5, 8.0, 1.0, 1.5])
     return collect(
-        path, "InvertedPendulum-v5", 2_000, lambda obs, rng: np.clip([obs @ gains + rng.normal(0, 0.3)], -3, 3)
+        path, "InvertedPendulum-v5", 2_000, lambda obs, rng: np.clip([obs @ GAINS + rng.normal(0, 0.3)], -3, 3)
     )

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+import h5py
 import torch
 from torch import Tensor
 
@@ -41,6 +43,13 @@ def soft_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """target <- (1 - tau) target + tau source"""
     for old, new in zip(target, source, strict=True):
         old.copy_((1 - tau) * old + tau * new)
+
+
+def mean_return(file: Path) -> float:
+    """The mean return of the episodes of a D4RL-layout file."""
+    with h5py.File(file) as columns:
+        ended = columns["terminals"][()] | columns["timeouts"][()]
+        return float(columns["rewards"][()].sum() / ended.sum())
 
 
 def assert_close(actual: Iterable[Tensor], expected: Iterable[Tensor], atol: float = 1e-6) -> None:

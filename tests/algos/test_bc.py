@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from plain import GYMNASIUM, mean_return
+from scipy.special import log_softmax
 
 import zoo
 from zoo.algos.bc import BC, Config
 from zoo.data.arrays import Arrays
 from zoo.data.dataset import Dataset
+from zoo.spec import Spec
+
+from .conftest import random_batch
 
 
 def test_loss_is_the_mean_squared_error_over_batch_and_action_dimensions(spec, make_batch, network):
@@ -70,3 +75,19 @@ def test_imitates_a_linear_policy_that_balances_a_pole(tmp_path, balancing_file)
     )  # fmt: skip
     _, episodes = run.evaluations[-1]
     assert episodes.returns.mean() == 1_000  # every step of every episode; random actions last 5
+
+
+def test_of_discrete_actions_the_loss_is_the_mean_negative_log_probability(network):
+    spec = Spec((3,), num_actions=4)
+    agent, batch = BC(spec, Config(hidden=[16])).double(), random_batch(32, spec)
+    log_prob = log_softmax(network(agent.actor.net, batch.obs.numpy()), 1)[range(32), batch.action]
+    assert agent.update(batch)["actor_loss"].item() == pytest.approx(-log_prob.mean(), rel=1e-6)
+
+
+def test_imitates_the_more_probable_actions_of_a_policy_that_often_errs(tmp_path, cartpole_file):
+    run = zoo.train(
+        "bc", env="cartpole", dataset=cartpole_file, steps=2_000, eval_every=2_000, eval_episodes=10, logger="none",
+        run_dir=tmp_path / "run", algo_config={"hidden": [64, 64], "lr": 1e-3}, **GYMNASIUM,
+    )  # fmt: skip
+    _, episodes = run.evaluations[-1]
+    assert episodes.returns.mean() > 2 * mean_return(cartpole_file)

@@ -14,7 +14,10 @@ from zoo.spec import Spec
 from zoo.streaming import StreamAgent
 from zoo.streaming.optimizers import OPTIMIZERS
 
-CHOICES = {"value_head": (*SCALAR, *CATEGORICAL), "optimizer": tuple(OPTIMIZERS)}  # of settings that are a name
+CHOICES = {  # of settings that are a name
+    "value_head": (*SCALAR, *CATEGORICAL), "optimizer": tuple(OPTIMIZERS),
+    "f": ("chi2", "chi2_exact", "tv", "reverse_kl"),
+}  # fmt: skip
 
 each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
 

@@ -24,13 +24,18 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", OFFLINE, ids=[algorithm.name for algorithm in OFFLINE])
-def test_200_updates_with_every_sampler_on_every_corruption(algorithm, pendulum_file, tmp_path):
+def test_200_updates_with_every_sampler_on_every_corruption(algorithm, pendulum_file, cartpole_file, tmp_path):
     has = {field.name for field in dataclasses.fields(algorithm.module.Config)}
+    small = SMALL | {"expert": f"2ep:{pendulum_file}"}
+    continuous = "continuous" in algorithm.action_spaces
+    env, file = ("pendulum", pendulum_file) if continuous else ("cartpole", cartpole_file)
     for sampler, corruption in itertools.product(SAMPLERS, CORRUPTIONS):
+        if corruption == "random-action" and not continuous:
+            continue  # noise cannot be added to discrete ones
         run = zoo.train(
-            algorithm.name, env="pendulum", dataset=pendulum_file, sampler=sampler, corruption=corruption, steps=200,
+            algorithm.name, env=env, dataset=file, sampler=sampler, corruption=corruption, steps=200,
             eval_every=200, eval_episodes=1, log_every=50, logger="none", run_dir=tmp_path / f"{sampler}-{corruption}",
-            algo_config={name: value for name, value in SMALL.items() if name in has},
+            algo_config={name: value for name, value in small.items() if name in has},
         )  # fmt: skip
         ((_, episodes),) = run.evaluations
         assert math.isfinite(episodes.returns.mean())

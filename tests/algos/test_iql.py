@@ -5,9 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, mean_return, member, soft_update, step
+from scipy.special import log_softmax
 
+import zoo
 from zoo.algos.iql import IQL, Config
+from zoo.spec import Spec
+
+from .conftest import random_batch
 
 
 def make(spec, total_steps=1_000_000, **settings) -> IQL:
@@ -138,3 +143,38 @@ def test_after_the_cosine_has_reached_zero_the_actor_stands_still_and_the_critic
         ]
 
     assert [moved() for _ in range(5)] == [[True, True]] * 4 + [[False, True]]
+
+
+# --- Discrete actions -------------------------------------------------------------------------------------------------
+
+
+def test_of_discrete_actions_the_losses_are_those_of_a_categorical_policy_and_of_each_actions_value(network):
+    spec = Spec((3,), num_actions=4)
+    agent, batch = IQL(spec, Config(hidden=[16])).double(), random_batch(32, spec)
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.add_(0.6 * torch.randn_like(parameter))
+    obs, action = batch.obs.numpy(), batch.action.numpy()
+    target_q = network(agent.target_critic.net, obs)[:, range(32), action].min(0)  # [2, B, 4]
+    u = target_q - network(agent.value, obs)[:, 0]
+    next_value = network(agent.value, batch.next_obs.numpy())[:, 0]
+    target = batch.reward.numpy() + 0.99 * np.where(batch.terminated, 0, next_value)
+    q = network(agent.critic.net, obs)[:, range(32), action]
+    log_prob = log_softmax(network(agent.actor.net, obs), 1)[range(32), action]
+    metrics = agent.update(batch)
+    expected = {
+        "value_loss": np.mean(np.where(u > 0, 0.7, 0.3) * u**2),
+        "critic_loss": ((q - target) ** 2).mean(),
+        "actor_loss": -(np.minimum(np.exp(3 * u), 100) * log_prob).mean(),
+    }
+    for name, value in expected.items():
+        assert metrics[name].item() == pytest.approx(value, rel=1e-6), name
+
+
+def test_of_discrete_actions_the_policy_becomes_better_than_the_one_that_it_learns_from(tmp_path, cartpole_file):
+    run = zoo.train(
+        "iql", env="cartpole", dataset=cartpole_file, steps=3_000, eval_every=3_000, eval_episodes=10, logger="none",
+        run_dir=tmp_path / "run", algo_config={"hidden": [64, 64], "actor_lr": 1e-3, "critic_lr": 1e-3}, **GYMNASIUM,
+    )  # fmt: skip
+    _, episodes = run.evaluations[-1]
+    assert episodes.returns.mean() > 2 * mean_return(cartpole_file)

@@ -56,6 +56,16 @@ def episodes(lengths: list[int], terminated: list[bool], seed: int = 0, obs_dim:
     return Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
+def frames(lengths: list[int], terminated: list[bool], seed: int = 0) -> Arrays:
+    """Episodes like MinAtar's Breakout: frames of bytes, six discrete actions."""
+    rng = np.random.default_rng(seed)
+    rows = episodes(lengths, terminated, seed)
+    obs, next_obs = (rng.integers(0, 256, (len(rows.reward), 4, 10, 10), dtype=np.uint8) for _ in range(2))
+    going_on = np.flatnonzero(~(rows.terminated | rows.truncated))
+    next_obs[going_on] = obs[going_on + 1]
+    return rows._replace(obs=obs, next_obs=next_obs, action=rng.integers(0, 6, len(rows.reward)))
+
+
 D4RL_NAMES = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 
 

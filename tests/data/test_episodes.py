@@ -12,6 +12,7 @@ from zoo.commands.data.collect import thin
 from zoo.data.arrays import Arrays, concatenate, cut_at_breaks
 from zoo.data.catalog import parse_mixture
 from zoo.data.dataset import Dataset
+from zoo.data.load import taken
 from zoo.errors import UsageError
 from zoo.spec import Spec
 
@@ -61,8 +62,8 @@ def test_head_is_the_fewest_whole_episodes_that_hold_the_share(ends, percent) ->
     while 100 * held < percent * total:  # in whole numbers: 7 % of 100 is 7
         held += ends[count][0]
         count += 1
-    ((share, _),) = parse_mixture(f"{percent}%x")
-    head = arrays.head(share * total)
+    (portion,) = parse_mixture(f"{percent}%x")
+    head = taken(arrays, portion)
     assert head.episode_lengths.tolist() == [length for length, _ in ends[:count]]
     assert same(head, Arrays(*(field[:held] for field in arrays)))
 
@@ -104,15 +105,34 @@ def test_an_end_that_was_not_flagged_is_found_where_the_successor_is_not_the_nex
     assert added == int(arrays.truncated[end])
 
 
-@pytest.mark.parametrize("name", ["random+", "0%expert", "101%expert", "random+%expert", "+", ""])
+@pytest.mark.parametrize("name", ["random+", "0%expert", "101%expert", "random+%expert", "+", "", "0ep:expert"])
 def test_a_part_that_is_no_name_or_no_share_is_refused(name) -> None:
     with pytest.raises(UsageError, match="a part of a mixture is"):
         parse_mixture(name)
 
 
 def test_a_mixture_is_read_part_by_part() -> None:
-    assert parse_mixture("random+10%expert+2.5%zoo/hopper/x-v0") == [
-        (1.0, "random"),
-        (0.1, "expert"),
-        (0.025, "zoo/hopper/x-v0"),
+    assert parse_mixture("random+10%expert+2.5%zoo/hopper/x-v0+30ep:expert") == [
+        (1.0, "random", None),
+        (0.1, "expert", None),
+        (0.025, "zoo/hopper/x-v0", None),
+        (1.0, "expert", 30),
     ]
+
+
+@pytest.mark.parametrize("amount", ["", "10%", "2.5%", "30ep:"])
+def test_a_portion_is_written_as_it_is_read(amount) -> None:
+    (portion,) = parse_mixture(f"{amount}expert")
+    assert portion.amount + portion.name == f"{amount}expert"
+
+
+@given(ends=many, count=st.integers(1, 12))
+@settings(deadline=None)
+def test_the_first_episodes_are_whole_or_refused(ends, count) -> None:
+    arrays, (portion,) = made(ends), parse_mixture(f"{count}ep:x")
+    if count > len(ends):
+        with pytest.raises(UsageError, match=f"{count}ep:x asks for more episodes than there are: {len(ends)}"):
+            taken(arrays, portion)
+        return
+    size = sum(length for length, _ in ends[:count])
+    assert same(taken(arrays, portion), Arrays(*(field[:size] for field in arrays)))

@@ -269,3 +269,56 @@ def test_a_command_that_was_killed_goes_on_when_it_is_repeated(tmp_path, before_
     assert ("resumed" in record) is not before_first_checkpoint
     step = recorded(tmp_path, "medium-replay")["zoo"]["parts"][0]["training_step"]
     assert len(read(tmp_path, "medium-replay").reward) == step
+
+
+# --- Discrete actions -------------------------------------------------------------------------------------------------
+
+CARTPOLE = ["--steps", "4000", "algo.learning_starts=200", "eval_every=400", "eval_episodes=4", "algo.hidden=[64]"]
+CARTPOLE += ["algo.train_every=1", "algo.target_every=100"]
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("cartpole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("MINARI_DATASETS_PATH", str(home / "store"))
+        arguments = ["data", "make", "cartpole", "random", "medium-replay", "expert", "--size", "500", *CARTPOLE]
+        assert cli.main(arguments) == 0
+    return home
+
+
+def test_with_discrete_actions_dqn_is_trained_and_plays(cartpole) -> None:
+    found = {}
+    for kind in ("random", "medium-replay", "expert"):
+        path = cartpole / "store" / "zoo" / "cartpole" / f"{kind}-v0" / "data"
+        found[kind] = read_minari(path)
+        assert found[kind].action.dtype == np.int64
+        assert set(found[kind].action.tolist()) == {0, 1}
+        assert json.loads((path / "metadata.json").read_text())["algorithm_name"] == "DQN"
+    assert found["expert"].episode_returns.mean() > 2 * found["random"].episode_returns.mean()
+
+
+def test_the_replay_of_dqn_is_its_first_transitions_in_order(cartpole) -> None:
+    """Uniform at first, by `epsilon`, and in whole episodes."""
+    data = read_minari(cartpole / "store" / "zoo" / "cartpole" / "medium-replay-v0" / "data")
+    ended = data.terminated | data.truncated
+    going_on = np.flatnonzero(~ended)
+    np.testing.assert_array_equal(data.next_obs[going_on], data.obs[going_on + 1])
+
+
+def test_a_run_of_another_algorithm_is_not_taken(cartpole, run_dir, capsys) -> None:
+    dqn = cartpole / "runs" / "cartpole" / "dqn-data-seed0"
+    assert make_in(cartpole / "other", "medium", "--run", str(dqn)) == 2
+    assert "is a run of dqn on CartPole-v1, not of sac on InvertedPendulum-v5" in capsys.readouterr().err
+
+
+def test_frames_are_recorded_as_bytes(tmp_path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+        assert cli.main(["data", "make", "minatar/breakout", "random", "--size", "200"]) == 0
+    data = read_minari(tmp_path / "store" / "zoo" / "minatar-breakout" / "random-v0" / "data")
+    assert data.obs.dtype == np.uint8
+    assert data.obs.shape[1:] == (4, 10, 10)
+    assert len(data.reward) >= 200

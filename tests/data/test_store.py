@@ -15,7 +15,7 @@ from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari, write_minari
 from zoo.errors import RunError, UsageError
 
-from .conftest import episodes, same, tree, write_d4rl
+from .conftest import episodes, frames, same, tree, write_d4rl
 
 ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
 ID = "zoo/pendulum/mine-v0"
@@ -48,6 +48,30 @@ def test_what_is_written_is_what_is_read(tmp_path, flat) -> None:
     write(tmp_path / "mine", flat=flat)
     assert same(read_minari(tmp_path / "mine" / "data"), ROWS)
     assert same(read_episodes(tmp_path / "mine" / "data"), ROWS)
+
+
+def test_frames_stay_bytes_and_discrete_actions_whole_numbers(zoo, store, tmp_path) -> None:
+    rows = frames([4, 3, 6], [True, False, True])
+    path = write_d4rl(tmp_path / "frames.hdf5", rows)
+    read = read_d4rl(path, None)
+    assert same(read, rows)
+    assert (read.obs.dtype, read.next_obs.dtype, read.action.dtype) == (np.uint8, np.uint8, np.int64)
+    for flat in (True, False):
+        folder = tmp_path / f"frames-{flat}"
+        write_minari(rows, folder, "zoo/minatar-breakout/mine-v0", "minatar/breakout", {}, force=False, flat=flat)
+        for back in (read_minari(folder / "data"), read_episodes(folder / "data")):
+            assert same(back, rows)
+            assert back.obs.dtype == np.uint8
+        space = minari.MinariDataset(folder / "data").observation_space
+        assert (space.dtype, space.shape) == (np.uint8, (4, 10, 10))
+
+
+def test_frames_that_are_not_bytes_are_refused_where_the_environment_gives_bytes(zoo, tmp_path) -> None:
+    rows = frames([4, 3], [True, False])
+    path = write_d4rl(tmp_path / "scaled.hdf5", rows._replace(obs=rows.obs / 255, next_obs=rows.next_obs / 255))
+    result = zoo("data", "verify", path, "--env", "minatar/breakout")
+    assert result.code == 2
+    assert "has frames of float32; those of minatar-breakout (minatar/breakout) are bytes" in result.err
 
 
 def test_a_dataset_that_minari_wrote_reads_alike(store) -> None:

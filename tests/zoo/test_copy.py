@@ -56,10 +56,19 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With `data.hdf5`, random episodes of InvertedPendulum in D4RL's layout, and an environment of one action."""
+    """With random episodes in D4RL's layout, and an environment of one action.
+
+    `data.hdf5` is of InvertedPendulum, `discrete.hdf5` of CartPole.
+    """
     folder = tmp_path_factory.mktemp("copies")
     (folder / "one_action.py").write_text(ENVIRONMENT)
-    env = gymnasium.make("InvertedPendulum-v5", max_episode_steps=20)
+    random_episodes("InvertedPendulum-v5", folder / "data.hdf5")
+    random_episodes("CartPole-v1", folder / "discrete.hdf5")
+    return folder
+
+
+def random_episodes(env_id: str, path: Path) -> None:
+    env = gymnasium.make(env_id, max_episode_steps=20)
     env.action_space.seed(0)
     rows = []
     obs, _ = env.reset(seed=0)
@@ -69,11 +78,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.append((obs, action, reward * (1 + abs(obs[0])), next_obs, terminated, truncated))
         obs = env.reset()[0] if terminated or truncated else next_obs
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
-    with h5py.File(folder / "data.hdf5", "w") as file:
+    with h5py.File(path, "w") as file:
         for name, column in zip(names, zip(*rows, strict=True), strict=True):
             array = np.array(column)
-            file[name] = array if array.dtype == bool else array.astype(np.float32)
-    return folder
+            file[name] = array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def copied(name: str, folder: Path, *settings: str) -> Path:
@@ -100,10 +108,11 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     discrete = "continuous" not in chosen.action_spaces
     env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
     fields = {field.name for field in dataclasses.fields(chosen.module.Config)}
-    own = {key: value for key, value in SMALL.items() if key in fields}
+    small = SMALL | {"expert": f"2ep:{folder / 'data.hdf5'}"}
+    own = {key: value for key, value in small.items() if key in fields}
     online = chosen.setting == "online"
     common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
-    data = {} if online else {"dataset": str(folder / "data.hdf5")}
+    data = {} if online else {"dataset": str(folder / ("discrete.hdf5" if discrete else "data.hdf5"))}
     where = file.with_suffix("")
     ours = {"env": env, "env.backend": "gymnasium", "compile": "false", "logger": "none", "run_dir": f"{where}-zoo"}
     keys = {**ours, **common, **data, **{f"algo.{key}": value for key, value in own.items()}}

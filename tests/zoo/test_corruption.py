@@ -200,3 +200,15 @@ def test_an_adversary_needs_critics():
 def test_what_cannot_be_done_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         CorruptionConfig(**settings)
+
+
+@pytest.mark.parametrize("part", ["action", "obs", "dynamics"])
+def test_noise_is_not_added_to_whole_numbers(part):
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 2, (20, 4, 5, 5), dtype=np.uint8)
+    ended = np.arange(20) % 5 == 4
+    arrays = Arrays(frames, rng.integers(0, 3, 20), np.ones(20, np.float32), frames, ended, np.zeros(20, bool))
+    with pytest.raises(UsageError, match=f"corruption=random-{part}: {part} is whole numbers here"):
+        corrupt(arrays, CorruptionConfig(f"random-{part}"), seed=0)
+    changed, count = corrupt(arrays, CorruptionConfig("random-reward"), seed=0)
+    assert count == (changed.reward != arrays.reward).sum() > 0

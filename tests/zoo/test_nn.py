@@ -9,7 +9,9 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 from zoo.errors import UsageError
 from zoo.nn import (
     MLP,
+    CategoricalPolicy,
     DeterministicPolicy,
+    DiscreteCritic,
     EnsembleCritic,
     EnsembleLinear,
     EnsembleMLP,
@@ -20,9 +22,11 @@ from zoo.nn import (
     encoder,
     fan_out_critic_,
     glorot_,
+    network_for,
     orthogonal_,
     polyak_update,
 )  # fmt: skip
+from zoo.spec import Spec
 
 LOW, HIGH = (-0.5, -2.0), (3.0, -1.0)  # neither symmetric nor of unit width
 
@@ -268,3 +272,51 @@ def test_actions_and_their_numbers_from_minus_1_to_1_are_each_others_inverse_and
     action = policy.from_unit(x)
     torch.testing.assert_close(action, torch.tensor([[-0.5, -1.0], [1.25, -1.25], [-0.5, -1.0]]))
     torch.testing.assert_close(policy.to_unit(action), x.clamp(-1, 1))
+
+
+# --- Discrete actions, frames -----------------------------------------------------------------------------------------
+
+DISCRETE = Spec((3,), num_actions=4)
+FRAMES = Spec((2, 6, 5), num_actions=4, obs_dtype="uint8")
+
+
+def test_a_categorical_policy_is_the_softmax_of_its_network():
+    policy, obs = CategoricalPolicy(DISCRETE, [16]).double(), torch.randn(5, 3, dtype=torch.float64)
+    action = torch.tensor([0, 3, 1, 1, 2])
+    logits = numpy_mlp(obs.numpy(), numpy_layers(policy.net))
+    expected = scipy.special.log_softmax(logits, 1)
+    np.testing.assert_allclose(policy.cloning_loss(obs, action).detach(), -expected[range(5), action], rtol=1e-9)
+    np.testing.assert_array_equal(policy.mode(obs), logits.argmax(1))
+    many = policy.sample(obs[:1].expand(20_000, 3))
+    found = np.bincount(many, minlength=4) / 20_000
+    np.testing.assert_allclose(found, np.exp(expected[0]), atol=0.015)
+
+
+@pytest.mark.parametrize("outputs", [1, 7])
+def test_discrete_critics_give_each_members_outputs_for_the_actions_taken(outputs):
+    critic, obs = DiscreteCritic(3, DISCRETE, [16], outputs).double(), torch.randn(5, 3, dtype=torch.float64)
+    action = torch.tensor([0, 3, 1, 1, 2])
+    parameters = [parameter.detach().numpy() for parameter in critic.net.parameters()]
+    found = critic(obs, action)
+    assert found.shape == (3, 5, outputs)
+    for m in range(3):
+        hidden = np.maximum(obs.numpy() @ parameters[0][m].T + parameters[1][m], 0)
+        values = hidden @ parameters[2][m].T + parameters[3][m]
+        for i in range(5):
+            first = outputs * int(action[i])
+            np.testing.assert_allclose(found[m, i].detach(), values[i, first : first + outputs], rtol=1e-9)
+
+
+def test_frames_pass_through_an_encoder_first():
+    frames, action = torch.randint(0, 2, (5, 2, 6, 5), dtype=torch.uint8), torch.randint(0, 4, (5,))
+    assert network_for(FRAMES, 3, [8])(frames).shape == (5, 3)
+    assert CategoricalPolicy(FRAMES, [8]).mode(frames).shape == (5,)
+    critic = DiscreteCritic(2, FRAMES, [8])
+    assert critic(frames, action).shape == (2, 5, 1)
+    features = critic.encoder(frames)
+    torch.testing.assert_close(critic(frames, action)[1, 3, 0], critic.net(features)[1, 3, action[3]])
+
+
+def test_a_normalizer_leaves_bytes_as_they_are():
+    normalizer, frames = Normalizer((2, 6, 5)), torch.randint(0, 255, (5, 2, 6, 5), dtype=torch.uint8)
+    assert normalizer(frames) is frames

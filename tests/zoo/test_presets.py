@@ -120,5 +120,16 @@ def test_every_entry_names_its_source_and_sets_what_there_is(path: Path):
     for entry in OmegaConf.to_container(OmegaConf.load(path)):
         assert entry["source"]
         assert set(entry) <= {"env", "dataset", "corruption", "source", "set"}
-        env = "pendulum" if path.stem != "dqn" else "cartpole"
+        env = "pendulum" if "continuous" in algorithms()[path.stem].action_spaces else "cartpole"
         compose([f"algo={path.stem}", f"env={env}", *as_overrides(entry["set"])])
+
+
+def test_extreme_q_learning_is_f_dvl_with_the_gumbel_loss_and_its_scripts_temperatures():
+    for env, kind, temperature in [("hopper", "medium", 5.0), ("walker2d", "medium", 10.0), ("ant", "medium", None)]:
+        task = {"env": {env}, "dataset": {kind}, "corruption": {"none"}}
+        if temperature is None:
+            with pytest.raises(UsageError, match="preset=xql has nothing for dvl on this task"):
+                preset("xql", "dvl", task)
+        else:
+            found = preset("xql", "dvl", task)
+            assert (found["algo.f"], found["algo.temperature"]) == ("reverse_kl", temperature)

@@ -24,7 +24,9 @@ STAGED = (
     "algo.elites=1", "algo.rollout_batch=8",
 )  # fmt: skip
 OF = {
+    "bcq": ("env=cartpole",),
     "combo": STAGED,
+    "discrete_cql": ("env=cartpole",),
     "dqn": ("env=cartpole", "algo.learning_starts=20"),
     "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1"),
     "mbrcsl": (
@@ -62,11 +64,13 @@ def losses_of(run_dir: Path) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(algorithms()))
-def test_each_of_several_seeds_is_what_it_is_alone(zoo, tmp_path, monkeypatch, pendulum_file, name):
+def test_each_of_several_seeds_is_what_it_is_alone(zoo, tmp_path, monkeypatch, pendulum_file, cartpole_file, name):
     monkeypatch.setattr(together, "LARGEST", math.inf)  # however slow that is on a CPU
     known = set(algorithms()[name].module.Config.__dataclass_fields__)
     quick = [f"algo.{key}={value}" for key, value in {"hidden": "[16]", "batch_size": 32}.items() if key in known]
-    data = [f"dataset={pendulum_file}"] if algorithms()[name].data == "required" else []
+    discrete = "continuous" not in algorithms()[name].action_spaces
+    data = [f"dataset={cartpole_file if discrete else pendulum_file}"] if algorithms()[name].data == "required" else []
+    data += [f"algo.expert=1ep:{pendulum_file}"] if "expert" in known else []
     settings = (f"algo={name}", "env=pendulum", *data, "eval_episodes=2", "logger=none", *quick, *SMALL)
     settings += OF.get(name, ())
     settings = tuple({argument.partition("=")[0]: argument for argument in settings}.values())  # the last one counts

@@ -17,7 +17,7 @@ ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for wa
 class Arrays(NamedTuple):
     """Consecutive episodes, flat and float32. Where `terminated` or `truncated` is set, an episode ends."""
 
-    obs: np.ndarray  # [N, ...]
+    obs: np.ndarray  # [N, ...], of frames [N, C, H, W] uint8
     action: np.ndarray  # [N, A] float32, or [N] int64
     reward: np.ndarray  # [N]
     next_obs: np.ndarray  # [N, ...] the true successor, at a truncation the true last observation
@@ -47,6 +47,11 @@ class Arrays(NamedTuple):
         end = ends[min(int(np.searchsorted(ends, transitions - 1e-6)), len(ends) - 1)]
         return Arrays(*(field[:end] for field in self))
 
+    def first(self, episodes: int) -> "Arrays":
+        """So many episodes from the start, or all where there are fewer."""
+        end = int(self.episode_lengths[:episodes].sum())
+        return Arrays(*(field[:end] for field in self))
+
     def fingerprint(self) -> str:
         """A hash of the content: the same data has the same one wherever it was read from."""
         digest = hashlib.blake2b(digest_size=8)
@@ -57,6 +62,16 @@ class Arrays(NamedTuple):
 
 def concatenate(parts: list[Arrays]) -> Arrays:
     return parts[0] if len(parts) == 1 else Arrays(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
+
+def as_obs(array: np.ndarray) -> np.ndarray:
+    """Observations `[N, ...]` as they are kept: float32, or bytes where they are frames `[N, C, H, W]` of bytes."""
+    return array.astype(obs_dtype(array), copy=False)
+
+
+def obs_dtype(array: np.ndarray) -> type:
+    """The type of `as_obs`."""
+    return np.uint8 if array.dtype == np.uint8 and array.ndim == 4 else np.float32
 
 
 def as_real(array: np.ndarray, name: str) -> np.ndarray:
@@ -120,6 +135,11 @@ def check_fits(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Non
         raise UsageError(
             f"dataset={name} has observations {found[0]} and actions {found[1]}; {env.name} ({env.id}) has "
             f"{expected[0]} and {expected[1]}. Take a dataset of this env (zoo data list), or the env of this dataset."
+        )
+    if spec.obs_dtype == "uint8" and arrays.obs.dtype != np.uint8:
+        raise UsageError(
+            f"dataset={name} has frames of {arrays.obs.dtype}; those of {env.name} ({env.id}) are bytes. "
+            "Store them as uint8, from 0 to 255, as the environment gives them."
         )
     if spec.num_actions is not None and (outside := out_of_bounds(arrays.action, spec)).any():
         raise UsageError(

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import RunError, UsageError, nearest
 
@@ -52,22 +52,38 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
     return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
 
 
-def parse_mixture(name: str) -> list[tuple[float, str]]:
-    """The parts of a name and the share taken of each: `random+10%expert` -> `[(1.0, "random"), (0.1, "expert")]`.
+class Portion(NamedTuple):
+    """What a mixture takes of a dataset: all, or whole episodes from its start."""
+
+    share: float  # of its transitions
+    name: str
+    episodes: int | None = None  # so many, instead of a share
+
+    @property
+    def amount(self) -> str:
+        """What stands before the name: `10%`, `30ep:`, or nothing."""
+        if self.episodes is not None:
+            return f"{self.episodes}ep:"
+        return "" if self.share == 1 else f"{100 * self.share:g}%"
+
+
+def parse_mixture(name: str) -> list[Portion]:
+    """The parts of a name and what is taken of each: all of `random`, a share of `10%expert`, `30ep:expert`'s episodes.
 
     Raises:
-        UsageError: a part is not a name, or its share not above 0 and up to 100 %.
+        UsageError: a part is not a name, its share not above 0 and up to 100 %, or its episodes none.
     """
     if Path(name).suffix in FILE_SUFFIXES and Path(name).expanduser().is_file():
-        return [(1.0, name)]  # a file's name may hold a plus sign
+        return [Portion(1.0, name)]  # a file's name may hold a plus sign
     parts = []
     for text in name.split("+"):
-        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%)?([^%]+)", text)
-        if match is None or not 0 < float(match[1] or 100) <= 100:
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%|(\d+)ep:)?([^%]+)", text)
+        if match is None or not 0 < float(match[1] or 100) <= 100 or int(match[2] or 1) < 1:
             raise UsageError(
-                f"dataset={name}: a part of a mixture is a name or a share and a name, such as 10%expert; not '{text}'."
+                f"dataset={name}: a part of a mixture is a name, or a share or a number of episodes and a name, such "
+                f"as 10%expert or 30ep:expert; not '{text}'."
             )
-        parts.append((float(match[1] or 100) / 100, match[2]))
+        parts.append(Portion(float(match[1] or 100) / 100, match[3], int(match[2]) if match[2] else None))
     return parts
 
 

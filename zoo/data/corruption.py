@@ -81,6 +81,11 @@ def corrupt(
         chosen = rng.random(len(changed)) < config.rate
         name = "next_obs" if part == "dynamics" else part
         field = getattr(arrays, name).copy()
+        if field.dtype.kind != "f":
+            raise UsageError(
+                f"corruption={config.name}: {part} is whole numbers here, which noise cannot be added to. "
+                "Try: corruption=random-reward"
+            )
         noise = rng.uniform(-config.scale, config.scale, field[chosen].shape).astype(np.float32)
         if part == "reward":
             field[chosen] = REWARD_RANGE * noise if how == "random" else -config.scale * field[chosen]

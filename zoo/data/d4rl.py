@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from zoo.checkpoint import replacing
-from zoo.data.arrays import Arrays, as_real, breaks
+from zoo.data.arrays import Arrays, as_obs, as_real, breaks
 
 
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
@@ -26,10 +26,10 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
             )
         fields = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
         columns = {name: as_real(file[name][()], name) for name in fields if name in file}
-    obs, action = columns["observations"].astype(np.float32, copy=False), columns["actions"]
+    obs, action = as_obs(columns["observations"]), columns["actions"]
     reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
     terminated = columns["terminals"].astype(bool).reshape(-1)
-    next_obs = columns["next_observations"].astype(np.float32, copy=False) if "next_observations" in columns else None
+    next_obs = as_obs(columns["next_observations"]) if "next_observations" in columns else None
     truncated = columns["timeouts"].astype(bool).reshape(-1) if "timeouts" in columns else None
     size = len(reward)
     for name, array in {

@@ -86,12 +86,12 @@ class Dataset:
         """Normalizes the data and fits the agent to it, as far as an algorithm's config asks for it.
 
         `normalize_reward`: see `normalize_reward`. `normalize_obs`: by the mean and standard deviation of the
-        observations, which `agent.normalizer` keeps. `value_head`, where it is categorical: `agent.head` gets the
-        support of the data's returns.
+        observations, which `agent.normalizer` keeps; frames, which their network scales, stay as they are.
+        `value_head`, where it is categorical: `agent.head` gets the support of the data's returns.
         """
         if getattr(config, "normalize_reward", False):
             self.normalize_reward()
-        if getattr(config, "normalize_obs", False):
+        if getattr(config, "normalize_obs", False) and not self.spec.is_image:
             self.normalize_obs(agent.normalizer)
         if getattr(config, "value_head", None) in CATEGORICAL:
             self._report(agent.head.fit_support(*self.value_bounds(config.discount)))

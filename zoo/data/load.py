@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from zoo.data.arrays import Arrays, check_finite, concatenate, missing_ends
-from zoo.data.catalog import Source, parse_mixture, resolve
+from zoo.data.catalog import Portion, Source, parse_mixture, resolve
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import read_minari
 from zoo.envs import EnvConfig
@@ -15,23 +15,32 @@ def load_arrays(env: EnvConfig, name: str, max_episode_steps: int | None) -> tup
     """A dataset or a mixture by name, and what it was made of.
 
     In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share
-    of its transitions. The mixtures of Hong et al. 2023 (arXiv 2306.13085), of fixed size, are `90%random+10%expert`;
-    they draw the episodes at random, with replacement.
+    of its transitions; `30ep:expert` gives its first 30 episodes. The mixtures of Hong et al. 2023 (arXiv 2306.13085),
+    of fixed size, are `90%random+10%expert`; they draw the episodes at random, with replacement.
     """
     parts, sources = [], []
-    for share, part_name in parse_mixture(name):
-        source = resolve(env, part_name)
+    for portion in parse_mixture(name):
+        source = resolve(env, portion.name)
         arrays = read(source, max_episode_steps)
-        if share < 1:
-            if missing := missing_ends(arrays, part_name, env, max_episode_steps):
+        if portion.amount:
+            if missing := missing_ends(arrays, portion.name, env, max_episode_steps):
                 raise UsageError(missing)
-            arrays = arrays.head(share * len(arrays.reward))
+            arrays = taken(arrays, portion)
         parts.append(arrays)
         sources.append(source)
     shapes = {(part.obs.shape[1:], part.action.shape[1:]) for part in parts}
     if len(shapes) > 1:
         raise UsageError(f"dataset={name}: its parts have different observation or action shapes: {sorted(shapes)}.")
     return concatenate(parts), sources
+
+
+def taken(arrays: Arrays, portion: Portion) -> Arrays:
+    """What a mixture takes of a dataset. Raises UsageError where that has fewer episodes than it asks for."""
+    if portion.episodes is None:
+        return arrays.head(portion.share * len(arrays.reward))
+    if portion.episodes > (there := len(arrays.episode_starts)):
+        raise UsageError(f"{portion.amount}{portion.name} asks for more episodes than there are: {there}.")
+    return arrays.first(portion.episodes)
 
 
 def read(source: Source, max_episode_steps: int | None) -> Arrays:

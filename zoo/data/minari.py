@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from zoo.checkpoint import check_free
-from zoo.data.arrays import Arrays, as_real
+from zoo.data.arrays import Arrays, as_real, obs_dtype
 from zoo.envs import make_one
 from zoo.errors import RunError
 
@@ -50,11 +50,12 @@ def read_episodes(path: Path) -> Arrays:
             raise ValueError("its observations or actions are not plain arrays")
         if arrays is None:
             discrete = np.issubdtype(actions.dtype, np.integer)
+            kept = obs_dtype(observations)
             arrays = Arrays(
-                np.empty((total, *observations.shape[1:]), np.float32),
+                np.empty((total, *observations.shape[1:]), kept),
                 np.empty((total, *actions.shape[1:]), np.int64 if discrete else np.float32),
                 np.empty(total, np.float32),
-                np.empty((total, *observations.shape[1:]), np.float32),
+                np.empty((total, *observations.shape[1:]), kept),
                 np.zeros(total, bool),
                 np.zeros(total, bool),
             )
@@ -145,7 +146,11 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
     data.mkdir(parents=True)
     storage = MinariStorage.new(
         data,
-        observation_space=gymnasium.spaces.Box(-np.inf, np.inf, arrays.obs.shape[1:], np.float32),
+        observation_space=(
+            gymnasium.spaces.Box(-np.inf, np.inf, arrays.obs.shape[1:], np.float32)
+            if arrays.obs.dtype == np.float32
+            else gymnasium.spaces.Box(0, 255, arrays.obs.shape[1:], np.uint8)
+        ),
         action_space=action_space,
         env_spec=gymnasium.spec(env_id),
         jpeg_encoding=False,

@@ -1,7 +1,8 @@
 """Building blocks of agents: layers, policies, distributions, normalizers, encoders; also `heads` and `optim`."""
 
+from zoo.nn.discrete import CategoricalPolicy, DiscreteCritic
 from zoo.nn.distributions import Categorical, Gaussian
-from zoo.nn.encoders import FrameEncoder, check_frames, encoder
+from zoo.nn.encoders import FrameEncoder, check_frames, encoder, network_for
 from zoo.nn.initialization import fan_out_critic_, glorot_, near_zero_, orthogonal_, small_last_
 from zoo.nn.layers import (
     GELU,
@@ -18,8 +19,9 @@ from zoo.nn.normalizers import Normalizer, RunningNormalizer
 from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian
 
 __all__ = [
-    "GELU", "MLP", "BoundedPolicy", "Categorical", "DeterministicPolicy", "EnsembleCritic", "EnsembleLayerNorm",
-    "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian", "GaussianPolicy", "Linear", "Normalizer",
-    "RunningNormalizer", "TanhGaussian", "check_frames", "encoder", "fan_out_critic_", "glorot_", "near_zero_",
-    "orthogonal_", "polyak_update", "small_last_", "with_derivative",
+    "GELU", "MLP", "BoundedPolicy", "Categorical", "CategoricalPolicy", "DeterministicPolicy", "DiscreteCritic",
+    "EnsembleCritic", "EnsembleLayerNorm", "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian",
+    "GaussianPolicy", "Linear", "Normalizer", "RunningNormalizer", "TanhGaussian", "check_frames", "encoder",
+    "fan_out_critic_", "glorot_", "near_zero_", "network_for", "orthogonal_", "polyak_update", "small_last_",
+    "with_derivative",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Encoders of observations: convolutions for frames, nothing for vectors."""
+"""Encoders of observations: convolutions for frames, nothing for vectors; and what follows on them."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.nn.layers import MLP
 from zoo.nn.linear import Linear
+from zoo.spec import Spec
 
 
 def check_frames(shape: Sequence[int]) -> None:
@@ -56,6 +58,14 @@ class FrameEncoder(nn.Sequential):
             scaled.mul_(self.scale)
         features: Tensor = super().forward(scaled)  # type: ignore[no-untyped-call]
         return features
+
+
+def network_for(spec: Spec, outputs: int, hidden: Sequence[int]) -> nn.Module:
+    """`[B, ...] -> [B, outputs]`: an MLP of vectors; of frames, whatever `hidden` is, their encoder and one layer."""
+    if not spec.is_image:
+        return MLP(spec.obs_dim, outputs, hidden)
+    frames, features = encoder(spec.obs_shape)
+    return nn.Sequential(frames, MLP(features, outputs, []))
 
 
 def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Normalizer(nn.Module):
-    """`(x - mean) / std`, at first the identity.
+    """`(x - mean) / std`, at first the identity. Frames, which are bytes, stay as they are.
 
     The statistics are buffers, saved with the agent: a loaded one acts on raw observations.
     """
@@ -36,7 +36,7 @@ class Normalizer(nn.Module):
         self.std.copy_(std + 1e-3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
+        return x if x.dtype == torch.uint8 else (x - self.mean) / self.std
 
 
 class RunningNormalizer(Normalizer):

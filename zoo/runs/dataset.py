@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.data.arrays import check_fits, missing_ends, out_of_bounds
+from zoo.data.arrays import Arrays, check_fits, missing_ends, out_of_bounds
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
-from zoo.envs import time_limit
-from zoo.errors import UsageError
+from zoo.envs import EnvConfig, time_limit
+from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
@@ -41,11 +41,45 @@ def open_dataset(
         UsageError: no such dataset, or not of this environment, or not the one that the run began with.
         RunError: it cannot be read.
     """
-    name, env, corruption = config.dataset, config.env, config.corruption
+    name, corruption = config.dataset, config.corruption
+    arrays, unmarked, description = _read(name, config.env, spec, report)
+    if begun_with not in (None, description["fingerprint"]):
+        raise UsageError(_changed(f"dataset={name}"))
+    if corruption.name != CorruptionConfig.name:
+        arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
+    return Dataset(arrays, spec, device, config.sampler, unmarked, report), description
+
+
+def open_demonstrations(
+    setting: str, name: str, env: EnvConfig, spec: Spec, device: torch.device, begun_with: str | None,
+    report: Callable[[str], None],
+) -> tuple[Dataset, dict[str, Any]]:  # fmt: skip
+    """Another dataset, which an algorithm's setting names; sampled uniformly, never corrupted.
+
+    Args:
+        setting: what names it, such as `algo.expert`: messages say it.
+        name: as `dataset` takes it, a mixture too.
+
+    The other arguments, results and exceptions are those of `open_dataset`.
+    """
+    try:
+        arrays, unmarked, description = _read(name, env, spec, report)
+    except (UsageError, RunError) as error:
+        raise type(error)(str(error).replace("dataset=", f"{setting}=")) from error
+    if begun_with not in (None, description["fingerprint"]):
+        raise UsageError(_changed(f"{setting}={name}"))
+    return Dataset(arrays, spec, device, missing_ends=unmarked, report=report), description
+
+
+def _changed(named: str) -> str:
+    return f"{named} is not the data this run began with: its content has changed. Start a new run."
+
+
+def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) -> tuple[Arrays, str, dict[str, Any]]:
+    """A dataset that fits the environment, why its ends cannot be relied on, if so, and its description."""
     limit = time_limit(env.id)
     arrays, sources = load_arrays(env, name, limit)
     check_fits(arrays, spec, name, env)
-    unmarked = missing_ends(arrays, name, env, limit)
     if outside := int(out_of_bounds(arrays.action, spec).sum()):
         report(
             f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
@@ -58,10 +92,4 @@ def open_dataset(
         "episodes": len(arrays.episode_starts),
         "fingerprint": arrays.fingerprint(),
     }
-    if begun_with not in (None, description["fingerprint"]):
-        raise UsageError(
-            f"dataset={name} is not the data this run began with: its content has changed. Start a new run."
-        )
-    if corruption.name != CorruptionConfig.name:
-        arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
-    return Dataset(arrays, spec, device, config.sampler, unmarked, report), description
+    return arrays, missing_ends(arrays, name, env, limit), description

@@ -13,16 +13,16 @@ from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
-from zoo.errors import RunError, UsageError
+from zoo.errors import UsageError
 from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
-from zoo.runs.dataset import open_dataset
+from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
-from zoo.runs.tracking import FORMAT, Stateful, Tracked, diverged
+from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged, misfit
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
@@ -98,6 +98,15 @@ class Run:
         self.save_record()
         return self._dataset
 
+    def demonstrations(self, setting: str, name: str) -> Dataset:
+        """Another dataset, named by a setting of the algorithm such as `algo.expert`; checked as the run's own is."""
+        begun_with = self.record["demonstrations"]["fingerprint"] if self._state else None
+        data, self.record["demonstrations"] = open_demonstrations(
+            setting, name, self.config.env, self.spec, self.device, begun_with, self.report
+        )
+        self.save_record()
+        return data
+
     def track(self, **tracked: Stateful) -> None:
         """Saves these with every checkpoint, by their names; in a resumed run they are loaded from it now.
 
@@ -114,10 +123,7 @@ class Run:
                     new_episodes = self._stepper is not None and not self._stepper.resumed
                     self._tracked.load(name, self._state["tracked"], new_episodes)
                 except (KeyError, RuntimeError, TypeError, ValueError) as error:
-                    raise RunError(
-                        f"{self.dir / 'checkpoint.pt'} does not fit {self.algorithm.path}, which has changed since it "
-                        "was written. Start a new run."
-                    ) from error
+                    raise misfit(self.dir, self.algorithm.path) from error
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
@@ -229,10 +235,7 @@ class Run:
         values = self._values(f"before step {self.done:,}")
         if values.get("clipped_targets") and not self._reported_clipping:
             self._reported_clipping = True
-            self.report(
-                f"{values['clipped_targets']:.0f} value targets up to step {self.done:,} were outside the support and "
-                "were clipped; metrics.csv counts them on. Wider: algo.v_min, algo.v_max"
-            )
+            self.report(clipped(values["clipped_targets"], self.done))
         if self._stepper:
             if isinstance(self._stepper, TensorStepper):
                 self._stepper.report()

@@ -58,3 +58,18 @@ def diverged(run_dir: Path, when: str, broken: list[str]) -> RunError:
         f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {run_dir / 'diverged.pt'}{kept}. "
         "A smaller learning rate or scaled rewards often help."
     )
+
+
+def misfit(run_dir: Path, path: Path) -> RunError:
+    """What a resumed run ends with whose checkpoint the algorithm's file cannot load."""
+    return RunError(
+        f"{run_dir / 'checkpoint.pt'} does not fit {path}, which has changed since it was written. Start a new run."
+    )
+
+
+def clipped(count: float, step: int) -> str:
+    """What a run reports whose value head has clipped targets."""
+    return (
+        f"{count:.0f} value targets up to step {step:,} were outside the support and were clipped; metrics.csv counts "
+        "them on. Wider: algo.v_min, algo.v_max"
+    )

@@ -50,8 +50,7 @@ def short(dataset: str) -> str:
     first, *others = dataset.split("+")
     if others:
         return "+".join(short(part) for part in (first, *others))
-    share, percent, dataset = dataset.rpartition("%")
-    return share + percent + _short(dataset)
+    return re.sub(r"^([\d.]+%|\d+ep:)?(.*)$", lambda part: (part[1] or "") + _short(part[2]), dataset)
 
 
 def _short(dataset: str) -> str:

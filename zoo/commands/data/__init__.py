@@ -9,8 +9,8 @@ usage: zoo data COMMAND
 
   zoo data list                       the datasets at hand
   zoo data show hopper/demo           size, returns, lengths; draws their distribution as a PNG
-  zoo data make hopper medium         train the zoo's SAC and collect data with it: random, medium, medium-replay,
-                                      expert, medium-expert
+  zoo data make hopper medium         train the zoo's SAC (DQN) and collect data with it: random, medium,
+                                      medium-replay, expert, medium-expert
                                       pointmaze-stitch without a kind: the detours of its paper
   zoo data import FILE hopper/NAME    take a D4RL-layout HDF5 file into the local Minari store
   zoo data verify hopper/demo         is it whole, finite, and of this environment?

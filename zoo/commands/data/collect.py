@@ -1,13 +1,11 @@
-"""D4RL's five kinds of dataset from one SAC run.
+"""D4RL's five kinds of dataset from one run, of SAC or, where actions are discrete, of DQN.
 
 The run is trained, continued or reused; whole episodes are collected with the agents that it kept.
 """
 
 import csv
 import dataclasses
-import json
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +17,19 @@ from torch import Tensor
 
 from zoo import checkpoint
 from zoo.agent import Agent
+from zoo.commands.data.train import BACKEND, open_run
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, parse_mixture
+from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, Portion, parse_mixture
+from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
-from zoo.runs.execute import execute
-from zoo.runs.load import build_agent, reopen, spec_of
+from zoo.runs.load import build_agent, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
-from zoo.settings.compose import compose
-from zoo.settings.config import RunConfig
-from zoo.settings.registry import Algorithm
 
 NUM_ENVS = 10  # environments that episodes are collected in
-BACKEND = "gymnasium"  # the same data whether EnvPool is installed or not
 SEED_OFFSET = {
     "random": 20_000,
     "medium": 30_000,
@@ -66,69 +61,8 @@ class Part:
     def head(self, transitions: float) -> "Part":
         return Part(self.arrays.head(transitions), self.step, self.evaluation)
 
-
-# --- Training ---------------------------------------------------------------------------------------------------------
-
-
-def train_sac(env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
-    """Trains SAC in `run_dir`, keeping its agents and its whole replay buffer; an equal finished run there is used.
-
-    Raises:
-        UsageError: the folder holds a run with other settings, or the settings do not fit.
-        RunError: training failed.
-    """
-    arguments = [
-        "algo=sac", f"env={env}", f"env.backend={BACKEND}", f"steps={steps}", f"seed={seed}",
-        f"eval_every={max(1_000, steps // 100)}", f"algo.buffer_size={steps}", *overrides, "keep_agents=true",
-        f"run_dir='{run_dir}'",
-    ]  # fmt: skip
-    config, algorithm, settings = compose(arguments)
-    if config.num_envs != 1:
-        raise UsageError(
-            f"num_envs={config.num_envs}: medium-replay needs the transitions of one environment in order."
-        )
-    if (run_dir / "run.json").exists():
-        _check_same(run_dir, settings)
-        if _record(run_dir)["status"] == "finished":
-            return
-        config.resume = str(run_dir)
-        try:
-            execute(config, algorithm, _record(run_dir)["config"])
-            return
-        except RunError:
-            if (run_dir / "checkpoint.pt").exists():
-                raise
-        shutil.rmtree(run_dir)  # it was killed before its first checkpoint: there is nothing to continue
-        config.resume = None
-    execute(config, algorithm, settings)
-
-
-def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
-    """Raises UsageError where the folder holds a run that the same command would not have made."""
-    _, _, record = reopen(run_dir)
-    free = ("run_dir", "resume", "device", "logger", "log_every", "checkpoint_every")
-    asked, there = (_flatten({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
-    for key, value in asked.items():
-        if there.get(key) != value:
-            raise UsageError(
-                f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. "
-                f"Take it as it is with --run {run_dir}, or move it away."
-            )
-
-
-def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def _record(run_dir: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
-    return record
-
-
-# --- Collecting -------------------------------------------------------------------------------------------------------
+    def take(self, portion: Portion) -> "Part":
+        return Part(taken(self.arrays, portion), self.step, self.evaluation)
 
 
 def collect(env: EnvConfig, policy: Callable[[EnvStepper], Tensor], size: int, seed: int) -> Arrays:
@@ -158,7 +92,7 @@ class Collector:
     """The parts that datasets of one environment are made of, each collected once.
 
     Args:
-        run_dir: a finished SAC run that kept its agents; None where only random data is wanted.
+        run_dir: a finished run of the `trainer` that kept its agents; None where only random data is wanted.
         size: transitions of each part, at least; of medium-replay at most about that many.
         player: of the part `policy`.
     """
@@ -189,12 +123,12 @@ class Collector:
     def mixture(self, text: str) -> list[tuple[str, Part]]:
         """The parts of a kind or of a mixture such as `medium-replay+30%medium`, each cut to its share."""
         parts = []
-        for share, kind in parse_mixture(text):
-            if kind == "medium-expert":
+        for portion in parse_mixture(text):
+            if portion.name == "medium-expert":
                 halves = [(half, self.part(half).head(self.size / 2)) for half in ("medium", "expert")]
             else:
-                halves = [(kind, self.part(kind))]
-            parts += [(k, part.head(share * len(part.arrays.reward)) if share < 1 else part) for k, part in halves]
+                halves = [(portion.name, self.part(portion.name))]
+            parts += [(kind, part.take(portion) if portion.amount else part) for kind, part in halves]
         return parts
 
     def training(self) -> dict[str, Any] | None:
@@ -238,6 +172,8 @@ class Collector:
     def _replay(self, step: int) -> Part:
         """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
+        if self.env.is_atari:
+            raise UsageError(f"{self.env.name} has no medium-replay: its run keeps frames, and clipped rewards.")
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
         counts = state["tracked"]["buffer"]
         if state["step"] > counts["size"]:
@@ -267,20 +203,6 @@ def thin(arrays: Arrays, transitions: int) -> Arrays:
     return Arrays(*(field[keep] for field in arrays))
 
 
-def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """Opens a run that datasets can be made of. Raises UsageError where it is another kind of run."""
-    config, algorithm, record = reopen(run_dir)
-    if algorithm.name != "sac" or config.env.id != env.id:
-        raise UsageError(f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of sac on {env.id}.")
-    if record["status"] != "finished":
-        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run resume={run_dir}")
-    if not config.keep_agents or config.num_envs != 1:
-        raise UsageError(
-            f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
-        )
-    return config, algorithm, record
-
-
 def _evaluations(run_dir: Path) -> dict[int, float]:
     """The mean return of every evaluation by its step."""
     with (run_dir / "evaluations.csv").open(newline="") as file:
@@ -289,7 +211,7 @@ def _evaluations(run_dir: Path) -> dict[int, float]:
 
 def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
-    kinds = [kind for _, kind in parse_mixture(text)]
+    kinds = [portion.name for portion in parse_mixture(text)]
     scripted = SCRIPTED_KINDS.get(env.id, ())
     for kind in kinds:
         if kind not in (*D4RL_KINDS, *scripted):

@@ -21,7 +21,8 @@ STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `m
 def main(arguments: list[str]) -> int:
     parser = Parser(
         prog="zoo data make",
-        description="Trains the zoo's SAC and writes D4RL's kinds of dataset by their definitions. "
+        description="Trains the zoo's SAC, or DQN where actions are discrete, and writes D4RL's kinds of dataset by "
+        "their definitions. "
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--steps", type=int, default=1_000_000, help="training steps of the expert (default 1,000,000)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything (default 0)")
-    parser.add_argument("--run", type=Path, help="a finished run of sac with keep_agents=true, instead of training")
+    parser.add_argument("--run", type=Path, help="a finished run with keep_agents=true, instead of training")
     parser.add_argument("--policy", type=Path, metavar="FILE.zip", help="who plays, instead of any kind; needs --name")
     parser.add_argument("--name", help="the dataset's name, of a single kind or mixture")
     parser.add_argument("--out", type=Path, help="write the dataset's folder here rather than into the Minari store")
@@ -50,7 +51,8 @@ def main(arguments: list[str]) -> int:
     kinds = [text for text in args.kinds if "=" not in text]
     env, targets = _check_make(args, kinds, overrides)
 
-    from zoo.commands.data.collect import Collector, check_kinds, train_sac
+    from zoo.commands.data.collect import Collector, check_kinds
+    from zoo.commands.data.train import train, trainer
     from zoo.data.arrays import concatenate
     from zoo.data.minari import write_minari
 
@@ -61,15 +63,16 @@ def main(arguments: list[str]) -> int:
         _, player = from_sb3.load(args.policy, args.env)
     run_dir = args.run
     if args.policy is None and run_dir is None and any(check_kinds(kind, env) for kind in kinds):
-        run_dir = Path("runs") / env.name / f"sac-data-seed{args.seed}"
+        algo = trainer(env)
+        run_dir = Path("runs") / env.name / f"{algo}-data-seed{args.seed}"
         print(
-            f"training sac for {args.steps:,} steps in {run_dir}: about "
+            f"training {algo} for {args.steps:,} steps in {run_dir}: about "
             f"{math.ceil(args.steps / STEPS_PER_SECOND / 60)} minutes at {STEPS_PER_SECOND} steps/s. "
             f"If it is stopped, the same command goes on.",
             flush=True,
         )
         try:
-            train_sac(args.env, args.steps, args.seed, overrides, run_dir)
+            train(algo, args.env, args.steps, args.seed, overrides, run_dir)
         except Interrupted as error:
             raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
     collector = Collector(env, run_dir, args.size, args.seed, player)
@@ -88,7 +91,7 @@ def main(arguments: list[str]) -> int:
         metadata = {
             "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
             "author": {"rl-zoo"},
-            "algorithm_name": "SAC" if run_dir else theirs,
+            "algorithm_name": trainer(env).upper() if run_dir else theirs,
             "zoo": origin,
         }
         flat = args.out is None  # what is made for elsewhere is to be small
@@ -128,16 +131,13 @@ def _check_make(
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.checkpoint import check_free
-    from zoo.commands.data.collect import check_kinds, open_run
-    from zoo.envs import spec_of
+    from zoo.commands.data.collect import check_kinds
+    from zoo.commands.data.train import open_run
 
     for kind in [] if args.policy else kinds:
         check_kinds(kind, env)
         if kind not in D4RL_KINDS + scripted and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
-    if spec_of(env).num_actions is not None:
-        who = "a dataset" if args.policy else "SAC"
-        raise UsageError(f"{who} needs continuous actions; {env.name} has {spec_of(env).num_actions} discrete ones.")
     if args.run:
         open_run(args.run, env)
     targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}

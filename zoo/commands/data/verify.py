@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--env", help="the environment, where the name does not say it")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, args.env)
-    for part in dict.fromkeys(part for _, part in parse_mixture(name)):
+    for part in dict.fromkeys(portion.name for portion in parse_mixture(name)):
         source = resolve(env, part)
         print(f"{source.name}  ({source.kind}, {source.path})")
         for checked in _verify(source, env):

@@ -70,14 +70,14 @@ class Dataset(dataset.Dataset):
         self.use(sampler or SamplerConfig())
 
 
-def read_d4rl(path: str) -> list[np.ndarray]:
+def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
     """Observations, actions, rewards, successors, terminals and timeouts of an HDF5 file in D4RL's layout."""
     if not Path(path).is_file():
-        raise SystemExit(f"--dataset {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
+        raise SystemExit(f"{option} {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
     with h5py.File(path) as file:
         if missing := ", ".join(name for name in names if name not in file):
-            raise SystemExit(f"--dataset {path} lacks {missing}: it is not in D4RL's layout")
+            raise SystemExit(f"{option} {path} lacks {missing}: it is not in D4RL's layout")
         arrays = [file[name][()] for name in names]
     *numbers, terminated, truncated = arrays
     truncated = truncated.astype(bool) & ~terminated.astype(bool)

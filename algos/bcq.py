@@ -1,0 +1,155 @@
+"""BCQ for discrete actions: Batch-Constrained Q-learning (Fujimoto, Conti et al. 2019, arXiv 1910.01708).
+
+Offline Q-learning whose maximum is over the actions that the data's policy might have taken: those whose probability,
+by a model of that policy, is at least a share of the most probable one's. Nothing is believed about the others.
+
+    Q         L_Q = E[h(r + gamma (1 - terminated) Q'(s', a') - Q(s, a))],  h Huber's loss
+              a'  = argmax Q(s', a) over the actions a with G(a|s') > threshold max G(.|s')
+    behavior  L_G = E[-log G(a|s)] + logit_penalty mean(logits^2)
+
+The policy takes the same maximum. With a threshold of 0 this is double Q-learning, with one near 1 behaviour cloning.
+The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper. Deviations from
+that code: on frames the two networks part after the last shared layer, not before it, and Atari's rewards are not
+clipped.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.checks import at_least, between, check
+from zoo.data.batch import Batch
+from zoo.nn import MLP, Normalizer, encoder, polyak_update
+from zoo.nn.optim import Adam
+from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
+
+FAMILY = "offline"
+SETTING = "offline"
+DATA = "required"
+ACTION_SPACES = ("discrete",)
+FRAMES = True
+
+
+@dataclass
+class Config:
+    threshold: float = 0.3  # actions less probable than this share of the most probable one are not taken
+    logit_penalty: float = 0.01  # weight of the squared logits of the model of the data's policy
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    discount: float = 0.99  # gamma
+    tau: float = 0.005  # fraction of the way that the target network moves; Atari: 1, a copy
+    target_every: int = 1  # updates between moves of the target network; Atari: 8_000
+    lr: float = 3e-4  # Adam's learning rate; Atari: 6.25e-5
+    adam_eps: float = 1e-8  # Adam's epsilon; Atari: 1.5e-4
+    batch_size: int = 64  # transitions an update; Atari: 32
+    eval_epsilon: float = 0.001  # share of random actions in evaluations that are not deterministic, as Atari's
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            threshold=between(0, 1, "left", "0 is double Q-learning, the paper takes 0.3"),
+            logit_penalty=at_least(0),
+            target_every=at_least(1),
+        )
+
+
+class BCQNetwork(nn.Module):
+    """Observations `[B, ...]` -> values and logits of every action, `[B, num_actions]` each."""
+
+    def __init__(self, spec: Spec, hidden: list[int]) -> None:
+        super().__init__()
+        assert spec.num_actions is not None
+        self.encoder, features = encoder(spec.obs_shape)
+        layers = [] if spec.is_image else hidden
+        self.q = MLP(features, spec.num_actions, layers)
+        self.behavior = MLP(features, spec.num_actions, layers)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.encoder(obs)
+        return self.q(x), self.behavior(x)
+
+
+class BCQ(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.normalizer = Normalizer(spec.obs_shape)
+        self.network = BCQNetwork(spec, config.hidden)
+        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = Adam(self.network.parameters(), config.lr, eps=config.adam_eps)
+
+    def best_action(self, obs: Tensor) -> Tensor:
+        """The action `[B]` of the highest value among those that are probable enough."""
+        q, logits = self.network(obs)
+        probability = logits.softmax(-1)
+        allowed = probability > self.config.threshold * probability.amax(-1, keepdim=True)
+        action: Tensor = q.masked_fill(~allowed, -torch.inf).argmax(-1)
+        return action
+
+    def critic_loss(self, batch: Batch, q: Tensor) -> tuple[Tensor, Tensor]:
+        """L_Q, and the mean value of the actions taken, for the values `[B, num_actions]` at the observations."""
+        with torch.no_grad():
+            next_q, _ = self.target_network(batch.next_obs)
+            next_q = of_action(next_q, self.best_action(batch.next_obs))
+            target = batch.reward + self.config.discount * ~batch.terminated * next_q
+        q = of_action(q, batch.action)
+        return F.smooth_l1_loss(q, target), q.detach().mean()
+
+    def behavior_loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """L_G, for the logits `[B, num_actions]` at the observations."""
+        return F.cross_entropy(logits, batch.action) + self.config.logit_penalty * logits.square().mean()
+
+    def update(self, batch: Batch) -> Metrics:
+        """One gradient step of both networks."""
+        values, logits = self.network(batch.obs)
+        critic_loss, q = self.critic_loss(batch, values)
+        behavior_loss = self.behavior_loss(batch, logits)
+        self.optimizer.minimize(critic_loss + behavior_loss)
+        return {"critic_loss": critic_loss.detach(), "behavior_loss": behavior_loss.detach(), "q": q}
+
+    def update_target(self) -> None:
+        """Moves the target network."""
+        polyak_update(self.target_network, self.network, self.config.tau)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        action = self.best_action(self.normalizer(obs))
+        if not explore:
+            return action
+        random = torch.randint_like(action, self.spec.num_actions or 0)
+        return torch.where(torch.rand_like(action, dtype=torch.float32) < self.config.eval_epsilon, random, action)
+
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
+        return of_action(self.network(self.normalizer(obs))[0], action)
+
+
+def of_action(q: Tensor, action: Tensor) -> Tensor:
+    """Of values `[B, num_actions]` those of actions `[B]`."""
+    return q.gather(1, action[:, None]).squeeze(1)
+
+
+def train(run: "Run", config: Config) -> BCQ:
+    data = run.dataset()
+    agent = BCQ(data.spec, config)
+    data.prepare(agent, config)
+    run.track(agent=agent)
+    for step in run.steps():
+        run.log(agent.update(data.sample(config.batch_size)))
+        if (step + 1) % config.target_every == 0:
+            agent.update_target()
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,95 @@
+"""The run that datasets are made of: of SAC or, where actions are discrete, of DQN; trained, continued or opened."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from zoo.envs import EnvConfig, spec_of
+from zoo.errors import RunError, UsageError
+from zoo.runs.execute import execute
+from zoo.runs.load import reopen
+from zoo.settings.compose import compose
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm
+
+BACKEND = "gymnasium"  # the same data whether EnvPool is installed or not
+
+
+def trainer(env: EnvConfig) -> str:
+    """The algorithm whose agents collect."""
+    return "sac" if spec_of(env).num_actions is None else "dqn"
+
+
+def train(algo: str, env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
+    """Trains in `run_dir`, keeping its agents and its whole replay buffer; an equal finished run there is used.
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or the settings do not fit.
+        RunError: training failed.
+    """
+    arguments = [
+        f"algo={algo}", f"env={env}", f"env.backend={BACKEND}", f"steps={steps}", f"seed={seed}",
+        f"eval_every={max(1_000, steps // 100)}", f"algo.buffer_size={steps}", *overrides, "keep_agents=true",
+        f"run_dir='{run_dir}'",
+    ]  # fmt: skip
+    config, algorithm, settings = compose(arguments)
+    if config.num_envs != 1:
+        raise UsageError(
+            f"num_envs={config.num_envs}: medium-replay needs the transitions of one environment in order."
+        )
+    if (run_dir / "run.json").exists():
+        _check_same(run_dir, settings)
+        if _record(run_dir)["status"] == "finished":
+            return
+        config.resume = str(run_dir)
+        try:
+            execute(config, algorithm, _record(run_dir)["config"])
+            return
+        except RunError:
+            if (run_dir / "checkpoint.pt").exists():
+                raise
+        shutil.rmtree(run_dir)  # it was killed before its first checkpoint: there is nothing to continue
+        config.resume = None
+    execute(config, algorithm, settings)
+
+
+def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
+    """Raises UsageError where the folder holds a run that the same command would not have made."""
+    _, _, record = reopen(run_dir)
+    free = ("run_dir", "resume", "device", "logger", "log_every", "checkpoint_every")
+    asked, there = (_flatten({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
+    for key, value in asked.items():
+        if there.get(key) != value:
+            raise UsageError(
+                f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. "
+                f"Take it as it is with --run {run_dir}, or move it away."
+            )
+
+
+def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
+    return record
+
+
+def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """Opens a run that datasets can be made of. Raises UsageError where it is another kind of run."""
+    config, algorithm, record = reopen(run_dir)
+    if algorithm.name != trainer(env) or config.env.id != env.id:
+        raise UsageError(
+            f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of {trainer(env)} on {env.id}."
+        )
+    if record["status"] != "finished":
+        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run resume={run_dir}")
+    if not config.keep_agents or config.num_envs != 1:
+        raise UsageError(
+            f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
+        )
+    return config, algorithm, record

@@ -1,0 +1,48 @@
+"""A policy and critics of discrete actions, called as those of continuous ones are."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from zoo.nn.distributions import Categorical
+from zoo.nn.encoders import encoder, network_for
+from zoo.nn.layers import EnsembleMLP
+from zoo.spec import Spec
+
+
+class CategoricalPolicy(nn.Module):
+    """Discrete actions `[B]`, with probabilities that depend on the observations `[B, ...]`."""
+
+    def __init__(self, spec: Spec, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__()
+        self.actions = Categorical(spec)
+        self.net = network_for(spec, self.actions.outputs, hidden)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The most probable actions `[B]`."""
+        return self.actions.mode(self.net(obs))
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """Actions `[B]`."""
+        return self.actions.sample(self.net(obs))
+
+    def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The negative log probability `[B]` of actions `[B]`."""
+        return -self.actions.log_prob(self.net(obs), action)[0]
+
+
+class DiscreteCritic(nn.Module):
+    """`members` critics of discrete actions, called as an `EnsembleCritic` is; of frames they share an encoder."""
+
+    def __init__(self, members: int, spec: Spec, hidden: Sequence[int] = (256, 256), outputs: int = 1) -> None:
+        super().__init__()
+        assert spec.num_actions is not None
+        self.shape = (spec.num_actions, outputs)
+        self.encoder, features = encoder(spec.obs_shape)
+        self.net = EnsembleMLP(members, features, spec.num_actions * outputs, [] if spec.is_image else hidden)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The outputs of each member for actions `[B]`: `[members, B, outputs]`."""
+        out: Tensor = self.net(self.encoder(obs)).unflatten(-1, self.shape)  # [members, B, num_actions, outputs]
+        index = action[:, None, None].expand(len(out), -1, 1, out.shape[-1])
+        return out.gather(2, index).squeeze(2)
