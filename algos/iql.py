@@ -64,7 +64,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions an update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
-    normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
+    normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion, not games
     value_head: str = "mse"  # of the critics: mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
     v_max: float | None = None  # largest value of the bins; null likewise

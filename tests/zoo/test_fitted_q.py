@@ -1,0 +1,107 @@
+"""Fitted Q evaluation finds what a policy returns, not what the data's policy returned."""
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.agent import Agent
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
+from zoo.errors import UsageError
+from zoo.models.fitted_q import FittedQ
+from zoo.spec import Spec
+
+STATES, ACTIONS, DISCOUNT, END = 5, 2, 0.9, 4
+POLICY = np.array([1, 1, 0, 1, 0])
+CPU = torch.device("cpu")
+SPEC = Spec((STATES,), num_actions=ACTIONS)
+random = np.random.default_rng(0)
+TRANSITION = random.dirichlet(np.full(STATES, 0.5), (STATES, ACTIONS))  # [S, A, S]
+REWARD = random.uniform(-1, 2, (STATES, ACTIONS))
+
+
+class Fixed(Agent):
+    """Takes the policy's action in each state."""
+
+    def act(self, obs, explore=False):
+        return torch.as_tensor(POLICY)[obs.argmax(-1)]
+
+
+def episodes(count):
+    """Of uniform actions, each from state 0 to the last state or 30 steps."""
+    rows = []
+    for _ in range(count):
+        state = 0
+        for step in range(30):
+            action = random.integers(ACTIONS)
+            following = random.choice(STATES, p=TRANSITION[state, action])
+            rows.append((state, action, REWARD[state, action], following, following == END, step == 29))
+            if following == END:
+                break
+            state = following
+    states, action, reward, following, terminated, last = (np.array(column) for column in zip(*rows, strict=True))
+    hot = np.eye(STATES, dtype=np.float32)
+    return Arrays(hot[states], action, reward.astype(np.float32), hot[following], terminated, last & ~terminated)
+
+
+def value_of(policy):
+    """By the linear equations of a Markov chain that ends in the last state."""
+    states = np.arange(STATES)
+    going_on = TRANSITION[states, policy] * (states != END)
+    return np.linalg.solve(np.eye(STATES) - DISCOUNT * going_on, REWARD[states, policy])[0]
+
+
+def test_the_value_of_another_policy_than_the_datas_within_its_interval():
+    torch.manual_seed(0)
+    arrays = episodes(600)
+    fitted = FittedQ(Fixed(), Dataset(arrays, SPEC, CPU), DISCOUNT, members=5)
+    for _ in range(1500):
+        fitted.update()
+    estimate, expected = fitted.estimate(), value_of(POLICY)
+    other = value_of(1 - POLICY)
+    assert abs(expected - other) > 1
+    assert estimate.value == pytest.approx(expected, abs=0.15)
+    assert estimate.low - 0.1 < expected < estimate.high + 0.1
+    assert 0 < estimate.high - estimate.low < 1
+
+
+def test_each_critic_sees_its_own_episodes_alone_and_all_their_transitions_alike():
+    torch.manual_seed(0)
+    arrays = episodes(8)
+    data = Dataset(arrays, SPEC, CPU)
+    fitted = FittedQ(Fixed(), data, DISCOUNT, members=3)
+    sampled = torch.cat([fitted.sample() for _ in range(400)], 1).numpy()
+    for member in range(3):
+        expected = np.zeros(len(arrays.reward))
+        for episode in fitted.episodes[member]:
+            first, length = int(data.episode_starts[episode]), int(data.episode_lengths[episode])
+            expected[first : first + length] += 1
+        found = np.bincount(sampled[member], minlength=len(expected)) / sampled.shape[1]
+        np.testing.assert_allclose(found, expected / expected.sum(), atol=0.01)
+        assert not found[expected == 0].any()
+
+
+def test_frames_are_refused_in_one_line():
+    data = type("Data", (), {"spec": Spec((2, 6, 5), num_actions=2, obs_dtype="uint8")})
+    with pytest.raises(UsageError, match="frames"):
+        FittedQ(Fixed(), data, DISCOUNT)
+
+
+def test_the_command_prints_an_estimate_and_refuses_what_it_cannot_estimate(zoo, finished, trained):
+    dataset = str(finished.parent / "none.hdf5")
+    result = zoo("eval", finished, "--fqe", "--updates", "20")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[-1].startswith("fqe          return ")
+    assert "discounted by 0.99" in result.out
+    online = trained("sac", "pendulum", "algo.hidden=[16]", "steps=64", "eval_every=64", "algo.learning_starts=32",
+                     "algo.batch_size=8", "env.backend=gymnasium")  # fmt: skip
+    for arguments, message in (
+        ((online, "--fqe"), "did not learn from a dataset. Name one: --fqe --dataset NAME"),
+        ((finished, "--updates", "20"), "Add: --fqe"),
+        ((finished, "--fqe", "--updates", "0"), "--updates 0 must be at least 1."),
+        ((finished, "--fqe", "--dataset", dataset), "none.hdf5"),
+    ):
+        result = zoo("eval", *arguments)
+        assert result.code != 0
+        assert message in result.err
+        assert result.err.count("\n") == 1
