@@ -79,7 +79,7 @@ REFUSED = {
     "unknown preset": (["algo=iql", "env=hopper", "preset=papr"], ["preset=papr does not exist", "paper"]),
     "a sampler online": (["algo=sac", "env=pendulum", "sampler=top"], ["sac learns online", "algo.offline_fraction"]),
     "online steps of what has none": (
-        ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, iql"],
+        ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, fql, iql"],
     ),
     "no online step to learn from": (
         ["algo=iql", "env=pendulum", "online_steps=9", "online_starts=9"], ["online_starts=9", "never learn online"],
@@ -97,7 +97,8 @@ REFUSED = {
     "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a finite number"]),
     "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),
     "a sampler's name": (["algo=iql", "env=pendulum", "sampler.name=foo"], ["sampler=foo does not exist"]),
-    "frames for vectors": (["algo=sac", "env=CarRacing-v3"], ["sac needs vectors", "[96, 96, 3]. Try: dqn, ppo"]),
+    "frames for vectors": (["algo=sac", "env=CarRacing-v3"], ["sac needs", "[96, 96, 3]. Try: ppo, stream_ac."]),
+    "frames for vectors offline": (["algo=cql", "env=CarRacing-v3"], ["cql needs vectors", "Try: bc, iql."]),
     "observations that are no box": (["algo=sac", "env=Blackjack-v1"], ["observations must be a Box"]),
 }  # fmt: skip
 

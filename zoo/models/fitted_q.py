@@ -73,8 +73,7 @@ class FittedQ(nn.Module):
         """Actions `[B, A]` as a critic takes them; discrete ones `[B]` as one of several."""
         if self.spec.num_actions is None:
             return action
-        of_each: Tensor = F.one_hot(action, self.spec.num_actions).float()
-        return of_each
+        return F.one_hot(action, self.spec.num_actions).float()
 
     def sample(self) -> Tensor:
         """Indices `[members, B]` of transitions of each critic's own episodes."""
@@ -93,7 +92,7 @@ class FittedQ(nn.Module):
             target = data.reward[index] / self.scale + self.discount * ~data.terminated[index] * next_q
             target = target.clamp(*self.bounds)
         q = self.critic(self.normalizer(data.obs[index]), self.encoded(data.action[index])).squeeze(-1)
-        loss = (q - target).square().mean(-1).sum()
+        loss: Tensor = (q - target).square().mean(-1).sum()
         self.optimizer.minimize(loss)
         polyak_update(self.target_critic, self.critic, TAU)
         return loss.detach()

@@ -182,7 +182,13 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
             + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
         )
     if len(spec.obs_shape) != 1 and not chosen.takes_frames:
-        able = [name for name, other in algorithms().items() if other.takes_frames]
+        able = [
+            name
+            for name, other in algorithms().items()
+            if other.takes_frames
+            and spec.action_space in other.action_spaces
+            and (other.data == "required") == (chosen.data == "required")
+        ]
         raise UsageError(
             f"{chosen.name} needs vectors; the environment has observations of shape {list(spec.obs_shape)}. "
             f"Try: {', '.join(able)}."
