@@ -48,9 +48,7 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    eta: float = (
-        0.1  # weight of the values against the cloning; the paper chooses of 0.001, 0.01, 0.1, 0.3, 0.5 by task
-    )
+    eta: float = 0.1  # weight of the values against the cloning; the paper takes 0.001 to 0.5, by task
     flow_ratio: float = 0.5  # share of the samples with r = t: 1 is flow matching alone
     time_mean: float = -0.4  # of the logit of a time
     time_std: float = 1.0  # of the logit of a time
