@@ -1,7 +1,7 @@
 """Which offline datasets there are, and where. Nothing is read.
 
-A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a D4RL-layout
-HDF5 file.
+A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a file: HDF5
+in D4RL's layout, or a NumPy archive.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
 ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
-FILE_SUFFIXES = (".hdf5", ".h5")
+FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 SCRIPTED_KINDS = {"PointMazeStitch-v0": ("waypoint",)}  # what controllers made for one environment give
 
@@ -36,7 +36,7 @@ class Source:
     """Where one dataset was found."""
 
     name: str  # as it was asked for
-    kind: str  # embedded, minari or hdf5
+    kind: str  # embedded, minari, hdf5 or npz
     path: Path
 
 
@@ -97,8 +97,13 @@ def find(env: "EnvConfig", name: str) -> Source | None:
             return Source(minari_id, "minari", store() / minari_id / "data")
     path = Path(name).expanduser()
     if path.suffix in FILE_SUFFIXES and path.is_file():
-        return Source(name, "hdf5", path.resolve())
+        return Source(name, kind_of(path), path.resolve())
     return None
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a file, by its suffix."""
+    return "npz" if path.suffix == ".npz" else "hdf5"
 
 
 def resolve(env: "EnvConfig", name: str) -> Source:

@@ -8,6 +8,8 @@ import numpy as np
 from zoo.checkpoint import replacing
 from zoo.data.arrays import Arrays, as_obs, as_real, breaks
 
+FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
+
 
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
@@ -24,8 +26,12 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
             )
-        fields = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
-        columns = {name: as_real(file[name][()], name) for name in fields if name in file}
+        return from_columns({name: file[name][()] for name in FIELDS if name in file}, max_episode_steps)
+
+
+def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:
+    """The fields of a D4RL-layout file, see `read_d4rl`. Raises ValueError where they do not fit each other."""
+    columns = {name: as_real(given[name], name) for name in FIELDS if name in given}
     obs, action = as_obs(columns["observations"]), columns["actions"]
     reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
     terminated = columns["terminals"].astype(bool).reshape(-1)

@@ -1,12 +1,15 @@
 """Finds a dataset by its name, reads it and checks it, in any format."""
 
 import contextlib
+import zipfile
+import zlib
 from collections.abc import Iterator
 
 from zoo.data.arrays import Arrays, check_finite, concatenate, missing_ends
 from zoo.data.catalog import Portion, Source, parse_mixture, resolve
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import read_minari
+from zoo.data.npz import read_npz
 from zoo.envs import EnvConfig
 from zoo.errors import RunError, UsageError
 
@@ -50,7 +53,12 @@ def read(source: Source, max_episode_steps: int | None) -> Arrays:
         RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
     """
     with readable(source):
-        arrays = read_d4rl(source.path, max_episode_steps) if source.kind == "hdf5" else read_minari(source.path)
+        if source.kind == "hdf5":
+            arrays = read_d4rl(source.path, max_episode_steps)
+        elif source.kind == "npz":
+            arrays = read_npz(source.path, max_episode_steps)
+        else:
+            arrays = read_minari(source.path)
     check_finite(arrays, source.name)
     return arrays
 
@@ -60,6 +68,9 @@ def readable(source: Source) -> Iterator[None]:
     """Turns what a damaged or foreign file makes its reader raise into one line."""
     try:
         yield
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+    except (
+        OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError, EOFError,
+        zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
         raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error

@@ -17,7 +17,7 @@ class RunConfig:
 
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
-    dataset: str = "demo"  # offline only: a name, a Minari id, an HDF5 file, or a mixture such as random+10%expert
+    dataset: str = "demo"  # offline only: a name, a Minari id, a file, or a mixture such as random+10%expert
     sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them

@@ -1,4 +1,4 @@
-"""`zoo data import`: a file into the local Minari store."""
+"""`zoo data import`: a file, or a folder of them, into the local Minari store."""
 
 from pathlib import Path
 
@@ -12,41 +12,50 @@ from zoo.commands.data.names import (
     row,
     step_limit,
 )
-from zoo.data.catalog import Source, store
+from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of, store
 from zoo.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
         prog="zoo data import",
-        description="Takes a D4RL-layout HDF5 file into the local Minari store; "
-        "old files without next_observations or timeouts too.",
+        description="Takes a file into the local Minari store: HDF5 in D4RL's layout, old ones without "
+        "next_observations or timeouts too; a NumPy archive (npz) of NeoRL-2, of OGBench, or with D4RL's fields; or a "
+        "folder of such files, an episode or several each, in the order of their names.",
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("name", metavar="ENV/NAME", help="what it will be called: dataset=NAME with env=ENV")
     parser.add_argument("--force", action="store_true", help="replace the dataset of that name")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, None)
     minari_id = new_id(env, name)
-    if not args.file.is_file():
+    files = sorted(path for path in args.file.glob("*") if path.suffix in FILE_SUFFIXES)
+    if args.file.is_dir() and not files:
+        raise UsageError(f"{args.file} has no file that ends in {', '.join(FILE_SUFFIXES)}.")
+    if not args.file.is_dir() and not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
     from zoo.checkpoint import check_free
-    from zoo.data.arrays import check_fits, cut_at_breaks
+    from zoo.data.arrays import check_fits, concatenate, cut_at_breaks
     from zoo.data.load import read
     from zoo.data.minari import write_minari
     from zoo.envs import spec_of
 
     check_free(store() / minari_id, args.force)
-    arrays = read(Source(str(args.file), "hdf5", args.file), step_limit(env))
-    check_fits(arrays, spec_of(env), str(args.file), env)
+    parts, spec = [], spec_of(env)
+    for file in files or [args.file]:
+        parts.append(read(Source(str(file), kind_of(file), file), step_limit(env)))
+        check_fits(parts[-1], spec, str(file), env)
+    arrays = concatenate(parts)
     arrays, added = cut_at_breaks(arrays)
     if added:
         print(f"{added} episodes end where the file does not say so: their successor is not the next row.")
     metadata = {
-        "description": f"Imported from the D4RL-layout file {args.file.name}.",
+        "description": f"Imported from {args.file.name}.",
         "zoo": describe_origin(["import", *arguments]),
     }
     write_minari(arrays, store() / minari_id, minari_id, env.id, metadata, force=args.force, flat=True)
+    if not arrays.reward.any():
+        print("its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil.")
     print_table(HEADER, [row(f"{env.name}/{name}", arrays, store() / minari_id)])
     print(f"use it: zoo run algo=iql env={env.name} dataset={name}")
     return 0

@@ -63,6 +63,8 @@ def _provenance(source: Source) -> dict[str, Any]:
 
         with h5py.File(source.path, "r") as file:
             return dict(file.attrs)
+    if source.kind == "npz":
+        return {}
     from zoo.data.load import readable
 
     with readable(source):

@@ -47,7 +47,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
             raise RunError(f"dataset {source.name}: {wrong}.")
         done.append(right)
 
-    if source.kind != "hdf5":
+    if source.kind not in ("hdf5", "npz"):
         with readable(source):
             metadata = json.loads((source.path / "metadata.json").read_text())
             episodes = read_episodes(source.path)

@@ -1,0 +1,102 @@
+"""NumPy's archives of NeoRL-2, OGBench and D4RL's fields, read, against loops over their rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zoo.data.npz import read_npz
+
+from .conftest import D4RL_NAMES, episodes, same, write_d4rl
+from .test_commands import assert_one_line
+
+LIMIT = 5  # steps after which the imagined environment truncates
+
+
+def write(path: Path, **columns: np.ndarray) -> Path:
+    np.savez(path, **columns)
+    return path
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_neorl2s_done_is_a_truncation_at_the_time_limit_alone(tmp_path, index) -> None:
+    rows = episodes([5, 3, 5, 2], [False, True, False, True])
+    extra = {"index": rows.episode_starts} if index else {}
+    path = write(
+        tmp_path / "data.npz", obs=rows.obs.astype(float), next_obs=rows.next_obs, action=rows.action,
+        reward=rows.reward[:, None], done=(rows.terminated | rows.truncated)[:, None].astype(float), **extra,
+    )  # fmt: skip
+    assert same(read_npz(path, LIMIT), rows)
+
+
+def test_neorl2s_index_ends_trajectories_that_nothing_else_ends(tmp_path) -> None:
+    rows = episodes([4, 3, 2], [False, False, False])
+    path = write(
+        tmp_path / "data.npz", obs=rows.obs, next_obs=rows.next_obs, action=rows.action, reward=rows.reward,
+        done=np.zeros(9, bool), index=rows.episode_starts,
+    )  # fmt: skip
+    assert same(read_npz(path, LIMIT), rows)
+
+
+def test_ogbenchs_last_rows_are_successors_only(tmp_path) -> None:
+    rows = episodes([4, 1, 3], [False, False, False])
+    obs, action, last = [], [], []
+    for start, length in zip(rows.episode_starts, rows.episode_lengths, strict=True):
+        steps = slice(start, start + length)
+        obs += [*rows.obs[steps], rows.next_obs[start + length - 1]]
+        action += [*rows.action[steps], np.full(1, 9.0)]
+        last += [0.0] * length + [1.0]
+    path = write(tmp_path / "data.npz", observations=obs, actions=action, terminals=last, qpos=np.zeros((11, 2)))
+    assert same(read_npz(path, LIMIT), rows._replace(reward=np.zeros(8, np.float32)))
+
+
+def test_d4rls_fields_are_read_as_from_its_files(tmp_path, zoo) -> None:
+    rows = episodes([5, 3], [False, True])
+    path = write(tmp_path / "data.npz", **dict(zip(D4RL_NAMES, rows, strict=True)))
+    assert same(read_npz(path, LIMIT), rows)
+    assert "8 transitions" in zoo("data", "verify", path, "--env", "pendulum").out
+    assert zoo("data", "show", path, "--env", "pendulum").code == 0
+
+
+def test_a_folder_of_episodes_is_imported_in_the_order_of_its_names(tmp_path, zoo) -> None:
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    first, second = episodes([4], [True], seed=1), episodes([3], [False], seed=2)
+    write(folder / "10.npz", **dict(zip(D4RL_NAMES, second, strict=True)))
+    write_d4rl(folder / "09.hdf5", first)
+    (folder / "notes.txt").write_text("no data")
+    assert zoo("data", "import", folder, "pendulum/mine").code == 0
+    from zoo.data.load import load_arrays
+    from zoo.settings.compose import environment_config
+
+    found, _ = load_arrays(environment_config("pendulum"), "mine", LIMIT)
+    assert same(found, type(first)(*(np.concatenate(pair) for pair in zip(first, second, strict=True))))
+
+
+def test_data_without_rewards_says_what_it_is_for(tmp_path, zoo) -> None:
+    rows = episodes([4], [False])
+    path = write(tmp_path / "data.npz", observations=rows.obs, actions=rows.action, terminals=np.arange(4) == 3)
+    result = zoo("data", "import", path, "pendulum/mine")
+    assert result.code == 0
+    assert "its rewards are 0 everywhere" in result.out
+
+
+def test_what_is_no_such_archive_is_refused_in_one_line(tmp_path, zoo, store) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.npz").write_text("no archive")
+    whole = write(tmp_path / "whole.npz", observations=np.zeros((99, 3)), actions=np.zeros((99, 1))).read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    write(tmp_path / "objects.npz", obs=np.array([{}, None]))
+    write(tmp_path / "lengths.npz", observations=np.zeros((3, 3)), actions=np.zeros((2, 1)), terminals=np.zeros(3))
+    for name, words in (
+        ("empty", "has no file that ends in .hdf5, .h5, .npz"),
+        ("text.npz", "cannot be read"),
+        ("half.npz", "cannot be read"),
+        ("objects.npz", "Object arrays"),
+        ("lengths.npz", "2 rows of actions and 3 of others"),
+        ("whole.npz", "it has actions, observations; an archive has"),
+    ):
+        result = zoo("data", "import", tmp_path / name, "pendulum/mine")
+        assert_one_line(result, result.code, words)
+        assert result.code != 0
+    assert not store.exists()

@@ -1,0 +1,87 @@
+"""NumPy's archives, read: of NeoRL-2, of OGBench, or with D4RL's fields. Pickled objects are not loaded."""
+
+from pathlib import Path
+
+import numpy as np
+
+from zoo.data.arrays import Arrays, as_obs, as_real
+from zoo.data.d4rl import from_columns
+
+NEORL2 = ("obs", "next_obs", "action", "reward", "done")
+OGBENCH = ("observations", "actions", "terminals")
+
+
+def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
+    """An archive in one of three layouts, told apart by the names of its arrays.
+
+    NeoRL-2 (Gao et al. 2025, arXiv 2503.19267): `obs, next_obs, action, reward, done`, and `index`, where trajectories
+    start. Its `done` is set at time limits too: what is done after `max_episode_steps` counts as truncated.
+
+    OGBench (Park et al. 2024, arXiv 2410.20092): `observations, actions, terminals`, where each trajectory has a last
+    row that is a successor only, and no rewards, which are 0 then. Its trajectories end by truncation.
+
+    D4RL's fields, see `zoo.data.d4rl`.
+
+    Raises:
+        ValueError: it has none of these layouts, or its arrays do not fit each other.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        columns = {name: file[name] for name in file.files}
+    if columns.keys() >= set(NEORL2):
+        return _neorl2(columns, max_episode_steps)
+    if columns.keys() >= {*OGBENCH, "rewards"}:
+        return from_columns(columns, max_episode_steps)
+    if columns.keys() >= set(OGBENCH):
+        return _ogbench(columns)
+    raise ValueError(
+        f"it has {', '.join(sorted(columns)) or 'nothing'}; an archive has {', '.join(NEORL2)} (NeoRL-2), "
+        f"{', '.join(OGBENCH)} (OGBench), or with rewards D4RL's fields"
+    )
+
+
+def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:
+    obs, next_obs, action, reward, done = (as_real(columns[name], name) for name in NEORL2)
+    size = len(reward)
+    _check_lengths({name: columns[name] for name in NEORL2}, size)
+    done = done.astype(bool).reshape(size)
+    ends = done.copy()
+    starts = columns.get("index", np.zeros(1)).astype(np.int64).reshape(-1)
+    if not ((starts >= 0) & (starts < size)).all():
+        raise ValueError(f"its index names rows up to {starts.max()}, and it has {size}")
+    ends[starts[starts > 0] - 1] = True
+    ends[-1] = True
+    lengths = np.diff(np.flatnonzero(ends), prepend=-1)
+    at_limit = np.zeros(size, bool)
+    at_limit[np.flatnonzero(ends)] = lengths >= (max_episode_steps or np.inf)
+    terminated = done & ~at_limit
+    return Arrays(
+        as_obs(obs),
+        action.astype(np.float32),
+        reward.astype(np.float32).reshape(size),
+        as_obs(next_obs),
+        terminated,
+        ends & ~terminated,
+    )
+
+
+def _ogbench(columns: dict[str, np.ndarray]) -> Arrays:
+    obs, action, last = (as_real(columns[name], name) for name in OGBENCH)
+    size = len(obs)
+    _check_lengths({name: columns[name] for name in OGBENCH}, size)
+    last = last.astype(bool).reshape(size)
+    last[-1] = True  # a successor, which has none
+    kept = ~last
+    if not kept.any():
+        raise ValueError("no trajectory of it has two rows")
+    obs = as_obs(obs)
+    ends = np.append(last[1:], True)[kept]
+    nothing = np.zeros(int(kept.sum()), np.float32)
+    return Arrays(obs[kept], action[kept].astype(np.float32), nothing, obs[1:][kept[:-1]], np.zeros_like(ends), ends)
+
+
+def _check_lengths(columns: dict[str, np.ndarray], size: int) -> None:
+    if size == 0:
+        raise ValueError("it is empty")
+    for name, array in columns.items():
+        if len(array) != size:
+            raise ValueError(f"it has {len(array)} rows of {name} and {size} of others")
