@@ -1,7 +1,7 @@
 """The state of a simulator within an episode, so that a run can resume there in another process.
 
-Known of Gymnasium's MuJoCo and classic control tasks, in process, and of `series`: what such a simulator computes next
-is a function of a few arrays. Of all others, EnvPool's among them, nothing is known.
+Known of Gymnasium's MuJoCo and classic control tasks, in process, of `series` and `neorl2`: what such a simulator
+computes next is a function of a few arrays. Of all others, EnvPool's among them, nothing is known.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from zoo.envs.neorl2 import DMSD, Pipeline
 from zoo.envs.series import Series
 
 CLASSIC, MUJOCO = "gymnasium.envs.classic_control", "gymnasium.envs.mujoco"
@@ -65,6 +66,8 @@ def _save(env: Any) -> dict[str, Any] | None:
         return {"physics": physics.tolist(), **{name: getattr(env.data, name).tolist() for name in DERIVED}}
     if isinstance(env, Series):
         return {"at": env.at}
+    if isinstance(env, Pipeline | DMSD):
+        return env.get_state()
     if type(env).__module__.startswith(CLASSIC):
         state = np.asarray(env.state)
         return {
@@ -84,6 +87,8 @@ def _restore(env: Any, state: dict[str, Any]) -> None:
             getattr(env.data, name)[:] = state[name]
     elif isinstance(env, Series):
         env.at = state["at"]
+    elif isinstance(env, Pipeline | DMSD):
+        env.set_state(state)
     else:
         env.state = np.array(state["state"], state["dtype"])
         env.steps_beyond_terminated = state["beyond"]

@@ -23,8 +23,8 @@ def _config(name, backend):
         pytest.importorskip("ale_py")
     if name == "pointmaze-stitch":
         pytest.importorskip("gymnasium_robotics")
-        if backend == "envpool":
-            pytest.skip("EnvPool does not have it")
+    if name in ("pointmaze-stitch", "pipeline", "dmsd") and backend == "envpool":
+        pytest.skip("EnvPool does not have it")
     return config
 
 

@@ -14,6 +14,7 @@ MUJOCO = (
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedPendulum", "InvertedDoublePendulum",
     "Pusher", "Reacher", "Swimmer", "Walker2d",
 )  # fmt: skip
+OWN = ("series/hopper", "neorl2/Pipeline-v0", "neorl2/DMSD-v0")
 CLASSIC = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 
 
@@ -27,7 +28,9 @@ def play(envs, actions) -> list[np.ndarray]:
     return seen
 
 
-@pytest.mark.parametrize("env_id", [*(f"{name}-v5" for name in MUJOCO), *CLASSIC, "series/hopper"])
+@pytest.mark.parametrize(
+    "env_id", [*(f"{name}-v5" for name in MUJOCO), *CLASSIC, "series/hopper", "neorl2/Pipeline-v0", "neorl2/DMSD-v0"]
+)
 def test_goes_on_with_the_very_same_steps(env_id):
     config = EnvConfig(env_id, backend="gymnasium")
     envs, others = make(config, 2), make(config, 2)

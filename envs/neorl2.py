@@ -1,0 +1,123 @@
+"""Two tasks of NeoRL-2 in NumPy (Gao et al. 2025, arXiv 2503.19267; github polixir/NeoRL2), near-real ones with delays.
+
+`Pipeline`: the valve of a pipe is opened and closed so that the flow at its end, to which water takes 20 steps, is what
+is demanded. `DMSD`: two masses between walls, tied by springs and dampers, are pushed to targets. Both last for a fixed
+number of steps. Data of theirs: `zoo data import FILE.npz pipeline/NAME`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+State = dict[str, Any]
+
+
+class Pipeline(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An observation is flow and demand, the 25 flows before, and the last 25 actions, the newest first.
+
+    An action in [-1, 1] is added to the flow into the pipe, which stays within [0, 200]. The demand is one of 50, 80,
+    110 and 140, drawn anew with probability 0.003 a step. The reward is (2 - |flow - demand| / 100)^2 - 3.
+    """
+
+    LARGEST, LENGTH, HISTORY, STEPS = 200.0, 20, 25, 1000  # flow; of the pipe, what is observed and an episode in steps
+    DEMANDS, CHANGE = (50.0, 80.0, 110.0, 140.0), 0.003
+
+    def __init__(self) -> None:
+        low = np.concatenate([np.zeros(2 + self.HISTORY), -np.ones(self.HISTORY)]).astype(np.float32)
+        high = np.where(low < 0, 1, self.LARGEST).astype(np.float32)
+        self.observation_space = Box(low, high)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[np.ndarray, State]:
+        super().reset(seed=seed)
+        self.inside = np.full(self.LENGTH, self.np_random.uniform(80, 120))  # the flows on their way, the newest first
+        self.flows = np.full(self.HISTORY + 1, self.inside[0])  # at the end, the newest first
+        self.actions = np.zeros(self.HISTORY)
+        self.demand = float(self.np_random.choice(self.DEMANDS))
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, State]:
+        if self.np_random.random() < self.CHANGE:
+            self.demand = float(self.np_random.choice(self.DEMANDS))
+        change = float(np.clip(action, -1, 1)[0])
+        entering = np.clip(self.inside[0] + change, 0, self.LARGEST)
+        self.inside = np.concatenate([[entering], self.inside[:-1]])
+        self.flows = np.concatenate([self.inside[-1:], self.flows[:-1]])
+        self.actions = np.concatenate([[change], self.actions[:-1]])
+        reward = (2 - abs(float(self.flows[0]) - self.demand) / 100) ** 2 - 3
+        return self._observe(), reward, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.concatenate([self.flows[:1], [self.demand], self.flows[1:], self.actions]).astype(np.float32)
+
+    def get_state(self) -> State:
+        """What the next steps depend on, but for the random numbers."""
+        arrays = {name: getattr(self, name).tolist() for name in ("inside", "flows", "actions")}
+        return arrays | {"demand": self.demand}
+
+    def set_state(self, state: State) -> None:
+        """Goes on from what `get_state` gave."""
+        self.inside, self.flows, self.actions = (np.array(state[name]) for name in ("inside", "flows", "actions"))
+        self.demand = state["demand"]
+
+
+class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An observation is the positions, velocities and targets of both masses; an action the force on each, times 30.
+
+    wall - spring - mass - spring - mass - spring - wall, with a damper beside each spring; Euler's method in steps of
+    0.2 s. A target lasts the whole episode or half of it. The reward is the sum of -log(|error| + 0.01).
+    """
+
+    STIFFNESS, DAMPING, MASS, FORCE, TIME = 2.0, 4.0, 20.0, 30.0, 0.2
+    STEPS = 100  # of an episode
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (6,), np.float32)
+        self.action_space = Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[np.ndarray, State]:
+        super().reset(seed=seed)
+        parts = self.np_random.integers(1, 3, 2)  # of the episode, a target each
+        halves = self.np_random.uniform(-1.5, 1.5, (2, 2))  # [half, mass]
+        self.targets = np.where(parts == 1, halves[0], halves)
+        self.position = self.np_random.uniform(-0.25, 0.25, 2)
+        self.velocity = self.np_random.uniform(-0.1, 0.1, 2)
+        self.time = 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, State]:
+        self.time += 1
+        force = self.FORCE * np.clip(np.asarray(action, np.float64), -1, 1)
+        # each mass is drawn back by the springs on both of its sides, and towards the other mass by one of them
+        drawn = self.STIFFNESS * (self.position[::-1] - 2 * self.position)
+        damped = self.DAMPING * (self.velocity[::-1] - 2 * self.velocity)
+        self.position = self.position + self.TIME * self.velocity
+        self.velocity = self.velocity + self.TIME / self.MASS * (drawn + damped + force)
+        error = self.position - self._target()
+        return self._observe(), float(-np.log(np.abs(error) + 0.01).sum()), False, False, {}
+
+    def _target(self) -> np.ndarray:
+        target: np.ndarray = self.targets[int(min(self.time, self.STEPS - 1) >= self.STEPS // 2)]
+        return target
+
+    def _observe(self) -> np.ndarray:
+        return np.concatenate([self.position, self.velocity, self._target()]).astype(np.float32)
+
+    def get_state(self) -> State:
+        """What the next steps depend on, but for the random numbers."""
+        arrays = {name: getattr(self, name).tolist() for name in ("targets", "position", "velocity")}
+        return arrays | {"time": self.time}
+
+    def set_state(self, state: State) -> None:
+        """Goes on from what `get_state` gave."""
+        self.targets, self.position, self.velocity = (
+            np.array(state[name]) for name in ("targets", "position", "velocity")
+        )
+        self.time = state["time"]
+
+
+gymnasium.register("neorl2/Pipeline-v0", "zoo.envs.neorl2:Pipeline", max_episode_steps=Pipeline.STEPS)
+gymnasium.register("neorl2/DMSD-v0", "zoo.envs.neorl2:DMSD", max_episode_steps=DMSD.STEPS)
