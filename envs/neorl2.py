@@ -1,8 +1,9 @@
-"""Two tasks of NeoRL-2 in NumPy (Gao et al. 2025, arXiv 2503.19267; github polixir/NeoRL2), near-real ones with delays.
+"""Four tasks of NeoRL-2 (Gao et al. 2025, arXiv 2503.19267; github polixir/NeoRL2), with what real ones make hard.
 
 `Pipeline`: the valve of a pipe is opened and closed so that the flow at its end, to which water takes 20 steps, is what
-is demanded. `DMSD`: two masses between walls, tied by springs and dampers, are pushed to targets. Both last for a fixed
-number of steps. Data of theirs: `zoo data import FILE.npz pipeline/NAME`.
+is demanded. `DMSD`: two masses between walls, tied by springs and dampers, are pushed to targets. These are in NumPy.
+`SafetyHalfCheetah`, which must not run too fast, and `RandomFrictionHopper`, whose foot holds differently in every
+episode, are Gymnasium's. Only the hopper's episodes terminate. Their data: `zoo data import FILE.npz pipeline/NAME`.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.spaces import Box
 
 State = dict[str, Any]
@@ -119,5 +122,47 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
         self.time = state["time"]
 
 
+class SafetyHalfCheetah(HalfCheetahEnv):
+    """HalfCheetah-v5 with its position observed, and a reward of -100 for a step of more than 3.2096 m/s."""
+
+    FASTEST, FINE = 3.2096, -100.0
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(exclude_current_positions_from_observation=False, **kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]
+        return obs, self.FINE if info["x_velocity"] > self.FASTEST else float(reward), terminated, truncated, info
+
+
+class RandomFrictionHopper(HopperEnv):
+    """Hopper-v5 with its position observed and, last, the friction of its foot, uniform in [1.5, 2.5] by episode.
+
+    Unlike Hopper, it is not rewarded for standing. The authors round the friction to two digits where it acts, but not
+    where it is observed.
+    """
+
+    FRICTION = (1.5, 2.5)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(exclude_current_positions_from_observation=False, **kwargs)
+        self.foot = self.model.geom("foot_geom").id
+        self.observation_space = Box(-np.inf, np.inf, (self.model.nq + self.model.nv + 1,), np.float64)
+
+    def reset_model(self) -> np.ndarray:
+        self.model.geom_friction[self.foot, 0] = self.np_random.uniform(*self.FRICTION)
+        obs: np.ndarray = super().reset_model()  # type: ignore[no-untyped-call]
+        return obs
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]
+        return obs, float(info["reward_forward"] + info["reward_ctrl"]), terminated, truncated, info
+
+    def _get_obs(self) -> np.ndarray:
+        return np.append(super()._get_obs(), self.model.geom_friction[self.foot, 0])  # type: ignore[no-untyped-call]
+
+
 gymnasium.register("neorl2/Pipeline-v0", "zoo.envs.neorl2:Pipeline", max_episode_steps=Pipeline.STEPS)
 gymnasium.register("neorl2/DMSD-v0", "zoo.envs.neorl2:DMSD", max_episode_steps=DMSD.STEPS)
+gymnasium.register("neorl2/SafetyHalfCheetah-v0", "zoo.envs.neorl2:SafetyHalfCheetah", max_episode_steps=1000)
+gymnasium.register("neorl2/RandomFrictionHopper-v0", "zoo.envs.neorl2:RandomFrictionHopper", max_episode_steps=1000)

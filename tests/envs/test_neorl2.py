@@ -8,17 +8,23 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from zoo.envs import EnvConfig, time_limit
-from zoo.envs.neorl2 import DMSD, Pipeline
+from zoo.envs.neorl2 import DMSD, Pipeline, RandomFrictionHopper, SafetyHalfCheetah
 from zoo.settings.compose import environment_config
 
 
-@pytest.mark.parametrize("name", ["Pipeline", "DMSD"])
+@pytest.mark.parametrize("name", ["Pipeline", "DMSD", "SafetyHalfCheetah", "RandomFrictionHopper"])
 def test_gymnasium_finds_nothing_wrong(name):
     check_env(gymnasium.make(f"neorl2/{name}-v0").unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "least", "largest"), [("pipeline", 1000, -296, 751), ("dmsd", 100, 30.6, 849.51)]
+    ("name", "steps", "least", "largest"),
+    [
+        ("pipeline", 1000, -296, 751),
+        ("dmsd", 100, 30.6, 849.51),
+        ("safety_halfcheetah", 1000, -283, 2507),
+        ("random_friction_hopper", 1000, -3, 503),
+    ],
 )
 def test_its_name_its_length_and_its_scores(name, steps, least, largest):
     config = environment_config(name)
@@ -93,3 +99,50 @@ def test_a_target_lasts_the_episode_or_half_of_it_in_half_of_the_episodes_each()
         assert np.abs(env.targets).max() <= 1.5
         halves += int((env.targets[0] != env.targets[1]).sum())
     assert abs(halves - 400) < 4 * math.sqrt(800 * 0.25)
+
+
+def test_the_cheetah_is_halfcheetah_v5_but_fined_where_it_runs_too_fast():
+    ours, plain = SafetyHalfCheetah(), gymnasium.make("HalfCheetah-v5").unwrapped
+    ours.reset(seed=0)
+    plain.reset(seed=0)
+    random, fined = np.random.default_rng(0), 0
+    for step in range(60):
+        if step % 20 == 0:  # a push
+            for env in (ours, plain):
+                speeds = np.array(env.data.qvel)
+                speeds[0] = 5.0
+                env.set_state(np.array(env.data.qpos), speeds)
+        action = random.uniform(-1, 1, 6)
+        obs, reward, terminated, truncated, info = ours.step(action)
+        expected, plain_reward, *_ = plain.step(action)
+        np.testing.assert_array_equal(obs, [plain.data.qpos[0], *expected])
+        too_fast = info["x_velocity"] > 3.2096
+        assert reward == (-100 if too_fast else plain_reward)
+        fined += too_fast
+        assert (terminated, truncated) == (False, False)
+    assert 0 < fined < 60
+
+
+def test_the_hopper_is_hopper_v5_with_another_foot_in_every_episode_and_nothing_for_standing():
+    ours, plain = RandomFrictionHopper(), gymnasium.make("Hopper-v5").unwrapped
+    foot, frictions = plain.model.geom("foot_geom").id, []
+    random = np.random.default_rng(0)
+    for seed in range(6):
+        obs, _ = ours.reset(seed=seed)
+        plain.reset(seed=seed)
+        frictions.append(obs[-1])
+        plain.model.geom_friction[foot, 0] = obs[-1]
+        plain.set_state(np.array(ours.data.qpos), np.array(ours.data.qvel))
+        terminated = False
+        for _ in range(200):
+            if terminated:
+                break
+            action, before = random.uniform(-1, 1, 3), float(ours.data.qpos[0])
+            obs, reward, terminated, _, _ = ours.step(action)
+            expected, _, plain_terminated, _, _ = plain.step(action)
+            np.testing.assert_array_equal(obs, [plain.data.qpos[0], *expected, frictions[-1]])
+            assert terminated == plain_terminated
+            assert reward == pytest.approx((obs[0] - before) / 0.008 - 1e-3 * np.square(action).sum(), rel=1e-6)
+        assert terminated
+    assert all(1.5 <= friction <= 2.5 for friction in frictions)
+    assert len(set(frictions)) == 6
