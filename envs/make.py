@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 
 import gymnasium
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FlattenObservation
 
 from zoo.envs import atari, images, minigrid, pictures
 from zoo.envs.config import EnvConfig
@@ -97,6 +99,12 @@ def _explained(env_id: str) -> Iterator[None]:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
+    except AssertionError as error:  # gymnasium-robotics' Fetch, Kitchen and hands ask for an older MuJoCo
+        import mujoco
+
+        raise ValueError(
+            f"env={env_id} cannot be made: the package that has it does not work with MuJoCo {mujoco.__version__}."
+        ) from error
     except gymnasium.error.Error as error:  # a malformed or withdrawn id
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
 
@@ -117,6 +125,8 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
     env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps)
+    if isinstance(env.observation_space, Dict) and not env_id.startswith("MiniGrid-"):
+        return FlattenObservation(env)  # in the order of the names: achieved_goal, desired_goal, observation
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)

@@ -13,7 +13,10 @@ PACKAGES = {
     "ALE/": ("ale_py", "atari"),
     "minatar/": ("minatar", "minatar"),
     "MiniGrid-": ("minigrid", "minigrid"),
-    "PointMaze": ("gymnasium_robotics", "robotics"),
+    **dict.fromkeys(
+        ("PointMaze", "AntMaze", "AdroitHand", "FrankaKitchen", "Fetch", "HandManipulate", "HandReach"),
+        ("gymnasium_robotics", "robotics"),
+    ),
 }
 
 # EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has

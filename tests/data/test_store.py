@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import gymnasium
 import minari
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from minari.data_collector import EpisodeBuffer
 from zoo.data.arrays import concatenate
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari, write_minari
+from zoo.envs.names import load_package
 from zoo.errors import RunError, UsageError
 
 from .conftest import episodes, frames, same, tree, write_d4rl
@@ -91,6 +93,38 @@ def test_a_dataset_that_minari_wrote_reads_alike(store) -> None:
     with pytest.warns(UserWarning, match="is set to None"):
         minari.create_dataset_from_buffers("other/pendulum/mine-v0", buffers, env="Pendulum-v1")
     assert same(read_minari(store / "other/pendulum/mine-v0/data"), ROWS)
+
+
+def test_dictionaries_that_minari_wrote_are_read_flattened_as_gymnasium_flattens_them(store) -> None:
+    pytest.importorskip("gymnasium_robotics")
+    load_package("PointMaze_UMaze-v3")
+    env = gymnasium.make("PointMaze_UMaze-v3", max_episode_steps=7)
+    env.action_space.seed(0)
+    obs, next_obs, buffers = [], [], []
+    for seed in range(2):
+        seen, actions, rewards = [env.reset(seed=seed)[0]], [], []
+        for _ in range(7):
+            actions.append(env.action_space.sample())
+            following, reward, *_ = env.step(actions[-1])
+            rewards.append(float(reward))
+            seen.append(following)
+        flat = [gymnasium.spaces.flatten(env.observation_space, one) for one in seen]
+        obs, next_obs = obs + flat[:-1], next_obs + flat[1:]
+        buffers.append(
+            EpisodeBuffer(
+                observations={name: np.array([one[name] for one in seen]) for name in seen[0]},
+                actions=np.array(actions),
+                rewards=rewards,
+                terminations=[False] * 7,
+                truncations=[False] * 6 + [True],
+            )
+        )
+    with pytest.warns(UserWarning, match="is set to None"):
+        minari.create_dataset_from_buffers("other/pointmaze/mine-v0", buffers, env="PointMaze_UMaze-v3")
+    found = read_minari(store / "other/pointmaze/mine-v0/data")
+    np.testing.assert_array_equal(found.obs, np.array(obs, np.float32))
+    np.testing.assert_array_equal(found.next_obs, np.array(next_obs, np.float32))
+    assert found.obs.shape == (14, 8)
 
 
 def test_the_flat_copy_is_read_only_while_it_is_of_these_episodes(tmp_path) -> None:

@@ -233,3 +233,27 @@ def test_reference_scores_are_not_those_of_episodes_of_another_length():
 def test_a_length_that_cannot_be_had_is_refused(env_id, limit, says):
     with pytest.raises(ValueError, match=says):
         EnvConfig(env_id, max_episode_steps=limit)
+
+
+@pytest.mark.parametrize(("env_id", "sizes"), [("PointMaze_UMaze-v3", (2, 2, 4)), ("AntMaze_UMaze-v5", (2, 2, 105))])
+def test_observations_of_goals_are_flattened_in_the_order_of_their_names(env_id, sizes):
+    robotics = pytest.importorskip("gymnasium_robotics")
+    envs = make(EnvConfig(env_id, backend="gymnasium"), 1)
+    gymnasium.register_envs(robotics)
+    plain = gymnasium.make(env_id)
+    obs, expected = envs.reset(seed=3)[0][0], plain.reset(seed=3)[0]
+    names = ("achieved_goal", "desired_goal", "observation")
+    assert tuple(len(expected[name]) for name in names) == sizes
+    np.testing.assert_array_equal(obs, np.concatenate([expected[name] for name in names]))
+    action = plain.action_space.sample()
+    obs, expected = envs.step(action[None])[0][0], plain.step(action)[0]
+    np.testing.assert_array_equal(obs, np.concatenate([expected[name] for name in names]))
+
+
+def test_an_environment_that_does_not_work_with_this_mujoco_says_so_in_one_line(monkeypatch):
+    def fails(*args, **kwargs):
+        raise AssertionError  # as gymnasium-robotics does
+
+    monkeypatch.setattr(gymnasium, "make", fails)
+    message = _refusal("Hopper-v5")
+    assert "env=Hopper-v5 cannot be made: the package that has it does not work with MuJoCo" in message

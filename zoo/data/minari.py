@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def read_episodes(path: Path) -> Arrays:
         import minari
 
         episodes = (
-            (episode.observations, episode.actions, episode.rewards, episode.terminations)
+            (flattened(episode.observations), episode.actions, episode.rewards, episode.terminations)
             for episode in minari.MinariDataset(path).iterate_episodes()
         )
     total = int(metadata["total_steps"])
@@ -80,7 +80,24 @@ def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
     with h5py.File(path, "r") as file:
         for i in range(count):
             episode = h5py.h5g.open(file.id, b"episode_%d" % i)
-            yield tuple(_read_array(episode, key) for key in (b"observations", b"actions", b"rewards", b"terminations"))
+            yield tuple(_read(episode, key) for key in (b"observations", b"actions", b"rewards", b"terminations"))
+
+
+def flattened(observations: Any) -> Any:
+    """Observations `[T, ...]`; those of dictionaries as `[T, D]`, in the order of their names, as `zoo.envs` does."""
+    if not isinstance(observations, Mapping):
+        return observations
+    parts = [np.asarray(flattened(observations[name])) for name in sorted(observations)]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def _read(group: Any, key: bytes) -> np.ndarray:
+    """An array; of a group of arrays, which is what dictionaries are stored as, the flattened one."""
+    if h5py.h5o.get_info(group, key).type != h5py.h5o.TYPE_GROUP:
+        return _read_array(group, key)
+    below = h5py.h5g.open(group, key)
+    array: np.ndarray = flattened({name.decode(): _read(below, name) for name in below})
+    return array
 
 
 def _read_array(group: Any, key: bytes) -> np.ndarray:
