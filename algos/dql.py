@@ -146,7 +146,7 @@ class DQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        noise = self.noise.expand(-1, -1, len(obs), -1)  # [steps, candidates, B, A]
+        noise = self.noise.expand(-1, -1, obs.shape[0], -1)  # [steps, candidates, B, A]
         noise = torch.randn_like(noise) if explore else noise
         action = self.policy.sample(obs.expand(self.config.candidates, *obs.shape), noise)  # [candidates, B, A]
         q = self.head.value(self.target_critic.of_many(obs, action)).amin(0)  # [candidates, B]

@@ -141,7 +141,7 @@ class OFQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        noise = self.noise.expand(-1, len(obs), -1)  # [candidates, B, A]
+        noise = self.noise.expand(-1, obs.shape[0], -1)  # [candidates, B, A]
         noise = torch.randn_like(noise) if explore else noise
         if self.config.candidates == 1:
             return self.policy.sample(obs, noise[0])
