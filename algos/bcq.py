@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
 from zoo.data.batch import Batch
-from zoo.nn import MLP, Normalizer, encoder, polyak_update
+from zoo.nn import MLP, Normalizer, encoder, polyak_update, sometimes_random
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -122,10 +122,7 @@ class BCQ(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         action = self.best_action(self.normalizer(obs))
-        if not explore:
-            return action
-        random = torch.randint_like(action, self.spec.num_actions or 0)
-        return torch.where(torch.rand_like(action, dtype=torch.float32) < self.config.eval_epsilon, random, action)
+        return sometimes_random(action, self.spec.num_actions or 0, self.config.eval_epsilon) if explore else action
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:

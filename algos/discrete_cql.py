@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check
 from zoo.data.batch import Batch
-from zoo.nn import Normalizer, network_for, polyak_update
+from zoo.nn import Normalizer, network_for, of_action, polyak_update, sometimes_random
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -99,19 +99,11 @@ class DiscreteCQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         action = self.head.value(self.out(self.network, self.normalizer(obs))).argmax(-1)
-        if not explore:
-            return action
-        random = torch.randint_like(action, self.num_actions)
-        return torch.where(torch.rand_like(action, dtype=torch.float32) < self.config.eval_epsilon, random, action)
+        return sometimes_random(action, self.num_actions, self.config.eval_epsilon) if explore else action
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.head.value(of_action(self.out(self.network, self.normalizer(obs)), action))
-
-
-def of_action(out: Tensor, action: Tensor) -> Tensor:
-    """Of outputs for every action `[B, num_actions, outputs]` those for one `[B]`: `[B, outputs]`."""
-    return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
 
 
 def train(run: "Run", config: Config) -> DiscreteCQL:

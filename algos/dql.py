@@ -35,7 +35,7 @@ from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, check
 from zoo.data.batch import Batch
 from zoo.models.diffusion import DenoisingPolicy
-from zoo.nn import EnsembleCritic, Normalizer, polyak_update
+from zoo.nn import EnsembleCritic, Normalizer, best_of, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -150,8 +150,7 @@ class DQL(Agent):
         noise = torch.randn_like(noise) if explore else noise
         action = self.policy.sample(obs.expand(self.config.candidates, *obs.shape), noise)  # [candidates, B, A]
         q = self.head.value(self.target_critic.of_many(obs, action)).amin(0)  # [candidates, B]
-        chosen = torch.multinomial(q.softmax(0).T, 1) if explore else q.argmax(0)[:, None]  # [B, 1]
-        return action.transpose(0, 1).take_along_dim(chosen[..., None], 1).squeeze(1)
+        return best_of(action, q, by_chance=explore)
 
 
 def train(run: "Run", config: Config) -> DQL:

@@ -27,7 +27,7 @@ from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check, check_replay
 from zoo.data.batch import NStepBatch
 from zoo.data.buffers import replay_buffer
-from zoo.nn import MLP, encoder, polyak_update
+from zoo.nn import MLP, encoder, of_action, polyak_update, sometimes_random
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -137,14 +137,7 @@ class DQN(Agent):
 
     def explore(self, action: Tensor, epsilon: float) -> Tensor:
         """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
-        shape, device = action.shape, action.device
-        random = torch.randint(self.spec.num_actions or 0, shape, device=device)
-        return torch.where(torch.rand(shape, device=device) < epsilon, random, action)
-
-
-def of_action(out: Tensor, action: Tensor) -> Tensor:
-    """Of outputs for every action `[B, num_actions, outputs]` those for one `[B]`: `[B, outputs]`."""
-    return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
+        return sometimes_random(action, self.spec.num_actions or 0, epsilon)
 
 
 def train(run: "Run", config: Config) -> DQN:

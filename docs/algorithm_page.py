@@ -37,11 +37,8 @@ def algorithm_page(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[P
     yield ""
     yield f"{prose(paper)}."
     yield ""
-    own, alone = (
-        f"[`algos/{algorithm.name}.py`]({algorithm.name}.py)",
-        f"[a copy that stands alone]({algorithm.name}_alone.py)",
-    )
-    yield f"{' · '.join(facts)} · {own} · {alone}"
+    own = f"[`algos/{algorithm.name}.py`]({algorithm.name}.py)"
+    yield f"{' · '.join(facts)} · {own} · [a copy that stands alone]({algorithm.name}_alone.py)"
     yield ""
     yield description
     yield ""

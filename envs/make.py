@@ -125,10 +125,10 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
     env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps)
-    if isinstance(env.observation_space, Dict) and not env_id.startswith("MiniGrid-"):
-        return FlattenObservation(env)  # in the order of the names: achieved_goal, desired_goal, observation
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
+    if isinstance(env.observation_space, Dict):
+        return FlattenObservation(env)  # in the order of the names: achieved_goal, desired_goal, observation
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
 
 

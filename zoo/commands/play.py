@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
     pictures.check_packages(args.video)
     if args.log:
-        _check_log(args.run_dir, args.video)
+        record = _loggable(args.run_dir, args.video)
     if args.video:
         check_file(args.video, args.force)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
@@ -66,28 +66,29 @@ def main(arguments: list[str]) -> int:
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
     if args.log:
-        _log(args.run_dir, args.video, config.logger)
+        _log(args.run_dir, args.video, record)
     return 0
 
 
-def _check_log(run_dir: Path, video: Path | None) -> None:
-    """Raises UsageError where there is no GIF, or no finished run, to log."""
+def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
+    """The record of a finished run. Raises UsageError where it is none, or has no trackers, or there is no GIF."""
     if video is None or video.suffix != ".gif":
         raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
     if not (run_dir / "run.json").is_file():
         raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
-    record = json.loads((run_dir / "run.json").read_text())
+    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
     if record["status"] != "finished":
         raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run resume={run_dir}")
     if record["config"]["logger"] == "none":
         raise UsageError(f"--log: the run in {run_dir} has no trackers: it was started with logger=none.")
+    return record
 
 
-def _log(run_dir: Path, video: Path, loggers: str) -> None:
+def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
     """Adds a video to what the trackers have of a finished run."""
     from zoo.runs.logging import Logger, parse_loggers
 
-    record = json.loads((run_dir / "run.json").read_text())
+    loggers = record["config"]["logger"]
     steps = record["config"]["steps"] + record["config"]["online_steps"]
     logger = Logger(run_dir, parse_loggers(loggers), record["config"], steps, record["id"])
     logger.video(steps, video)

@@ -8,18 +8,8 @@ import libcst as cst
 from zoo.copying.source import code
 
 OPERATIONS = (cst.BinaryOperation, cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.IfExp, cst.Lambda)
-PURE = (
-    "zeros",
-    "ones",
-    "tensor",
-    "from_numpy",
-    "astype",
-    "len",
-    "float",
-    "log",
-    "exp",
-    "sum",
-)  # functions that only compute
+# functions that only compute
+PURE = ("zeros", "ones", "tensor", "from_numpy", "astype", "len", "float", "log", "exp", "sum")
 
 
 def statements(node: cst.FunctionDef) -> list[Any]:

@@ -12,7 +12,7 @@ OGBENCH = ("observations", "actions", "terminals")
 
 
 def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
-    """An archive in one of three layouts, told apart by the names of its arrays.
+    """An archive in one of three layouts, recognized by the names of its arrays.
 
     NeoRL-2 (Gao et al. 2025, arXiv 2503.19267): `obs, next_obs, action, reward, done`, and `index`, where trajectories
     start. Its `done` is set at time limits too: what is done after `max_episode_steps` counts as truncated.

@@ -1,7 +1,8 @@
-"""A policy and critics of discrete actions, called as those of continuous ones are."""
+"""Discrete actions: a policy and critics, called as those of continuous ones are; values of actions, and exploring."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from zoo.nn.distributions import Categorical
@@ -46,3 +47,14 @@ class DiscreteCritic(nn.Module):
         out: Tensor = self.net(self.encoder(obs)).unflatten(-1, self.shape)  # [members, B, num_actions, outputs]
         index = action[:, None, None].expand(len(out), -1, 1, out.shape[-1])
         return out.gather(2, index).squeeze(2)
+
+
+def of_action(out: Tensor, action: Tensor) -> Tensor:
+    """Of outputs for every action `[B, num_actions, outputs]` those for one `[B]`: `[B, outputs]`."""
+    return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
+
+
+def sometimes_random(action: Tensor, num_actions: int, epsilon: Tensor | float) -> Tensor:
+    """Actions of any shape, each with probability `epsilon` replaced by a random one."""
+    random = torch.randint(num_actions, action.shape, device=action.device)
+    return torch.where(torch.rand(action.shape, device=action.device) < epsilon, random, action)

@@ -165,3 +165,14 @@ class DeterministicPolicy(BoundedPolicy):
     def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """The squared error `[B]` of actions `[B, A]`."""
         return (self.mode(obs) - action).square().sum(-1)
+
+
+def best_of(action: Tensor, q: Tensor, by_chance: bool = False) -> Tensor:
+    """Of `[n, B, A]` actions the most valued ones `[B, A]`, or `by_chance` one each with the softmax of its value.
+
+    Args:
+        action: n of each observation.
+        q: `[n, B]` their values.
+    """
+    chosen = torch.multinomial(q.softmax(0).T, 1) if by_chance else q.argmax(0)[:, None]  # [B, 1]
+    return action.transpose(0, 1).take_along_dim(chosen[..., None], 1).squeeze(1)
