@@ -72,7 +72,7 @@ def _play(
     policy.begin(envs.num_envs)
     obs, info = envs.reset(seed=starts)
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
-    successes = np.zeros(envs.num_envs, dtype=bool) if "success" in info else None
+    successes, reported = np.zeros(envs.num_envs, dtype=bool), "success" in info  # some speak of it in steps alone
     lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
@@ -90,9 +90,10 @@ def _play(
             steps.append((predicted, reward, running.copy(), terminated))
         returns += reward * running
         lengths += running
-        if successes is not None:
-            ended = info["final_info"]["success"] if "final_info" in info else False
-            successes |= running & np.where(terminated | truncated, ended, info["success"])
+        last = info.get("final_info", {})
+        reported |= "success" in info or "success" in last
+        now = np.where(terminated | truncated, last.get("success", False), info.get("success", False))
+        successes |= running & now
         running &= ~(terminated | truncated)
         if idle is not None:
             still = np.where((reward != 0) | (info["lives"] != lives), 0, still + 1)
@@ -104,7 +105,7 @@ def _play(
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
-    return Episodes(returns, lengths, successes, error, idle)
+    return Episodes(returns, lengths, successes if reported else None, error, idle)
 
 
 def value_error(

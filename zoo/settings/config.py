@@ -1,5 +1,6 @@
 """The settings of `zoo run`: the top-level keys. An algorithm's own are the `Config` of its file, under `algo`."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, a file, or a mixture such as random+10%expert
+    reward_scale: float = 1.0  # rewards r are learned from as reward_scale * r + reward_shift; evaluations have r
+    reward_shift: float = 0.0  # AntMaze: -1, so that the way to the goal is short
     sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
@@ -50,6 +53,9 @@ class RunConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
         if self.online_fraction is not None and not 0 <= self.online_fraction <= 1:
             raise ValueError(f"online_fraction={self.online_fraction} must lie between 0 and 1")
+        if not 0 < self.reward_scale < math.inf or not math.isfinite(self.reward_shift):
+            rescaled = f"reward_scale={self.reward_scale} and reward_shift={self.reward_shift}"
+            raise ValueError(f"{rescaled} must be finite, the scale above 0")
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false")
         if self.matmul_precision not in ("highest", "high", "medium"):
