@@ -21,7 +21,7 @@ from zoo.commands.data.train import BACKEND, open_run
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, Portion, parse_mixture
+from zoo.data.catalog import D4RL_KINDS, Portion, parse_mixture, scripted_kinds
 from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError, nearest
@@ -110,7 +110,7 @@ class Collector:
             if self.player is not None:
                 self._parts[kind] = Part(self._played(self.player, kind), 0, None)
             elif kind == "waypoint":
-                self._parts[kind] = Part(waypoints.collect(self.size, self.seed), 0, None)
+                self._parts[kind] = Part(waypoints.collect(self.env.id, self.size, self.seed), 0, None)
             elif kind == "random":
                 arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
                 self._parts[kind] = Part(arrays, 0, None)
@@ -212,7 +212,7 @@ def _evaluations(run_dir: Path) -> dict[int, float]:
 def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
     kinds = [portion.name for portion in parse_mixture(text)]
-    scripted = SCRIPTED_KINDS.get(env.id, ())
+    scripted = scripted_kinds(env.id)
     for kind in kinds:
         if kind not in (*D4RL_KINDS, *scripted):
             raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, (*D4RL_KINDS, *scripted))}")
