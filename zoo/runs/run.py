@@ -21,8 +21,9 @@ from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
+from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
-from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged, misfit
+from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
@@ -55,7 +56,7 @@ class Run:
         self._seconds: float = state["seconds"] if state else 0.0
         self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
         record["compiled"] = compiles(config, record.get("compiled"))
-        self._tracked = Tracked(run_dir)
+        self._tracked = Tracked(run_dir, algorithm.path)
         self._agent: Agent | None = None
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
@@ -110,20 +111,20 @@ class Run:
     def track(self, **tracked: Stateful) -> None:
         """Saves these with every checkpoint, by their names; in a resumed run they are loaded from it now.
 
-        One of them is the `agent`. It moves to the run's device, and its `update` is compiled if the run is to compile.
+        One of them is the `agent`. It moves to the run's device, its `update` is compiled if the run is to compile, and
+        it gets what the run of `init_from` has learned.
         """
         for name, one in tracked.items():
             if name == "agent":
                 assert isinstance(one, Agent)
                 self._agent = one.to(self.device)
                 one.update = self.compiled(one.update)  # type: ignore[method-assign]
+                if self.config.init_from and not self._state:
+                    self.record["init_from"] = start_from(Path(self.config.init_from), one, self.config, self.algorithm)
             self._tracked.add(name, one)
             if self._state:
-                try:
-                    new_episodes = self._stepper is not None and not self._stepper.resumed
-                    self._tracked.load(name, self._state["tracked"], new_episodes)
-                except (KeyError, RuntimeError, TypeError, ValueError) as error:
-                    raise misfit(self.dir, self.algorithm.path) from error
+                new_episodes = self._stepper is not None and not self._stepper.resumed
+                self._tracked.load(name, self._state["tracked"], new_episodes)
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""
