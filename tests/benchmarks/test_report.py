@@ -490,6 +490,26 @@ def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
     assert not build(tmp_path).comparisons
 
 
+@pytest.mark.parametrize("env", ["pipeline", "dmsd", "safety_halfcheetah", "random_friction_hopper"])
+def test_neorl2s_figures_stand_beside_runs_on_its_data_with_settings_that_were_searched_for(run, tmp_path, env):
+    known = {reference.task for reference in published.builtin()}
+    (name,) = (task for task in known if task.lower() == f"neorl2/{env.replace('_', '')}")
+    run("a", f"algo=cql env={env} dataset={name.partition('/')[2]}-train.npz steps=1000000", [100.0])
+    run("b", f"algo=bc env={env} dataset=mine steps=1000000", [100.0])
+    assert main(["report", str(tmp_path)]) == 0
+    verdicts = {row["method"]: row["verdict"] for row in table(tmp_path, "published")}
+    assert verdicts == {"cql": "not comparable: other settings", "bc": "not comparable: other data, other settings"}
+    assert {row["published_task"] for row in table(tmp_path, "published")} == {name}
+    assert "benchmark/task_score.csv" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_part_of_the_data_is_not_the_data(run, tmp_path):
+    for name, share in (("whole", ""), ("half", "50%")):
+        run(name, f"algo=iql env=halfcheetah dataset={share}D4RL/halfcheetah/medium-v2 preset=paper", [1.0])
+    said = {one.row.runs[0].dir.name: one.verdict for one in build(tmp_path).comparisons if "CORL" in one.source}
+    assert {name: "a part of the data" in verdict for name, verdict in said.items()} == {"whole": False, "half": True}
+
+
 def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
     run("a", "algo=ppo env=hopper steps=2048", [1.0])
     own = tmp_path / "own.csv"
