@@ -131,7 +131,8 @@ def tasks(result: Result) -> set[str]:
     if env.startswith("neorl2/"):
         return set() if others else {env.rpartition("-")[0]}
     name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
-    return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
+    ours = "antmaze" if env.startswith("AntMaze_") else result.env.removeprefix("adroithand")
+    return {f"d4rl/{ours}-{name}-v{version}" for version in range(3)}
 
 
 def names_elsewhere(env: str) -> set[str]:

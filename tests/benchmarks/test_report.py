@@ -503,6 +503,21 @@ def test_neorl2s_figures_stand_beside_runs_on_its_data_with_settings_that_were_s
     assert "benchmark/task_score.csv" in (tmp_path / "report" / "report.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("env", "dataset", "task"),
+    [
+        ("AntMaze_Large_Diverse_GR-v4", "D4RL/antmaze/large-diverse-v1", "d4rl/antmaze-large-diverse-v"),
+        ("AdroitHandDoor-v1", "D4RL/door/human-v2", "d4rl/door-human-v"),
+    ],
+)
+def test_d4rls_figures_of_mazes_and_hands_stand_beside_runs_on_data_collected_anew(run, tmp_path, env, dataset, task):
+    run("a", f"algo=iql env={env} dataset={dataset} steps=1000000", [0.5])
+    found = build(tmp_path).comparisons
+    assert {one.reference.task.rpartition("v")[0] + "v" for one in found} == {task}
+    assert any("CORL" in one.source for one in found)
+    assert {"other version of the data" in one.verdict for one in found if "CORL" in one.source} == {True}
+
+
 def test_a_part_of_the_data_is_not_the_data(run, tmp_path):
     for name, share in (("whole", ""), ("half", "50%")):
         run(name, f"algo=iql env=halfcheetah dataset={share}D4RL/halfcheetah/medium-v2 preset=paper", [1.0])
