@@ -136,6 +136,11 @@ class FQL(Agent):
         noise = torch.zeros_like(obs[:, :1]).expand(-1, self.spec.action_dim)
         return self.policy.sample(obs, torch.randn_like(noise) if explore else noise)
 
+    @torch.no_grad()
+    def generate(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """The flow's actions `[B, A]` for observations `[B, ...]` and noise `[B, A]`."""
+        return self.flow.sample(self.normalizer(obs), noise)
+
 
 def train(run: "Run", config: Config) -> FQL:
     data = run.dataset()

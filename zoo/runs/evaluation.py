@@ -151,6 +151,11 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
     }
 
 
+def in_words(row: dict[str, Any]) -> str:
+    """The figures of a `summary`, as the terminal shows them."""
+    return f"return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{judged(row)}"
+
+
 def judged(row: dict[str, Any]) -> str:
     """The other figures of a `summary`, as the terminal shows them."""
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
