@@ -13,6 +13,11 @@ With eta=0 and batches of 10,000 it is LB-SAC (Nikulin et al. 2022, arXiv 2211.1
 SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order,
 each from the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log
 standard deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm.
+
+MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. Each of its critics follows its own next
+value and the actor climbs their mean less 4 or 8 standard deviations; but its authors' code (github google-research
+jrl/agents/msg) also has no entropy in the targets, a penalty on the values of the policy's actions with a weight for
+each task, 50,000 updates of cloning before, and errors weighted by chance.
 """
 
 import copy

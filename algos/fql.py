@@ -15,7 +15,8 @@ Deviations: as in the authors' code (github seohongpark/fql), the squares of flo
 dimensions, not sums, which makes alpha that many times as large; x_1 is clipped to the bounds in the policy's loss, and
 mu only where it meets the critics; all losses are taken before any network moves, and the target critics follow the
 critics that were before. There the data's actions are clipped to 1 - 1e-5, and the critics' normalization adds 1e-6 to
-the variance, here 1e-5. IFQL, which that repository has too, is not here.
+the variance, here 1e-5. IFQL, which that repository has too, is not here: it shares the flow alone, its value and
+critics are IQL's, and it acts by the best of 32 actions of the flow.
 """
 
 import copy
@@ -134,6 +135,11 @@ class FQL(Agent):
         obs = self.normalizer(obs)
         noise = torch.zeros_like(obs[:, :1]).expand(-1, self.spec.action_dim)
         return self.policy.sample(obs, torch.randn_like(noise) if explore else noise)
+
+    @torch.no_grad()
+    def generate(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """The flow's actions `[B, A]` for observations `[B, ...]` and noise `[B, A]`."""
+        return self.flow.sample(self.normalizer(obs), noise)
 
 
 def train(run: "Run", config: Config) -> FQL:

@@ -15,6 +15,7 @@ from zoo.benchmarks.published import Reference, builtin, unmatched
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.records import MEASURES, Result
 from zoo.benchmarks.stats import Estimate, aggregates, improvement, mean, verdict
+from zoo.benchmarks.trials import reached
 from zoo.errors import UsageError
 
 
@@ -78,6 +79,21 @@ class Group(NamedTuple):
     scores: dict[str, np.ndarray]
 
 
+class Tried(NamedTuple):
+    """The runs of one algorithm on one task, of several settings: what is reached by choosing one of them by trying.
+
+    Attributes:
+        policies, settings: how many.
+        scores: of the choice after each episode that is played, `[repetitions, episodes]`.
+    """
+
+    task: str
+    algo: str
+    policies: int
+    settings: int
+    scores: np.ndarray
+
+
 @dataclass(frozen=True)
 class Report:
     """The results of the runs in a folder.
@@ -91,6 +107,7 @@ class Report:
         overall: aggregates of each method on each task, and over the tasks of its group.
         improvements: for each two methods, over all tasks that both were set, and on each: how likely a run of the
             first is better.
+        tried: what is reached by trying, of each algorithm that ran with several settings.
     """
 
     folder: Path
@@ -100,6 +117,7 @@ class Report:
     groups: list[Group]
     overall: list[dict[str, Any]]
     improvements: list[dict[str, Any]]
+    tried: list[Tried]
 
     @cached_property
     def styles(self) -> dict[str, plots.Style]:
@@ -141,7 +159,7 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
     scores = scored(rows)
     groups = grouped(scores, notes)
-    return Report(folder, rows, notes, comparisons, groups, over_tasks(scores, groups), improved(scores))
+    return Report(folder, rows, notes, comparisons, groups, over_tasks(scores, groups), improved(scores), tries(rows))
 
 
 def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
@@ -213,3 +231,17 @@ def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
             row = {"tasks": tasks, "method": ours, "than": others, "probability": probability}
             improvements.append(row | {"whole": tasks == common})
     return improvements
+
+
+def tries(rows: Sequence[Row]) -> list[Tried]:
+    """What each algorithm reaches on each task where its settings are chosen by trying, if there are several."""
+    alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        peer = row.runs[0].peer
+        alike[row.task, (Path(row.runs[0].file).name or row.runs[0].algo) + f" ({peer})" * bool(peer)].append(row)
+    found = []
+    for (task, algo), settings in alike.items():
+        policies = [run.scores for row in settings for run in row.runs]
+        if len(settings) > 1 and all(len(scores) for scores in policies):
+            found.append(Tried(task, algo, len(policies), len(settings), reached(policies)))
+    return found

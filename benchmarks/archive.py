@@ -1,6 +1,7 @@
 """Finished runs as one CSV file, from which `zoo report` prints the same as from their folders.
 
-A row is an evaluation. The first row of each run also holds its record, the content of its `run.json`.
+A row is an evaluation. The first row of each run also holds its record, the content of its `run.json`, and the last one
+the returns of its episodes.
 """
 
 import csv
@@ -16,6 +17,7 @@ from zoo.checkpoint import replacing
 from zoo.errors import RunError
 
 KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are those of `evaluations.csv`
+RETURNS = "returns"  # the last column; older archives have none
 
 
 def save(results: list[Result], folder: Path, path: Path) -> None:
@@ -24,14 +26,14 @@ def save(results: list[Result], folder: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, io.StringIO() as text:
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*KEYS, *columns])
+        writer.writerow([*KEYS, *columns, RETURNS])
         for result in results:
             record = json.dumps(result.record, separators=(",", ":"))
             for i, step in enumerate(result.steps):
                 figures = (repr(float(result.columns[name][i])) if name in result.columns else "" for name in columns)
-                writer.writerow(
-                    [result.dir.relative_to(folder), record, int(step), repr(float(result.seconds[i])), *figures]
-                )
+                returns = " ".join(map(repr, result.returns.tolist())) if i == len(result.steps) - 1 else ""
+                seconds = repr(float(result.seconds[i]))
+                writer.writerow([result.dir.relative_to(folder), record, int(step), seconds, *figures, returns])
                 record = ""
         file.write(text.getvalue().encode())
 
@@ -50,7 +52,7 @@ def load(path: Path) -> list[Result]:
         try:
             for name, rows_ in itertools.groupby(csv.DictReader(file), key=lambda row: row["run"]):
                 rows = list(rows_)
-                columns = [key for key in rows[0] if key not in KEYS and rows[0][key] != ""]
+                columns = [key for key in rows[0] if key not in (*KEYS, RETURNS) and rows[0][key] != ""]
                 results.append(
                     Result(
                         path.with_suffix("") / name,
@@ -59,6 +61,7 @@ def load(path: Path) -> list[Result]:
                         {key: np.array([float(row[key]) for row in rows]) for key in columns},
                         np.array([float(row["seconds"]) for row in rows]),
                         path,
+                        np.array((rows[-1].get(RETURNS) or "").split(), float),
                     )
                 )
         except (ValueError, TypeError, KeyError) as error:

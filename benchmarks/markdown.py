@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks import plots
-from zoo.benchmarks.analysis import Comparison, Report, Row
+from zoo.benchmarks.analysis import Comparison, Report, Row, Tried
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import LEAST_RUNS
+from zoo.benchmarks.trials import PULLS, REPEATS, SUBSET, middle
 
 SHOWN = 3  # versions of the zoo in the summary
+TRIALS = "Settings chosen by trying"
+TRIALS_TEXT = (
+    "Runs of an algorithm that differ in settings are policies to choose from, and to find the best is to play them. "
+    f"Of {SUBSET} at random, a bandit plays one after the other (Jackson et al. 2025); by the number of episodes that "
+    "it plays, the normalized score of the policy that has the best mean then, and between what the middle half of "
+    f"{REPEATS:,} repetitions lies. After one episode that is a policy at random."
+)
+TRIALS_HEADER = ("task", "algorithm", "policies", "settings", *(f"{pulls:,}" for pulls in PULLS))
 
 
 def text(report: Report, folder: Path) -> str:
@@ -40,6 +49,9 @@ def text(report: Report, folder: Path) -> str:
             if row["whole"]
         ]
         parts.append(as_markdown(["tasks", "the one", "the other", "probability"], pairs))
+    if report.tried:
+        parts += [f"## {TRIALS}", TRIALS_TEXT, as_markdown(TRIALS_HEADER, trials_lines(report.tried))]
+        parts.append("![Score of the choice by the number of episodes tried](trials.png)")
     tasks = {row.task for row in report.rows}
     first = f"Of the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
     parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]
@@ -120,6 +132,14 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
     return as_markdown(
         ["method", "seeds", "steps", *shown, *(["success"] if success else []), "minutes", "verdict"], lines
     )
+
+
+def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:
+    """What each algorithm reaches after so many episodes of trying its policies: cells under `TRIALS_HEADER`."""
+    return [
+        [one.task, one.algo, one.policies, one.settings, *(str(middle(one.scores[:, pulls - 1])) for pulls in PULLS)]
+        for one in tried
+    ]
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from zoo.benchmarks import plots
+from zoo.benchmarks import markdown, plots
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate, profile
 
@@ -44,6 +44,12 @@ def html(report: "Report", summary: str, folder: Path) -> str:
             for row in report.improvements
             if row["whole"]
         ],
+        "trials": {
+            "title": markdown.TRIALS,
+            "text": markdown.TRIALS_TEXT,
+            "header": markdown.TRIALS_HEADER,
+            "lines": markdown.trials_lines(report.tried),
+        },
     }
     # a script ends at the first </script> and not before the last of some <!--, wherever they stand
     parts = {"title": escape(title), "plotly": get_plotlyjs()}

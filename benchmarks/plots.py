@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from zoo.benchmarks.analysis import Group, Row
+    from zoo.benchmarks.analysis import Group, Row, Tried
 
 COLOURS = (  # Kelly's of greatest contrast (Color Engineering 3, 1965), without white, and yellow that is dark enough
     "#875692", "#f38400", "#0067a5", "#be0032", "#008856", "#e68fac", "#848482", "#a1caf1", "#c2a83e", "#222222",
@@ -92,6 +92,25 @@ def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
             ylabel="share of runs above it",
             title=f"{count} tasks" if count > 1 else group.tasks[0],
         )
+        _legend(axis)
+    return figure
+
+
+def trials(tried: "Sequence[Tried]") -> "Figure":
+    """What each algorithm reaches by trying policies, with the middle half of the repetitions."""
+    tasks = list(dict.fromkeys(one.task for one in tried))[:MANY]
+    drawn = styles({one.algo: one.algo.partition(" (")[0] for one in tried})
+    figure, axes = _panels(len(tasks), 1)
+    for (axis,), task in zip(axes, tasks, strict=True):
+        for one in (one for one in tried if one.task == task):
+            colour, dash = drawn[one.algo]
+            episodes = np.arange(1, one.scores.shape[1] + 1)
+            axis.plot(episodes, one.scores.mean(0), DASHES[dash], color=colour, label=one.algo)
+            axis.fill_between(
+                episodes, *np.quantile(one.scores, (0.25, 0.75), 0), color=colour, alpha=0.15, linewidth=0
+            )
+        axis.set(xscale="log", xlabel="episodes tried", ylabel="normalized score of the choice", title=task)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         _legend(axis)
     return figure
 

@@ -3,8 +3,8 @@
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
 RW, top-10%), report (last or best evaluation), measure: `evaluation`, or `training` for the mean return of the last
 episodes that the agent learned from, exploring, as CleanRL's tables have it, and preset: the one whose settings the
-figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>` or the id of an environment. Like is
-compared with like.
+figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>`, `neorl2/<task>`, whose figures are
+normalized scores, or the id of an environment. Like is compared with like.
 """
 
 import csv
@@ -31,7 +31,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
     "SAC-N": ("edac", {"algo.eta": 0.0}),
 }
 FIGURE = {"last": "final", "best": "best"}
-MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of `d4rl/` tasks the score
+MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
+OF_DATASETS = re.compile(r"d4rl/|neorl2/\w+$")  # tasks; an environment's id ends with its version
 SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
 
@@ -84,10 +85,10 @@ class Reference:
         if self.measure == "score":
             parts = parse_mixture(result.dataset)
             versions = {official(part.name) for part in parts}
-            if versions != {self.task.rpartition("-")[2]}:
+            if versions != {self.task.rpartition("-")[2]}:  # of NeoRL-2, whose data have one, the whole task
                 reasons.append("other data" if None in versions else "other version of the data")
-            if len(parts) > 1 and abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs are as large as each part
-                reasons.append("other mixture")
+            if abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs are as large as each part
+                reasons.append("other mixture" if len(parts) > 1 else "a part of the data")
         if result.file or self.settings(result) != chosen(result.settings):
             reasons.append("other settings")
         if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
@@ -118,8 +119,8 @@ def tasks(result: Result) -> set[str]:
     """The names under which a run's task may have been published; none for tampered data or an altered environment."""
     if result.corruption or result.altered:
         return set()
+    env = str(result.config["env"]["id"])
     if not result.dataset:
-        env = str(result.config["env"]["id"])
         if elsewhere := names_elsewhere(env):
             return {env, *elsewhere}
         base, _, version = env.rpartition("-v")
@@ -127,8 +128,11 @@ def tasks(result: Result) -> set[str]:
     first, *others = parse_mixture(result.dataset)
     if len(others) > 1 or any(part.episodes for part in (first, *others)):
         return set()
+    if env.startswith("neorl2/"):
+        return set() if others else {env.rpartition("-")[0]}
     name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
-    return {f"d4rl/{result.env}-{name}-v{version}" for version in range(3)}
+    ours = "antmaze" if env.startswith("AntMaze_") else result.env.removeprefix("adroithand")
+    return {f"d4rl/{ours}-{name}-v{version}" for version in range(3)}
 
 
 def names_elsewhere(env: str) -> set[str]:
@@ -139,7 +143,12 @@ def names_elsewhere(env: str) -> set[str]:
 
 
 def official(dataset: str) -> str | None:
-    """The version of a dataset of D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`."""
+    """The version of a dataset of D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`.
+
+    The task of one of NeoRL-2's: `neorl2/Pipeline` of `Pipeline-train.npz`.
+    """
+    if found := re.fullmatch(r"(?:.*/)?(\w+)-train\.npz", dataset):
+        return f"neorl2/{found[1]}"
     found = re.fullmatch(r"D4RL/.*-(v\d+)|.*-(v\d+)\.hdf5", dataset)
     return found and (found[1] or found[2])
 
@@ -163,7 +172,7 @@ def read(path: Path) -> list[Reference]:
             count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
             report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
             sampler, measure = PUBLISHED_AS.get(sampler, sampler), MEASURE[row.get("measure") or "evaluation"]
-            measure = "score" if row["task"].startswith("d4rl/") else measure
+            measure = "score" if OF_DATASETS.match(row["task"]) else measure
             references.append(
                 Reference(
                     row["task"],

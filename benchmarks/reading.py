@@ -61,7 +61,8 @@ def read_run(run_dir: Path) -> Result | str:
             if name not in ("step", "returns")
         }
         columns |= _training_return(run_dir, steps)
-        result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps))
+        returns = np.array((rows[-1].get("returns") or "").split(), float)
+        result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
         _ = result.peer or result.record["versions"]["zoo"]
         due = int(result.config["steps"]) + int(result.config["online_steps"])

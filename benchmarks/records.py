@@ -6,7 +6,7 @@ seeds of their own, apart from the training's.
 """
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.corruption import CorruptionConfig
+from zoo.envs import EnvConfig
 from zoo.errors import UsageError
 from zoo.settings.compose import as_overrides, compose
 from zoo.settings.config import flat
@@ -44,6 +45,7 @@ class Result:
         archive: the CSV file that it was read from, if not from its folder.
         setting: the environment it was set in, with what was asked of it besides: `hopper`, `pong, sticky=0.25`.
         data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
+        returns: of the episodes of the last evaluation `[E]`; none where they are not known.
         method: by what: `iql`, with the settings that distinguish it from others of the same algorithm.
     """
 
@@ -53,6 +55,7 @@ class Result:
     columns: dict[str, np.ndarray]
     seconds: np.ndarray
     archive: Path | None = None
+    returns: np.ndarray = field(default_factory=lambda: np.empty(0))
     setting: str = ""
     data: str = ""
     method: str = ""
@@ -127,6 +130,12 @@ class Result:
         given = {"preset": preset, "dataset": self.dataset, "corruption": (self.corruption or {}).get("name")}
         more = as_overrides({key: value for key, value in given.items() if value}) if preset else []
         return defaults(self.algo, environment(self.config), tuple(more))
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Normalized scores of the episodes of the last evaluation `[E]`; none where they are not known."""
+        scores = EnvConfig(**self.config["env"]).normalize(self.returns) if len(self.returns) else None
+        return np.empty(0) if scores is None else np.asarray(scores)
 
     @property
     def measure(self) -> str:

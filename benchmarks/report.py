@@ -17,6 +17,7 @@ from zoo.benchmarks.analysis import Report, build
 from zoo.benchmarks.reading import NONDETERMINISM
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate
+from zoo.benchmarks.trials import PULLS, middle
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
 
@@ -64,6 +65,8 @@ def write(report: Report, folder: Path) -> None:
                 file.write(as_csv(table).encode())
         plots.save(plots.learning_curves(report.rows, report.styles), folder / "curves")
         plots.save(plots.profiles(report.groups, report.styles), folder / "profiles")
+        if report.tried:
+            plots.save(plots.trials(report.tried), folder / "trials")
         text = markdown.text(report, folder)
         with replacing(folder / "report.md") as file:
             file.write(text.encode())
@@ -118,6 +121,13 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             {"tasks": "; ".join(row["tasks"]), "method": row["method"], "than": row["than"]}
             | spread(row["probability"])
             for row in report.improvements
+        ],
+        "trials": [
+            {"task": one.task, "algorithm": one.algo, "policies": one.policies, "settings": one.settings}
+            | {"episodes": pulls}
+            | spread(middle(one.scores[:, pulls - 1]))
+            for one in report.tried
+            for pulls in PULLS
         ],
         "speeds": [
             {"algo": algo, "env": env, "runs": len(values), "steps_per_second": round(median(values), 1)}

@@ -1,9 +1,22 @@
 """The settings of an environment."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
+SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
+
+# D4RL's random and expert returns, of the tasks of gymnasium-robotics that are D4RL's: by pattern of the id. Its Adroit
+# pen and Point Mazes are not (episodes of another length, goals that move), and its kitchen has other tasks to do.
+OF_D4RL = {
+    SPARSE_ANT_MAZE: (0.0, 1.0),
+    r"AdroitHandDoor-v\d+": (-56.512833, 2880.5693087298737),
+    r"AdroitHandHammer-v\d+": (-274.856578, 12794.134825156867),
+    r"AdroitHandRelocate-v\d+": (-6.425911, 4233.877797728884),
+}
 
 
 @dataclass
@@ -22,6 +35,10 @@ class EnvConfig:
     def __post_init__(self) -> None:
         if self.id != "???":
             self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
+            for pattern, scores in OF_D4RL.items() if self.score_source is None else ():
+                if re.fullmatch(pattern, self.id):
+                    self.random_score, self.expert_score = scores
+                    self.score_source = "D4RL reference scores (github Farama-Foundation/D4RL d4rl/infos.py)"
         if not 0 <= self.sticky <= 1:
             raise ValueError(f"env.sticky={self.sticky} must lie between 0 and 1")
         if self.sticky and not self.is_atari:
@@ -47,8 +64,11 @@ class EnvConfig:
     def normalize(self, returns: Any) -> Any:
         """Normalized score `100 (R - random) / (expert - random)`, or None without references.
 
-        Fu et al. 2020, arXiv 2004.07219, section 4.
+        Fu et al. 2020, arXiv 2004.07219, section 4. An Ant Maze pays on for as long as the ant stays at its goal, where
+        an episode of D4RL's ends: returns count as 1 at most, so that the score is the percentage of successes.
         """
         if self.random_score is None or self.expert_score is None:
             return None
+        if re.fullmatch(SPARSE_ANT_MAZE, self.id):
+            returns = np.minimum(returns, self.expert_score)
         return 100 * (returns - self.random_score) / (self.expert_score - self.random_score)

@@ -118,3 +118,45 @@ def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monk
     (tmp_path / "rcsl" / "run.json").write_text(json.dumps(record))
     assert "base=rcsl is not finished" in refusal(capsys, "algo=sac", "env=pendulum", "base=rcsl")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory, pendulum_file):
+    """The folder of a run whose policy makes actions of noise."""
+    folder = tmp_path_factory.mktemp("generator") / "run"
+    zoo.train(
+        "dsrl", **SMALL, dataset=pendulum_file, steps=50, run_dir=folder,
+        algo_config={"hidden": [16], "flow_steps": 3, "batch_size": 32},
+    )  # fmt: skip
+    return folder
+
+
+def test_noise_that_has_not_been_moved_gives_the_generators_own_actions(generator, tmp_path):
+    run = train("td3", generator, tmp_path / "run", STILL["td3"], base_mode="noise", base_scale=1.5)
+    _, agent, _ = load_agent(generator)
+    np.testing.assert_array_equal(run.evaluations[-1][1].returns, evaluate(agent, run._eval_envs, 0).returns)
+
+
+def test_of_chosen_noise_the_generator_makes_the_action_that_is_taken(generator, tmp_path, monkeypatch):
+    given, step = [], EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, action: (given.append(step(envs, action)), given[-1])[1])
+    seen, update = [], SAC.update
+    monkeypatch.setattr(SAC, "update", lambda agent, batch: (seen.append(batch), update(agent, batch))[1])
+    train("sac", generator, tmp_path / "run", base_mode="noise", base_scale=1.5)
+    _, agent, _ = load_agent(generator)
+    for batch in seen:
+        assert (batch.action.abs() <= 1).all()
+        for place, obs, u in zip(batch.index, batch.obs, batch.action, strict=True):
+            played = given[int(place)]
+            torch.testing.assert_close(obs, played.obs[0])
+            torch.testing.assert_close(played.action[0], agent.generate(obs[None], 1.5 * u[None])[0])
+
+
+def test_a_policy_that_makes_no_actions_of_noise_is_refused(base, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "makes no actions of noise: base_mode=noise takes runs of dsrl, expo or fql" in refusal(
+        capsys, "algo=sac", "env=pendulum", f"base={base}", "base_mode=noise"
+    )
+    assert "base_mode=other does not exist; there are residual, noise" in refusal(
+        capsys, "algo=sac", "env=pendulum", f"base={base}", "base_mode=other"
+    )

@@ -490,6 +490,41 @@ def test_no_figure_is_set_beside_data_that_was_tampered_with(run, tmp_path):
     assert not build(tmp_path).comparisons
 
 
+@pytest.mark.parametrize("env", ["pipeline", "dmsd", "safety_halfcheetah", "random_friction_hopper"])
+def test_neorl2s_figures_stand_beside_runs_on_its_data_with_settings_that_were_searched_for(run, tmp_path, env):
+    known = {reference.task for reference in published.builtin()}
+    (name,) = (task for task in known if task.lower() == f"neorl2/{env.replace('_', '')}")
+    run("a", f"algo=cql env={env} dataset={name.partition('/')[2]}-train.npz steps=1000000", [100.0])
+    run("b", f"algo=bc env={env} dataset=mine steps=1000000", [100.0])
+    assert main(["report", str(tmp_path)]) == 0
+    verdicts = {row["method"]: row["verdict"] for row in table(tmp_path, "published")}
+    assert verdicts == {"cql": "not comparable: other settings", "bc": "not comparable: other data, other settings"}
+    assert {row["published_task"] for row in table(tmp_path, "published")} == {name}
+    assert "benchmark/task_score.csv" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("env", "dataset", "task"),
+    [
+        ("AntMaze_Large_Diverse_GR-v4", "D4RL/antmaze/large-diverse-v1", "d4rl/antmaze-large-diverse-v"),
+        ("AdroitHandDoor-v1", "D4RL/door/human-v2", "d4rl/door-human-v"),
+    ],
+)
+def test_d4rls_figures_of_mazes_and_hands_stand_beside_runs_on_data_collected_anew(run, tmp_path, env, dataset, task):
+    run("a", f"algo=iql env={env} dataset={dataset} steps=1000000", [0.5])
+    found = build(tmp_path).comparisons
+    assert {one.reference.task.rpartition("v")[0] + "v" for one in found} == {task}
+    assert any("CORL" in one.source for one in found)
+    assert {"other version of the data" in one.verdict for one in found if "CORL" in one.source} == {True}
+
+
+def test_a_part_of_the_data_is_not_the_data(run, tmp_path):
+    for name, share in (("whole", ""), ("half", "50%")):
+        run(name, f"algo=iql env=halfcheetah dataset={share}D4RL/halfcheetah/medium-v2 preset=paper", [1.0])
+    said = {one.row.runs[0].dir.name: one.verdict for one in build(tmp_path).comparisons if "CORL" in one.source}
+    assert {name: "a part of the data" in verdict for name, verdict in said.items()} == {"whole": False, "half": True}
+
+
 def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
     run("a", "algo=ppo env=hopper steps=2048", [1.0])
     own = tmp_path / "own.csv"
@@ -599,6 +634,36 @@ def test_pictures_are_pictures(run, tmp_path):
         assert "</svg>" in (tmp_path / "report" / f"{name}.svg").read_text()
 
 
+def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, tmp_path):
+    for seed in range(2):
+        for beta, worth in ((3, 20.0), (10, 60.0)):
+            given = f"algo=iql env=hopper dataset=medium algo.beta={beta} steps=10 seed={seed}"
+            run(f"runs/iql-{beta}-{seed}", given, [0.0, score("hopper", worth)])
+        run(f"runs/bc-{seed}", f"algo=bc env=hopper dataset=medium steps=10 seed={seed}", [score("hopper", 50.0)])
+        run(f"runs/unscored-{seed}", f"algo=bc env=InvertedDoublePendulum-v5 dataset=medium steps={10 + seed}", [-50.0])
+    assert main(["bench", "export", str(tmp_path / "runs"), str(tmp_path / "archives" / "runs.csv")]) == 0
+    for folder in ("runs", "archives"):
+        assert main(["report", str(tmp_path / folder)]) == 0
+        rows = table(tmp_path / folder, "trials")
+        assert {(row["task"], row["algorithm"], row["policies"], row["settings"]) for row in rows} == {
+            ("hopper, medium", "iql", "4", "2")
+        }
+        known = {int(row["episodes"]): float(row["value"]) for row in rows}
+        assert known[1] == pytest.approx(40, abs=3)
+        assert known[5] == pytest.approx(60)  # each of four policies was played, and none varies
+        text = (tmp_path / folder / "report" / "report.md").read_text()
+        assert "| hopper, medium | iql | 4 | 2 | " in text.partition("## Settings chosen by trying")[2]
+        assert (tmp_path / folder / "report" / "trials.png").read_bytes().startswith(b"\x89PNG")
+        page = (tmp_path / folder / "report" / "report.html").read_text()
+        assert '"lines": [["hopper, medium", "iql", 4, 2, ' in page
+
+
+def test_seeds_alone_are_not_settings_to_choose_from(run, tmp_path):
+    for seed in range(3):
+        run(f"{seed}", f"algo=iql env=hopper dataset=medium steps=10 seed={seed}", [1.0])
+    assert not build(tmp_path).tried
+
+
 def test_a_peers_run_is_drawn_in_the_colour_of_ours_with_another_line():
     methods = ["iql", "iql (SB3)", "bc", "iql (CORL)", "bc, top_fraction=0.1 (CORL)"]
     drawn = plots.styles({method: method.partition(" (")[0] for method in methods})
@@ -657,6 +722,7 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
     assert "max_episode_steps=100</label>" not in whole  # is no dataset
     for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/run.json", "zoo run algo=iql env=hopper"):
         assert text in whole
+    assert "Settings chosen by trying" not in whole
     links = re.findall(r'<a href="(\.\./[^"]+)"', whole)
     assert len(links) == 3 * 12  # run.json, metrics.csv and evaluations.csv: these have no config.yaml
     assert all((page.parent / link).exists() for link in links)
@@ -680,3 +746,16 @@ def test_reading_an_archive_leaves_the_csv_modules_limit_as_it_was(run, tmp_path
         assert csv.field_size_limit() == 1_234_567
     finally:
         csv.field_size_limit(before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_page_has_what_is_reached_by_trying_of_the_tasks_that_it_shows(run, tmp_path):
+    for env, beta in (("hopper", 3), ("hopper", 10), ("walker2d", 3), ("walker2d", 10)):
+        run(f"{env}-{beta}", f"algo=iql env={env} dataset=medium algo.beta={beta}", [score(env, 50.0)])
+    assert main(["report", str(tmp_path)]) == 0
+    page = tmp_path / "report" / "report.html"
+    for view, count in (({}, 2), ({"env": ["walker2d"]}, 1)):  # what is hidden
+        table = seen(page, **view).partition("Settings chosen by trying</h2>")[2].partition("</table>")[0]
+        assert table.count("<tr") == 1 + count
+        assert table.count("50.0 [50.0, 50.0]") == 7 * count

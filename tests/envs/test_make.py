@@ -221,6 +221,29 @@ def test_reference_scores_are_not_those_of_episodes_of_another_length():
     assert EnvConfig("Hopper-v5", max_episode_steps=100, **scores).normalize(40) is None
 
 
+def test_an_ant_mazes_score_is_the_percentage_of_episodes_that_reach_the_goal():
+    returns = np.array([0.0, 1.0, 350.0, 0.0])  # it pays on at the goal
+    for env_id in ("AntMaze_UMaze-v5", "AntMaze_Large_Diverse_GR-v4"):
+        np.testing.assert_array_equal(EnvConfig(env_id).normalize(returns), [0, 100, 100, 0])
+    assert EnvConfig("AntMaze_UMazeDense-v5").normalize(returns) is None
+    assert EnvConfig("AntMaze_UMaze-v5", max_episode_steps=300).normalize(returns) is None
+
+
+@pytest.mark.parametrize("env_id", ["AdroitHandDoor-v1", "AdroitHandHammer-v1", "AdroitHandRelocate-v1"])
+def test_random_actions_score_nothing_by_d4rls_references_of_adroits_hands(env_id):
+    pytest.importorskip("gymnasium_robotics")
+    envs = make(config := EnvConfig(env_id, backend="gymnasium"), 10)
+    envs.action_space.seed(0)
+    envs.reset(seed=0)
+    returns = sum(envs.step(envs.action_space.sample())[1] for _ in range(200))
+    assert abs(config.normalize(returns).mean()) < 0.5
+
+
+@pytest.mark.parametrize("env_id", ["AdroitHandPen-v1", "AdroitHandDoorSparse-v1", "PointMaze_UMaze-v3"])
+def test_tasks_that_are_not_d4rls_have_none_of_its_references(env_id):
+    assert EnvConfig(env_id).normalize(1.0) is None
+
+
 @pytest.mark.parametrize(
     ("env_id", "limit", "says"),
     [

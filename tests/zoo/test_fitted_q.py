@@ -1,14 +1,17 @@
 """Fitted Q evaluation finds what a policy returns, not what the data's policy returned."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from zoo.agent import Agent
+from zoo.commands.estimate import choice, ranking
 from zoo.data.arrays import Arrays
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
-from zoo.models.fitted_q import FittedQ
+from zoo.models.fitted_q import Estimate, FittedQ
 from zoo.spec import Spec
 
 STATES, ACTIONS, DISCOUNT, END = 5, 2, 0.9, 4
@@ -103,5 +106,51 @@ def test_the_command_prints_an_estimate_and_refuses_what_it_cannot_estimate(zoo,
     ):
         result = zoo("eval", *arguments)
         assert result.code != 0
+        assert message in result.err
+        assert result.err.count("\n") == 1
+
+
+def test_a_choice_is_judged_by_rank_correlation_and_by_what_it_costs():
+    estimates, returns = np.array([1.0, 4.0, 2.0, 3.0, 0.0]), np.array([10.0, 70.0, 30.0, 90.0, 20.0])
+    made = choice(estimates, returns)
+    differences = np.array([1, 4, 2, 3, 0]) - np.array([0, 3, 2, 4, 1])  # of the ranks
+    assert made.correlation == pytest.approx(1 - 6 * (differences**2).sum() / (5 * 24))  # Spearman's formula
+    assert (made.regret, made.spread) == (20, 80)
+    assert choice(returns, returns) == pytest.approx((1, 0, 80))
+    assert choice(-returns, returns) == pytest.approx((-1, 80, 80))
+    assert np.isnan(choice(np.ones(5), returns).correlation)
+
+
+def test_a_ranking_begins_with_the_largest_estimate_and_judges_runs_that_were_played_alone():
+    paths = [Path("runs/a"), Path("runs/b"), Path("runs/unplayed"), Path("runs/c")]
+    estimates = [Estimate(value, value - 1, value + 1) for value in (10.0, 30.0, 40.0, 20.0)]
+    lines = ranking(paths, estimates, [5.0, 6.0, np.nan, 10.0])
+    assert [line.split()[0] for line in lines[:5]] == ["run", "runs/unplayed", "runs/b", "runs/c", "runs/a"]
+    assert lines[1].endswith("[39.00, 41.00]")
+    assert lines[2].split()[-1] == "6.00"
+    assert lines[-2] == "Spearman's rank correlation with the returns of 3 runs: 0.50"
+    assert lines[-1] == "regret of the first: 4.00, 80% of best less worst"
+    assert len(ranking(paths[:2], estimates[:2], [5.0, np.nan])) == 3
+
+
+def test_the_command_ranks_several_runs_and_refuses_those_that_cannot_be_compared(zoo, finished, train, trained):
+    other = train("other", "algo=bc", "steps=20", "eval_every=20", "eval_episodes=2", "logger=none")
+    result = zoo("eval", finished, other, "--fqe", "--updates", "20")
+    assert result.code == 0, result.err
+    alone = zoo("eval", other, "--fqe", "--updates", "20", "--seed", "3")  # the first run's seed
+    estimate = alone.out.splitlines()[-1].split()[2]
+    (row,) = [line for line in result.out.splitlines() if line.startswith(str(other))]
+    assert row.split()[1] == estimate
+    last = (other / "evaluations.csv").read_text().splitlines()[-1].split(",")[1]
+    assert row.split()[-1] == f"{float(last):.2f}"
+    assert result.out.splitlines()[-2].startswith("Spearman's rank correlation with the returns of 2 runs: ")
+    online = trained("sac", "pendulum", "algo.hidden=[16]", "steps=64", "eval_every=64", "algo.learning_starts=32",
+                     "algo.batch_size=8", "env.backend=gymnasium")  # fmt: skip
+    for arguments, message in (
+        ((finished, other), "one run is played at a time; several are ranked without playing. Add: --fqe"),
+        ((finished, online, "--fqe"), "did not learn from a dataset. Name one"),
+    ):
+        result = zoo("eval", *arguments)
+        assert result.code == 2
         assert message in result.err
         assert result.err.count("\n") == 1

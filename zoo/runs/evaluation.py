@@ -139,11 +139,11 @@ def value_error(
 
 def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
     """The columns of one evaluation; `score` is empty for an environment without reference scores."""
-    score = config.env.normalize(episodes.returns.mean())
+    scores = config.env.normalize(episodes.returns)
     return {
         "return_mean": float(episodes.returns.mean()),
         "return_std": float(episodes.returns.std()),
-        "score": "" if score is None else float(score),
+        "score": "" if scores is None else float(scores.mean()),
         "length_mean": float(episodes.lengths.mean()),
         **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),

@@ -11,7 +11,7 @@ from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError
-from zoo.runs.residual import Base, Corrected
+from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import as_overrides, compose
 from zoo.settings.config import RunConfig
@@ -109,7 +109,11 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
         raise UsageError(
             f"base={config.base} has a policy with a memory, which cannot be corrected. Take one of another algorithm."
         )
-    return Base(agent, config.base_scale).to(device)
+    if config.base_mode == "noise" and not hasattr(agent, "generate"):
+        raise UsageError(
+            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl, expo or fql."
+        )
+    return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
 
 
 def _corrects(algorithm: Algorithm) -> bool:

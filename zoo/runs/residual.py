@@ -1,11 +1,13 @@
-"""Residual learning: an agent whose actions correct those of a finished run, which stays as it is.
+"""An agent whose actions correct those of a finished run, which stays as it is, or are the noise that it makes them of.
 
-Ankile et al. 2024 (ResiP, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in units of half the
-action's range, where u is the agent's action for the observation and a_base. Its last layer begins at 0, so that what
-it does begins at the base. There u's standard deviation begins at exp(-1) and its critics see neither more nor less;
-here an algorithm begins with its own.
+Residual learning: Ankile et al. 2024 (ResiP, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in
+units of half the action's range, where u is the agent's action for the observation and a_base. Its last layer begins at
+0, so that what it does begins at the base. There u's standard deviation begins at exp(-1), here at the algorithm's own.
+
+Noise: Wagenmaker et al. 2025 (DSRL-SAC, arXiv 2506.15799): a = f(s, base_scale u), f the base.
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -42,6 +44,32 @@ class Base(nn.Module):
         """The actions `[B, A]` of the environment."""
         return self.bounds.from_unit(seen[:, self.spec.obs_dim :] + self.scale * correction)
 
+    def correction(self, seen: Tensor, action: Tensor) -> Tensor | None:
+        """The correction `[B, A]` that gives an action; None where that cannot be told."""
+        return (self.bounds.to_unit(action) - seen[:, self.spec.obs_dim :]) / self.scale
+
+
+class NoiseBase(Base):
+    """A frozen policy, whose noise is chosen: who chooses it sees what the environment shows."""
+
+    def __init__(self, agent: Agent, scale: float) -> None:
+        super().__init__(agent, scale)
+        self.residual_spec = dataclasses.replace(self.residual_spec, obs_shape=self.spec.obs_shape)
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """The observations themselves."""
+        return obs
+
+    @torch.no_grad()
+    def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
+        """The actions `[B, A]` that are made of noise."""
+        generate: Any = self.agent.generate
+        action: Tensor = generate(seen, self.scale * correction)
+        return action
+
+    def correction(self, seen: Tensor, action: Tensor) -> None:
+        """An action does not tell its noise."""
+
 
 class Corrected(Agent):
     """A base and who corrects it as one agent of the environment."""
@@ -58,8 +86,8 @@ class Corrected(Agent):
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor | None:
         seen = self.base.seen(obs)
-        correction = (self.base.bounds.to_unit(action) - seen[:, self.spec.obs_dim :]) / self.base.scale
-        return self.agent.expected_return(seen, correction)
+        correction = self.base.correction(seen, action)
+        return None if correction is None else self.agent.expected_return(seen, correction)
 
 
 class ResidualStepper:
@@ -79,7 +107,7 @@ class ResidualStepper:
 
     def random_action(self) -> Tensor:
         """Uniform corrections `[N, A]`."""
-        return 2 * torch.rand_like(self.obs[:, self.base.spec.obs_dim :]) - 1
+        return 2 * torch.rand(self.num_envs, self.base.spec.action_dim, device=self.obs.device) - 1
 
     def step(self, correction: Tensor) -> Transition:
         """One step of every environment, as `EnvStepper.step`."""

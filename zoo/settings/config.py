@@ -34,7 +34,8 @@ class RunConfig:
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
     base: str | None = None  # online: the folder of a finished run whose actions are corrected (residual learning)
-    base_scale: float = 0.1  # of the corrections, in units of half the action's range
+    base_mode: str = "residual"  # residual: its actions are corrected; noise: the noise that it makes them of is chosen
+    base_scale: float = 0.1  # the largest correction, in units of half the action's range; or the largest noise
     num_envs: int = 1  # online only: environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
@@ -61,6 +62,8 @@ class RunConfig:
         if not 0 < self.reward_scale < math.inf or not math.isfinite(self.reward_shift):
             rescaled = f"reward_scale={self.reward_scale} and reward_shift={self.reward_shift}"
             raise ValueError(f"{rescaled} must be finite, the scale above 0")
+        if self.base_mode not in ("residual", "noise"):
+            raise ValueError(f"base_mode={self.base_mode} does not exist; there are residual, noise")
         if self.base_scale <= 0:
             raise ValueError(f"base_scale={self.base_scale} must be above 0")
         if not isinstance(self.compile, bool) and self.compile != "auto":

@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
         print(f"{label:<11}  mean {values.mean():.1f}  std {values.std():.1f}  {quartiles}")
     ends = arrays.terminated[arrays.episode_starts + lengths - 1]
     print(f"ends         {ends.mean():.1%} terminated, {1 - ends.mean():.1%} truncated")
-    score = env.normalize(returns.mean())
-    if score is not None:
-        print(f"score        {score:.1f} normalized, of the mean return")
+    scores = env.normalize(returns)
+    if scores is not None:
+        print(f"score        {scores.mean():.1f} normalized, of the mean return")
     for source in sources:
         for key, value in _provenance(source).items():
             print(f"{source.name}: {key}: {value}")
