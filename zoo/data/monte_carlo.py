@@ -56,7 +56,8 @@ class MonteCarloReturns:
 
     def add_to(self, batch: Batch) -> MonteCarloBatch:
         """A batch whose indices count through the dataset, then the buffer."""
-        return MonteCarloBatch(*batch[:5], self.all.index_select(0, batch.index))
+        return_to_go = self.all.index_select(0, batch.index)
+        return MonteCarloBatch(batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated, return_to_go)
 
 
 def returns_to_go(reward: Tensor, terminated: Tensor, ended: Tensor, discount: float) -> Tensor:

@@ -37,8 +37,8 @@ def learn_online(
     et al. 2020, arXiv 2006.09359, section IV-D). With `online_fraction` that share of it is of what has been collected,
     however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), all in
     Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retain nothing of the dataset. What is collected is normalized and
-    scaled as the dataset was. `data_value` of the metrics is what the critics think of a fixed part of the dataset.
-    With `returns` batches are `MonteCarloBatch`es, and an own transition's return is known when its episode has ended.
+    scaled as the dataset was. With `returns` batches are `MonteCarloBatch`es, and an own transition's return is known
+    when its episode has ended.
     """
     config = run.config
     if not config.online_steps:
@@ -87,7 +87,7 @@ def after(data: "Dataset", batch: Batch) -> Batch:
 
 @torch.no_grad()
 def data_value(agent: Learner, data: "Dataset") -> Metrics:
-    """The critics' mean value of transitions that lie evenly over the dataset."""
+    """The critics' mean value of transitions that lie evenly over the dataset: what learning online does to it."""
     some = gather(data, torch.linspace(0, len(data) - 1, VALUED, device=data.device).long())
     values = agent.critic_values(some.obs, some.action)
     return {} if values is None else {"data_value": values.mean()}
