@@ -8,22 +8,34 @@ is worth less than it seems, and the policy has no reason to leave it.
     actor    L_pi = E[alpha_H log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)                                    (SAC)
 
 The soft maximum is an importance-weighted sum over actions sampled uniformly, from pi(s) and from pi(s') (appendix F).
-With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30). Deviations, as in CORL (github
-young-geng/CQL): no entropy in y; all losses are taken before any network moves. Unlike there, one forward pass of the
-policy serves all actions that are sampled at an observation, and its log standard deviation begins at -1 by the bias of
-its layer, without a learned scale and offset besides.
+With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30).
+
+With `calibrated` it is Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the policy's actions are not pushed below what
+the data returned from there on, so that going online, where values are true, does not find everything else better. In
+the soft maximum
+
+    max(Q_i(s, a), G)   takes the place of   Q_i(s, a),  a ~ pi(s) or pi(s'),  G the return-to-go of the data at s
+
+Deviations, as in CORL (github young-geng/CQL): no entropy in y; all losses are taken before any network moves. Unlike
+there, one forward pass of the policy serves all actions that are sampled at an observation, and its log standard
+deviation begins at -1 by the bias of its layer, without a learned scale and offset besides. Of Cal-QL, whose authors
+(github nakamotoo/Cal-QL) collect an episode and then take an update for each of its steps: updates follow each step,
+and until an own episode has ended, when its returns-to-go are known, nothing bounds its values; CORL calibrates
+nothing online, and keeps 0 for those returns. An episode that was cut off returns what it had; but if all its rewards
+are the same, as where a sparse goal was missed, it counts as going on for ever (the authors, with that reward given).
+The penalty is of all critics where they are more than two, there (github zhouzypaul/wsrl) of two drawn by chance.
 """
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import at_least, check
-from zoo.data.batch import Batch
+from zoo.checks import at_least, between, check
+from zoo.data.monte_carlo import MonteCarloBatch, MonteCarloReturns
 from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
@@ -46,6 +58,11 @@ class Config:
     lagrange: bool = False  # alpha times a learned weight that holds the gap at target_gap; AntMaze: true
     target_gap: float = 0.8  # of lagrange
     max_target: bool = False  # y takes the best of num_actions next actions; AntMaze: true
+    calibrated: bool = False  # Cal-QL: values of the policy's actions count as the data's return-to-go at least
+    num_critics: int = 2  # i = 1 to this; WSRL: 10
+    subset: int | None = None  # critics whose least value y takes, drawn anew at each update; null: all; WSRL: 2
+    critic_layer_norm: bool = False  # layer normalization in the critics; WSRL: true
+    actor_layer_norm: bool = False  # in the actor; WSRL: true
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -66,6 +83,8 @@ class Config:
             self,
             alpha=at_least(0, "0 is SAC without conservatism, the paper takes 5 to 10"),
             num_actions=at_least(1, "the paper takes 10"),
+            num_critics=at_least(1, "the paper takes 2"),
+            subset=between(1, self.num_critics, "both", "null is all of algo.num_critics"),
         )
 
 
@@ -75,12 +94,17 @@ class CQL(Agent):
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
         self.head = value_head(config)
-        self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.actor = TanhGaussian(
+            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, layer_norm=config.actor_layer_norm
+        )
         *_, (weight, bias) = (layer.parameters() for layer in self.actor.net if isinstance(layer, nn.Linear))
         nn.init.xavier_uniform_(weight, gain=0.01)
         nn.init.zeros_(bias)
         nn.init.constant_(bias[spec.action_dim :], -1.0)  # the log standard deviations'
-        self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
+        self.critic = EnsembleCritic(
+            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs,
+            config.critic_layer_norm, norm_first=True,
+        )  # fmt: skip
         if config.orthogonal_init:
             orthogonal_(self.critic, last_gain=0.01)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -92,7 +116,7 @@ class CQL(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.actor_lr)
         self.weight_optimizer = Adam([self.log_weight], config.critic_lr)
 
-    def actor_loss(self, batch: Batch, policy: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def actor_loss(self, batch: MonteCarloBatch, policy: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """L_pi, and log pi(a|s) `[B]`, for the policy's mean and log standard deviation at the observations."""
         action, log_prob = self.actor.draw(*policy, torch.randn_like(batch.action))
         q = self.head.value(self.critic(batch.obs, action)).amin(0)
@@ -102,24 +126,32 @@ class CQL(Agent):
         """SAC's, of its temperature alpha_H."""
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
-    def target(self, batch: Batch, next_policy: tuple[Tensor, Tensor], next_actions: Tensor) -> Tensor:
+    def backed_up(self, out: Tensor) -> Tensor:
+        """Of the target critics' outputs `[E, ...]` those that y may take, `subset` of them."""
+        if self.config.subset is None:
+            return out
+        drawn = torch.rand_like(out.flatten(1)[:, 0])  # [E]
+        return out.index_select(0, drawn.topk(self.config.subset).indices)
+
+    def target(self, batch: MonteCarloBatch, next_policy: tuple[Tensor, Tensor], next_actions: Tensor) -> Tensor:
         """y, as the value head has it."""
         discount = self.config.discount * ~batch.terminated
         if not self.config.max_target:
             next_action, _ = self.actor.draw(*next_policy, torch.randn_like(batch.action))
-            next_out = self.head.min_member(self.target_critic(batch.next_obs, next_action))
+            next_out = self.head.min_member(self.backed_up(self.target_critic(batch.next_obs, next_action)))
             return self.head.backup(batch.reward, discount, next_out)
-        value = self.head.value(self.target_critic.of_many(batch.next_obs, next_actions)).amin(0).amax(0)  # [B]
+        next_out = self.backed_up(self.target_critic.of_many(batch.next_obs, next_actions))  # [E, n, B, outputs]
+        value = self.head.value(next_out).amin(0).amax(0)  # [B]
         return self.head.project(batch.reward + discount * value)
 
     def gap(
-        self, batch: Batch, q: Tensor, sampled: tuple[Tensor, Tensor], sampled_next: tuple[Tensor, Tensor]
+        self, batch: MonteCarloBatch, q: Tensor, sampled: tuple[Tensor, Tensor], sampled_next: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """The soft maximum over all actions minus the data's value, `[2]`.
+        """The soft maximum over all actions minus the data's value, `[E]`.
 
         Args:
             batch: transitions.
-            q: `[2, B]` values of the data's actions.
+            q: `[E, B]` values of the data's actions.
             sampled: actions `[n, B, A]` of the policy at the observations, and their log densities `[n, B]`.
             sampled_next: likewise at the next observations.
         """
@@ -127,11 +159,17 @@ class CQL(Agent):
         uniform = low + (high - low) * torch.rand_like(sampled[0])
         actions = torch.cat([uniform, sampled_next[0], sampled[0]])  # [3 n, B, A]
         log_density = torch.cat([torch.full_like(sampled[1], self.actor.log_uniform), sampled_next[1], sampled[1]])
-        values = self.head.value(self.critic.of_many(batch.obs, actions))  # [2, 3 n, B]
+        values = self.head.value(self.critic.of_many(batch.obs, actions))  # [E, 3 n, B]
+        if self.config.calibrated:
+            n = self.config.num_actions
+            values = torch.cat([values[:, :n], torch.maximum(values[:, n:], batch.return_to_go)], 1)
         return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
 
-    def update(self, batch: Batch) -> Metrics:
-        """One gradient step of all networks, from the values before it, then of the target critics."""
+    def update(self, batch: MonteCarloBatch) -> Metrics:
+        """One gradient step of all networks, from the values before it, then of the target critics.
+
+        Without `calibrated` a batch needs no returns-to-go.
+        """
         policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
         actor_loss, log_prob = self.actor_loss(batch, policy)
         with torch.no_grad():
@@ -139,7 +177,7 @@ class CQL(Agent):
             next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
             sampled, sampled_next = self.actor.draw(*policy, noise[0]), self.actor.draw(*next_policy, noise[1])
             target = self.target(batch, next_policy, sampled_next[0])
-        out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
+        out = self.critic(batch.obs, batch.action)  # [E, B, outputs]
         q = self.head.value(out)
         gap = self.gap(batch, q, sampled, sampled_next)
         penalty = self.config.alpha * gap.sum()
@@ -174,9 +212,11 @@ def train(run: "Run", config: Config) -> CQL:
     agent = CQL(data.spec, config)
     data.prepare(agent, config)
     run.track(agent=agent)
+    returns = MonteCarloReturns(data, config.discount) if config.calibrated else None
     for _ in run.steps():
-        run.log(agent.update(data.sample(config.batch_size)))
-    learn_online(run, agent, data, config.batch_size)
+        batch: Any = data.sample(config.batch_size)
+        run.log(agent.update(returns.add_to(batch) if returns else batch))
+    learn_online(run, agent, data, config.batch_size, returns)
     return agent
 
 

@@ -52,17 +52,26 @@ class Agent(nn.Module):
         """
         return self.act(obs), memory
 
+    def critic_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
+        """What each critic expects `[members, B]` of actions at observations that are normalized; None without any.
+
+        Of an agent with `critic`, an ensemble; in the units of the rewards that it learned from.
+        """
+        critic, head = (getattr(self, name, None) for name in ("critic", "head"))
+        if critic is None:
+            return None
+        out: Tensor = critic(obs, action)
+        return head.value(out) if head else out.squeeze(-1)
+
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor | None:
         """The discounted return `[B]` that the critics expect of actions at observations `[B, ...]`; None without any.
 
-        Of an agent with `critic`, an ensemble: its smallest value, in the units of the rewards that it learned from.
+        The smallest of `critic_values`.
         """
-        critic, normalizer, head = (getattr(self, name, None) for name in ("critic", "normalizer", "head"))
-        if critic is None:
-            return None
-        out: Tensor = critic(normalizer(obs) if normalizer else obs, action)
-        return (head.value(out) if head else out.squeeze(-1)).amin(0)
+        normalizer = getattr(self, "normalizer", None)
+        values = self.critic_values(normalizer(obs) if normalizer else obs, action)
+        return None if values is None else values.amin(0)
 
 
 class Predictor(Agent):

@@ -112,7 +112,7 @@ def members(ensemble: nn.Module, networks: list[nn.Module]) -> Pairs:
     """The parameters of an ensemble and of as many networks."""
     for member, network in enumerate(networks):
         for parameter, value in zip(ensemble.parameters(), network.parameters(), strict=True):
-            yield parameter[member], value.T if value.ndim == 2 else value[None]
+            yield parameter[member], value if value.ndim == 2 else value[None]
 
 
 # --- The algorithms ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""Whether the first update of DQL and FQL is that of the authors' code, on the same weights, batch and random numbers.
+"""Whether a first update is that of another's code, on the same weights, batch and random numbers.
 
     python benchmarks/scripts/first_update.py dql --checkout DIFFUSION_POLICIES
     python benchmarks/scripts/first_update.py fql --checkout FQL --python PYTHON_WITH_JAX
+    python benchmarks/scripts/first_update.py cal_ql --checkout CORL
 
-The checkouts are of github Zhendong-Wang/Diffusion-Policies-for-Offline-RL and github seohongpark/fql. FQL's is run by
-another Python, which has jax, flax, optax, distrax and ml_collections. All is in float64, with small networks. Printed
-are the relative differences of the losses, and of what the update added to the weights: |ours - theirs| / |theirs|.
+The checkouts are of github Zhendong-Wang/Diffusion-Policies-for-Offline-RL, github seohongpark/fql, both the authors',
+and github corl-team/CORL. FQL's is run by another Python, which has jax, flax, optax, distrax and ml_collections. All
+is in float64, those of dql and fql with small networks. Printed are the relative differences of the losses, and of what
+the update added to the weights: |ours - theirs| / |theirs|; of cal_ql the largest over its layers.
 """
 
 import argparse
@@ -23,8 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.algos import dql, fql
+from zoo.algos import cql, dql, fql
+from zoo.benchmarks.scripts import corl
 from zoo.data.batch import Batch
+from zoo.data.monte_carlo import MonteCarloBatch
 from zoo.spec import Spec
 
 OBS, ACTIONS, ROWS, WIDTH = 11, 3, 64, 256  # Diffusion-QL's layers are 256 wide, whatever is asked for
@@ -205,15 +209,84 @@ def compare_fql(checkout: Path, python: str, normalize_q: bool, target_q: str) -
     return differences | moves(before, dict(ours.named_parameters()), theirs)
 
 
+# --- Cal-QL -----------------------------------------------------------------------------------------------------------
+
+
+def compare_cal_ql(checkout: Path, lagrange: bool) -> Differences:
+    """With `lagrange` also the best of several next actions is backed up, as on AntMaze."""
+    module = corl.load_corl(checkout / "algorithms" / "finetune" / "cal_ql.py")
+    torch.manual_seed(0)
+    config = cql.Config(
+        calibrated=True, alpha=5.0, lagrange=lagrange, max_target=lagrange, actor_lr=1e-4, orthogonal_init=False
+    )
+    critics = [module.FullyConnectedQFunction(OBS, ACTIONS, n_hidden_layers=3).double() for _ in range(2)]
+    actor = module.TanhGaussianPolicy(OBS, ACTIONS, 1.0).double()
+    optimizers = [torch.optim.Adam(critic.parameters(), config.critic_lr) for critic in critics]
+    theirs = module.CalQL(
+        critics[0], optimizers[0], critics[1], optimizers[1], actor,
+        torch.optim.Adam(actor.parameters(), config.actor_lr), -float(ACTIONS), policy_lr=config.actor_lr,
+        qf_lr=config.critic_lr, bc_steps=0, cql_alpha=config.alpha, cql_lagrange=lagrange,
+        cql_target_action_gap=config.target_gap, cql_max_target_backup=lagrange,
+    )  # fmt: skip
+    corl.hold_scale(theirs)
+    for learned in (theirs.log_alpha, theirs.log_alpha_prime):
+        learned.double()
+    ours = cql.CQL(SPEC, config).double()
+
+    def pairs() -> list[tuple[Tensor, Tensor]]:
+        return [*corl.cql_pairs(ours, theirs), (ours.log_weight, theirs.log_alpha_prime())]
+
+    with torch.no_grad():
+        for target in (theirs.target_critic_1, theirs.target_critic_2):  # else they begin as those that they follow
+            for parameter in target.parameters():
+                parameter += 0.05 * torch.randn_like(parameter)
+        for weight, value in pairs():
+            weight.copy_(value)
+        before = [weight.clone() for weight, _ in pairs()]
+
+    batch, n = random_batch(), config.num_actions
+    returns = torch.randn(ROWS)  # some exceed the values, some do not
+    action, next_action = torch.randn(2, ROWS, ACTIONS)
+    actions, next_actions = torch.randn(2, ROWS, n, ACTIONS)
+    uniform = torch.rand(ROWS, n, ACTIONS)
+    backed_up = next_actions if lagrange else next_action
+    normal = [action, backed_up, actions, next_actions]
+    with corl.drawing(
+        {"torch.distributions.normal._standard_normal": normal, "torch.Tensor.uniform_": [2 * uniform - 1]}
+    ):
+        logged = theirs.train([*rows_of(batch), returns[:, None]])
+    with corl.drawing(
+        {
+            "torch.randn_like": [action] if lagrange else [action, next_action],
+            "torch.Tensor.normal_": [torch.stack([actions, next_actions]).transpose(1, 2)],
+            "torch.rand_like": [uniform.transpose(0, 1)],
+        }
+    ):
+        metrics = ours.update(MonteCarloBatch(*batch[:5], returns))
+    bounded = logged["bound_rate_cql_q1_current_actions"]
+    assert 0.1 < bounded < 0.9, f"{bounded:.0%} of the values are bounded, which compares too little"
+    losses = corl.cql_losses(logged)
+    differences = {name: abs(metrics[name].item() - loss) / abs(loss) for name, loss in losses.items()}
+    moved = [(weight - was, value - was) for (weight, value), was in zip(pairs(), before, strict=True)]
+    return differences | {"weights": max(relative(one, other) for one, other in moved if other.any())}
+
+
+def rows_of(batch: Batch) -> list[Tensor]:
+    """A batch as CORL's buffers give it."""
+    return [batch.obs, batch.action, batch.reward[:, None], batch.next_obs, batch.terminated.double()[:, None]]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algo", choices=["dql", "fql"])
-    parser.add_argument("--checkout", type=Path, required=True, help="of the authors' repository")
+    parser.add_argument("algo", choices=["cal_ql", "dql", "fql"])
+    parser.add_argument("--checkout", type=Path, required=True, help="of the other's repository")
     parser.add_argument("--python", default=sys.executable, help="fql: a Python that has JAX and what they need of it")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     if args.algo == "dql":
         compared = {f"backup_actions={n}": compare_dql(args.checkout, n) for n in (1, 10)}
+    elif args.algo == "cal_ql":
+        compared = {f"lagrange={on}, max_target={on}": compare_cal_ql(args.checkout, on) for on in (False, True)}
     else:
         compared = {
             f"normalize_q={scaled}, target_q={q}": compare_fql(args.checkout, args.python, scaled, q)

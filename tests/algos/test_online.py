@@ -1,5 +1,6 @@
 """Offline algorithms that go on online, and SAC with half of its batches from a dataset."""
 
+import csv
 import json
 
 import h5py
@@ -157,7 +158,7 @@ def test_what_is_collected_is_normalized_and_scaled_as_the_dataset_was(pendulum_
     mean, std, scale = obs.mean(0), obs.std(0), 1000 / (max(returns) - min(returns))
     for batch in seen[1:]:
         for place, got_obs, got_reward in zip(batch.index[16:], batch.obs[16:], batch.reward[16:], strict=True):
-            given = steps[int(place)]
+            given = steps[int(place) - len(obs)]
             np.testing.assert_allclose(got_obs, (given.obs[0].numpy() - mean) / std, rtol=0.01, atol=0.01)
             np.testing.assert_allclose(got_reward, float(given.reward[0]) * scale, rtol=1e-4)
 
@@ -173,3 +174,39 @@ def test_sac_takes_the_share_that_was_set_from_the_dataset(pendulum_file, tmp_pa
     assert max(int(batch.index[:24].max()) for batch in seen) < 40  # its own
     assert max(int(batch.index[24:].max()) for batch in seen) > 40  # the dataset's
     assert json.loads((tmp_path / "run" / "run.json").read_text())["dataset"]["transitions"] > 40
+
+
+def test_indices_of_own_transitions_follow_the_datasets(pendulum_file, tmp_path, batches, own_reward):
+    seen = batches("awac")
+    go_online("awac", pendulum_file, tmp_path / "run", online_steps=300)
+    with h5py.File(pendulum_file) as file:
+        size = len(file["rewards"])
+    for batch in seen[20:]:
+        assert torch.equal(batch.index >= size, batch.reward > 1e5)
+
+
+def test_as_many_updates_as_asked_for_follow_an_online_step(pendulum_file, tmp_path, batches):
+    seen = batches("awac")
+    go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_starts=10, online_updates=4)
+    assert len(seen) == 20 + 20 * 4
+
+
+def test_retaining_nothing_without_collecting_first_says_what_it_did(pendulum_file, tmp_path):
+    for name, settings in {"none": {}, "first": {"online_starts": 10}, "half": {"online_fraction": 0.5}}.items():
+        run = go_online("awac", pendulum_file, tmp_path / name, online_steps=20, **{"online_fraction": 1.0} | settings)
+        assert any("online_starts=5000" in note for note in run.record.get("notes", [])) == (name == "none")
+
+
+@pytest.mark.parametrize("algo", ABLE)
+def test_the_value_of_a_fixed_part_of_the_dataset_is_among_the_metrics(algo, pendulum_file, tmp_path, batches):
+    batches(algo)
+    run = go_online(algo, pendulum_file, tmp_path / "run", online_steps=101)
+    with (run.dir / "metrics.csv").open(newline="") as file:
+        rows = {int(row["step"]): row["data_value"] for row in csv.DictReader(file)}
+    assert {step for step, value in rows.items() if value} == set(range(30, 130, 10)) | {121}
+    with h5py.File(pendulum_file) as file:
+        obs, action = (torch.from_numpy(file[name][()]).float() for name in ("observations", "actions"))
+    spread = torch.linspace(0, len(obs) - 1, 256).long()  # as the last of the updates has left the critics
+    agent = run._agent
+    values = agent.critic(agent.normalizer(obs[spread]), action[spread])
+    assert float(rows[121]) == pytest.approx(values.mean().item(), rel=1e-4)

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from zoo.cli import main
+from zoo.settings.compose import takes_data
+from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithm, algorithms
 
 SMALL = {  # of settings, where an algorithm has them: seconds of learning
     "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
     "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
-    "behavior_epochs": 1,    "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
+    "behavior_epochs": 1, "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
+    "utd_ratio": 2,
 }  # fmt: skip
 ENVIRONMENT = """
 import gymnasium, numpy as np
@@ -112,7 +115,8 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     own = {key: value for key, value in small.items() if key in fields}
     online = chosen.setting == "online"
     common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
-    data = {} if online else {"dataset": str(folder / ("discrete.hdf5" if discrete else "data.hdf5"))}
+    needed = takes_data(RunConfig(algo=chosen.module.Config()), chosen)
+    data = {"dataset": str(folder / ("discrete.hdf5" if discrete else "data.hdf5"))} if needed else {}
     where = file.with_suffix("")
     ours = {"env": env, "env.backend": "gymnasium", "compile": "false", "logger": "none", "run_dir": f"{where}-zoo"}
     keys = {**ours, **common, **data, **{f"algo.{key}": value for key, value in own.items()}}

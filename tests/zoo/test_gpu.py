@@ -22,6 +22,8 @@ from zoo.agent import Predictor
 from zoo.algos import iql, sac
 from zoo.data.buffers import replay_buffer
 from zoo.runs.run import Run
+from zoo.settings.compose import takes_data
+from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
 CPU = torch.device("cpu")
@@ -200,7 +202,8 @@ def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path) -> dict[st
     if issubclass(algorithm.agent_class, Predictor):
         return {"env": "series/hopper"}
     env, data = ("pendulum", pendulum) if "continuous" in algorithm.action_spaces else ("cartpole", cartpole)
-    dataset = {"dataset": str(data)} if algorithm.data == "required" else {}
+    needed = takes_data(RunConfig(algo=algorithm.module.Config()), algorithm)
+    dataset = {"dataset": str(data)} if needed else {}
     return {"env": env, "env.backend": "gymnasium"} | dataset
 
 

@@ -16,6 +16,8 @@ from zoo.data.arrays import Arrays
 from zoo.nn.optim import Adam
 from zoo.runs import together
 from zoo.runs.stacked import Stack, largest_product, tensors_of
+from zoo.settings.compose import takes_data
+from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms
 
 SMALL = ("steps=60", "eval_every=30", "log_every=20", "env.backend=gymnasium", "compile=false")
@@ -35,6 +37,7 @@ OF = {
     ),
     "mopo": STAGED,
     "ppo": ("algo.num_steps=20", "algo.minibatches=2", "algo.epochs=2"),
+    "rlpd": ("algo.learning_starts=20", "algo.utd_ratio=2"),
     "sac": ("algo.learning_starts=20",),
     "stream_q": ("env=cartpole",),
     "stream_sarsa": ("env=cartpole",),
@@ -69,7 +72,9 @@ def test_each_of_several_seeds_is_what_it_is_alone(zoo, tmp_path, monkeypatch, p
     known = set(algorithms()[name].module.Config.__dataclass_fields__)
     quick = [f"algo.{key}={value}" for key, value in {"hidden": "[16]", "batch_size": 32}.items() if key in known]
     discrete = "continuous" not in algorithms()[name].action_spaces
-    data = [f"dataset={cartpole_file if discrete else pendulum_file}"] if algorithms()[name].data == "required" else []
+    config = RunConfig(algo=algorithms()[name].module.Config())
+    needed = takes_data(config, algorithms()[name])
+    data = [f"dataset={cartpole_file if discrete else pendulum_file}"] if needed else []
     data += [f"algo.expert=1ep:{pendulum_file}"] if "expert" in known else []
     settings = (f"algo={name}", "env=pendulum", *data, "eval_episodes=2", "logger=none", *quick, *SMALL)
     settings += OF.get(name, ())

@@ -37,6 +37,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         decided |= {"v_min": None, "v_max": None}
     if fields.get(algorithm.data) == 0:
         decided[algorithm.data] = 0
+    decided["init_from"] = None  # which a copy has not
     if config.online_steps == 0:
         decided["online_steps"] = 0
     facts: dict[str, Any] = {

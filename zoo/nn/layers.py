@@ -29,18 +29,19 @@ class GELU(nn.GELU):
 class MLP(nn.Sequential):
     """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization.
 
-    With `layer_norm` each activation is normalized (Ba et al. 2016, arXiv 1607.06450).
+    With `layer_norm` each activation is normalized (Ba et al. 2016, arXiv 1607.06450), or with `norm_first` what goes
+    into it.
     """
 
     def __init__(
         self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), activation: type[nn.Module] = nn.ReLU,
-        layer_norm: bool = False,
+        layer_norm: bool = False, norm_first: bool = False,
     ) -> None:  # fmt: skip
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(inputs, width), activation()]
             if layer_norm:
-                layers.append(nn.LayerNorm(width))
+                layers.insert(-1 if norm_first else len(layers), nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, Linear(inputs, outputs))
         self._fused = list(fused(self))  # once: a policy is called for one observation at a time
@@ -108,18 +109,19 @@ class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs: `[B, inputs]` or `[members, B, inputs] -> [members, B, outputs]`.
 
     One batched network; or, on a CPU, a member after the other, where products are large: a batch of them is slower.
+    `layer_norm` and `norm_first` as in `MLP`.
     """
 
     def __init__(
         self, members: int, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256), layer_norm: bool = False,
-        activation: type[nn.Module] = nn.ReLU,
+        activation: type[nn.Module] = nn.ReLU, norm_first: bool = False,
     ) -> None:  # fmt: skip
         in_place = {} if activation is GELU else {"inplace": True}  # it alone cannot
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [EnsembleLinear(members, inputs, width), activation(**in_place)]
             if layer_norm:
-                layers.append(EnsembleLayerNorm(members, width))
+                layers.insert(-1 if norm_first else len(layers), EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
@@ -150,9 +152,9 @@ class EnsembleCritic(EnsembleMLP):
 
     def __init__(
         self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1,
-        layer_norm: bool = False, activation: type[nn.Module] = nn.ReLU,
+        layer_norm: bool = False, activation: type[nn.Module] = nn.ReLU, norm_first: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm, activation)
+        super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm, activation, norm_first)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
         """The outputs of each member for each action."""
@@ -163,12 +165,14 @@ class EnsembleCritic(EnsembleMLP):
 
         What the first layer makes of an observation is computed once.
         """
-        first, activation, *rest = self
+        first, *rest = self
         assert isinstance(first, EnsembleLinear)
         of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
         members, (n, count, _) = len(of_obs), actions.shape
         of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
-        x = activation(of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1))
+        x = of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)
+        if not isinstance(rest[0], EnsembleLayerNorm):  # an activation, which changes no view in place
+            x = rest.pop(0)(x)
         return self.through(rest, x.flatten(1, 2)).view(members, n, count, -1)
 
 

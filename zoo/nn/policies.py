@@ -60,15 +60,16 @@ class BoundedPolicy(nn.Module):
 class TanhGaussian(BoundedPolicy):
     """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C).
 
-    Mean and log standard deviation, which is clamped, are the two halves of one network's output.
+    Mean and log standard deviation, which is clamped, are the two halves of one network's output. With `layer_norm`
+    what goes into its activations is normalized.
     """
 
     def __init__(
         self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
-        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0), layer_norm: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(low, high)
-        self.net = MLP(obs_dim, 2 * len(low), hidden)
+        self.net = MLP(obs_dim, 2 * len(low), hidden, layer_norm=layer_norm, norm_first=True)
         self.log_std_bounds = log_std_bounds
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:

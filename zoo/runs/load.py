@@ -110,7 +110,9 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
             f"base={config.base} has a policy with a memory, which cannot be corrected. Take one of another algorithm."
         )
     if config.base_mode == "noise" and not hasattr(agent, "generate"):
-        raise UsageError(f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl or fql.")
+        raise UsageError(
+            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl, expo or fql."
+        )
     return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
 
 

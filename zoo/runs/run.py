@@ -23,8 +23,9 @@ from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
+from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
-from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged, misfit
+from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
 from zoo.spec import Spec
@@ -58,7 +59,7 @@ class Run:
         self._seconds: float = begun["seconds"]
         self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
         record["compiled"] = compiles(config, record.get("compiled"))
-        self._tracked = Tracked(run_dir)
+        self._tracked = Tracked(run_dir, algorithm.path)
         self._agent: Agent  # that is tracked
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
@@ -114,7 +115,7 @@ class Run:
     def track(self, **tracked: Stateful) -> None:
         """Saves these with every checkpoint, by their names; in a resumed run they are loaded from it now.
 
-        One of them is the `agent`. It moves to the run's device, and its `update` is compiled if the run is to compile.
+        One of them is the `agent`. It moves to the run's device, begins as `init_from` says, and its `update` compiles.
         """
         for name, one in tracked.items():
             if name == "agent":
@@ -123,13 +124,12 @@ class Run:
                 one.update = self.compiled(one.update)  # type: ignore[method-assign]
                 if self._base and not self._state:
                     begin_at_base(one)
+                if self.config.init_from and not self._state:
+                    self.record["init_from"] = start_from(Path(self.config.init_from), one, self.config, self.algorithm)
             self._tracked.add(name, one)
             if self._state:
-                try:
-                    new_episodes = self._stepper is not None and not self._stepper.resumed
-                    self._tracked.load(name, self._state["tracked"], new_episodes)
-                except (KeyError, RuntimeError, TypeError, ValueError) as error:
-                    raise misfit(self.dir, self.algorithm.path) from error
+                new_episodes = self._stepper is not None and not self._stepper.resumed
+                self._tracked.load(name, self._state["tracked"], new_episodes)
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph, if the run is to compile."""

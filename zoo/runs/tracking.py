@@ -18,10 +18,13 @@ class Stateful(Protocol):
 
 
 class Tracked:
-    """The tracked objects of the run in `run_dir`. The contents of replay buffers go to files in its `replay/`."""
+    """The tracked objects of the run in `run_dir`, of the algorithm's file at `path`.
 
-    def __init__(self, run_dir: Path) -> None:
-        self._dir = run_dir
+    The contents of replay buffers go to files in its `replay/`.
+    """
+
+    def __init__(self, run_dir: Path, path: Path) -> None:
+        self._dir, self._path = run_dir, path
         self._objects: dict[str, Stateful] = {}
         self._replay: dict[str, ReplayLog] = {}  # of the replay buffers among them
 
@@ -32,11 +35,18 @@ class Tracked:
             self._replay[name] = ReplayLog(self._dir / "replay" / name, one)
 
     def load(self, name: str, state: dict[str, Any], new_episodes: bool) -> None:
-        """Loads one of them from what `state_dict` gave; `new_episodes` as in `ReplayLog.read`."""
-        if name in self._replay:
-            self._replay[name].read(state[name], new_episodes)
-        else:
-            self._objects[name].load_state_dict(state[name])
+        """Loads one of them from what `state_dict` gave; `new_episodes` as in `ReplayLog.read`.
+
+        Raises:
+            RunError: the state is not of such an object.
+        """
+        try:
+            if name in self._replay:
+                self._replay[name].read(state[name], new_episodes)
+            else:
+                self._objects[name].load_state_dict(state[name])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise misfit(self._dir, self._path) from error
 
     def state_dict(self) -> dict[str, Any]:
         """Their states. Writes what has been added to the replay buffers since the last time."""

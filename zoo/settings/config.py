@@ -24,10 +24,12 @@ class RunConfig:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
+    init_from: str | None = None  # a finished run's directory, whose networks this one begins with
     steps: int = 1_000_000  # gradient updates offline, environment steps online
-    online_steps: int = 0  # offline to online: environment steps after the updates, each with an update
+    online_steps: int = 0  # offline to online: environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
-    online_fraction: float | None = None  # share of online transitions in a batch, such as 0.5; null: as in all data
+    online_updates: int = 1  # updates an online step
+    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; null: as in all data
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
@@ -48,7 +50,8 @@ class RunConfig:
     resume: str | None = None  # a run's directory to continue from its last checkpoint
 
     def __post_init__(self) -> None:
-        for name in ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
+        counts = ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every")
+        for name in (*counts, "online_updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("online_steps", "online_starts"):

@@ -19,12 +19,13 @@ class MLP(nn.Sequential):
         hidden: Sequence[int] = (256, 256),
         activation: type[nn.Module] = nn.ReLU,
         layer_norm: bool = False,
+        norm_first: bool = False,
     ) -> None:
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [nn.Linear(inputs, width), activation()]
             if layer_norm:
-                layers.append(nn.LayerNorm(width))
+                layers.insert(-1 if norm_first else len(layers), nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
@@ -40,12 +41,13 @@ class EnsembleMLP(nn.Sequential):
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         activation: type[nn.Module] = nn.ReLU,
+        norm_first: bool = False,
     ) -> None:
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [EnsembleLinear(members, inputs, width), activation()]
             if layer_norm:
-                layers.append(EnsembleLayerNorm(members, width))
+                layers.insert(-1 if norm_first else len(layers), EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 

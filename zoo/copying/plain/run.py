@@ -24,9 +24,10 @@ class Config:
     env: str = "Hopper-v5"  # a Gymnasium id
     dataset: str = ""  # an HDF5 file in D4RL's layout
     steps: int = 1_000_000  # gradient updates offline, environment steps online
-    online_steps: int = 0  # environment steps after the updates, each with an update
+    online_steps: int = 0  # environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
-    online_fraction: float | None = None  # share of online transitions in a batch; None: as in all data
+    online_updates: int = 1  # updates an online step
+    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; None: as in all data
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "cpu"  # or cuda
     threads: int = 1  # CPU threads

@@ -1,0 +1,168 @@
+"""`init_from`: a run begins with what a finished one has learned, or says in a line why it cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from zoo.algos.rlpd import RLPD
+from zoo.errors import UsageError
+from zoo.runs.load import load_agent
+
+NETWORKS = ("actor.", "critic.", "target_critic.", "log_alpha")
+OPTIMIZERS = ("actor_optimizer.", "critic_optimizer.", "alpha_optimizer.")
+PLAIN = {"hidden": [16], "batch_size": 16, "normalize_obs": False}
+
+
+def train(algo, run_dir, *, steps=3, env="pendulum", **settings):
+    return zoo.train(
+        algo, env=env, steps=steps, eval_every=1_000, eval_episodes=1, logger="none", run_dir=run_dir, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory, pendulum_file) -> Path:
+    """A run of CQL."""
+    run_dir = tmp_path_factory.mktemp("start") / "cql"
+    train("cql", run_dir, dataset=pendulum_file, algo_config=PLAIN)
+    return run_dir
+
+
+def state(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_agent(run_dir)[1].state_dict()
+
+
+def first_state(monkeypatch, agent_class) -> dict[str, torch.Tensor]:
+    """Will hold the agent's state as it is when it first learns."""
+    found, update = {}, agent_class.update
+
+    def seen(agent, *batch, **named):
+        if not found:
+            found.update({name: value.clone() for name, value in agent.state_dict().items()})
+        return update(agent, *batch, **named)
+
+    monkeypatch.setattr(agent_class, "update", seen)
+    return found
+
+
+def test_the_same_algorithm_begins_with_networks_and_moments(offline, pendulum_file, tmp_path, monkeypatch):
+    found = first_state(monkeypatch, type(load_agent(offline)[1]))
+    train("cql", tmp_path / "run", dataset=pendulum_file, seed=5, init_from=str(offline), algo_config=PLAIN)
+    expected = state(offline)
+    assert found.keys() == expected.keys()
+    assert {name for name in found if not torch.equal(found[name], expected[name])} == set()
+    assert float(found["critic_optimizer.step"]) == 3
+
+
+def test_soft_actor_critic_begins_with_the_parts_of_cql_and_acts_by_them(offline, tmp_path, monkeypatch, capsys):
+    found, acted = first_state(monkeypatch, RLPD), []
+    act = RLPD.act
+    monkeypatch.setattr(
+        RLPD, "act", lambda agent, obs, explore=False: (acted.append(explore), act(agent, obs, explore))[1]
+    )
+    run = train(
+        "rlpd", tmp_path / "run", steps=12, init_from=str(offline),
+        algo_config={
+            "hidden": [16], "num_critics": 2, "critic_layer_norm": False, "offline_fraction": 0.0, "utd_ratio": 1,
+            "learning_starts": 10,
+        },
+    )  # fmt: skip
+    expected = state(offline)
+    taken = {name for name in found if name.startswith((*NETWORKS, *OPTIMIZERS))}
+    assert taken == found.keys()
+    for name in taken:
+        assert torch.equal(found[name], expected[name]), name
+    assert acted[:10] == [True] * 10  # by its own policy, although it does not learn yet
+    record = json.loads((run.dir / "run.json").read_text())["init_from"]
+    assert record["algorithm"] == "cql"
+    assert record["run"] == json.loads((offline / "run.json").read_text())["id"]
+    assert {"actor", "critic", "target_critic", "log_alpha", "critic_optimizer"} <= set(record["parts"])
+    assert "begins with actor, critic" in capsys.readouterr().out
+
+
+def test_a_resumed_run_begins_where_it_was_stopped_not_with_the_first_run(offline, pendulum_file, tmp_path, zoo):
+    run_dir = tmp_path / "run"
+    arguments = ["algo=cql", "env=pendulum", f"dataset={pendulum_file}", "eval_episodes=1", "logger=none"]
+    arguments += [f"algo.{key}={value}".replace(" ", "").lower() for key, value in PLAIN.items()]
+    assert zoo("run", *arguments, "steps=40", f"init_from={offline}", f"run_dir={tmp_path / 'whole'}").code == 0
+    assert zoo("run", *arguments, "steps=20", f"init_from={offline}", f"run_dir={run_dir}").code == 0
+    record = json.loads((run_dir / "run.json").read_text())
+    record["config"]["steps"] = 40
+    (run_dir / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    result = zoo("run", f"resume={run_dir}")
+    assert result.code == 0, result.err
+    whole, resumed = state(tmp_path / "whole"), state(run_dir)
+    assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
+
+
+def test_a_learning_rate_that_decays_begins_anew(pendulum_file, tmp_path, monkeypatch):
+    settings = {"dataset": pendulum_file, "algo_config": {"hidden": [16], "batch_size": 16}}
+    first = train("iql", tmp_path / "first", **settings)
+    assert first._agent.actor_optimizer.decay_steps == 3
+    found = first_state(monkeypatch, type(first._agent))
+    train("iql", tmp_path / "second", init_from=str(first.dir), **settings)
+    assert (float(found["actor_optimizer.step"]), float(found["critic_optimizer.step"])) == (0, 3)
+
+
+@pytest.fixture
+def refused(pendulum_file, tmp_path):
+    def of(algo, init_from, **settings):
+        with pytest.raises(UsageError) as error:
+            train(
+                algo,
+                tmp_path / "run",
+                **({"dataset": pendulum_file, "algo_config": PLAIN} | settings),
+                init_from=str(init_from),
+            )
+        assert not (tmp_path / "run").exists()
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    return of
+
+
+def test_what_is_no_run_or_has_not_finished_is_refused(offline, pendulum_file, tmp_path, refused):
+    assert "is not the folder of a run" in refused("cql", tmp_path / "none")
+    train("cql", tmp_path / "killed", dataset=pendulum_file, algo_config=PLAIN)
+    record = json.loads((tmp_path / "killed" / "run.json").read_text())
+    (tmp_path / "killed" / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    assert "has not finished. Let it: zoo run resume=" in refused("cql", tmp_path / "killed")
+
+
+def test_an_algorithm_without_the_networks_is_refused_with_those_that_have_them(pendulum_file, tmp_path, refused):
+    train("bc", tmp_path / "bc", dataset=pendulum_file, algo_config=PLAIN)
+    message = refused("cql", tmp_path / "bc")
+    assert "bc has no actor, critic, target_critic, log_alpha, log_weight such as cql's" in message
+    assert message.endswith("Those that could start it: cql")
+    message = refused("rlpd", tmp_path / "bc", algo_config={"hidden": [16], "learning_starts": 1})
+    able = message.partition("Those that could start it: ")[2].split(", ")
+    assert {"cql", "edac", "rlpd", "sac"} <= set(able)
+    assert not {"awac", "bc", "iql", "td3"} & set(able)  # no temperature, other policies
+
+
+def test_a_policy_of_another_meaning_is_refused(pendulum_file, tmp_path, refused):
+    """IQL's and AWAC's have the same weights, but only the one's mean is squashed."""
+    train("iql", tmp_path / "iql", dataset=pendulum_file, algo_config={"hidden": [16, 16], "batch_size": 16})
+    assert "iql has no actor such as awac's" in refused("awac", tmp_path / "iql")
+
+
+def test_networks_of_other_shapes_are_refused_with_the_settings_they_have(offline, refused):
+    message = refused("rlpd", offline, algo_config={"learning_starts": 1})
+    assert "its actor has other layers than this run's" in message
+    assert "algo.hidden=[16]" in message
+
+
+def test_a_run_on_another_environment_is_refused(offline, refused):
+    assert "has learned on pendulum, where observations or actions have other shapes" in refused(
+        "rlpd", offline, env="inverted_pendulum", dataset="demo",
+        algo_config={"offline_fraction": 0.0, "learning_starts": 1},
+    )  # fmt: skip
+
+
+def test_other_normalization_and_other_rewards_are_refused(offline, pendulum_file, tmp_path, refused):
+    assert "normalized otherwise" in refused("cql", offline, algo_config=PLAIN | {"normalize_obs": True})
+    message = refused("cql", offline, reward_scale=10.0)
+    assert "those of reward_scale=1.0 reward_shift=0.0 algo.normalize_reward=false" in message
+    assert "other rewards" in refused("cql", offline, algo_config=PLAIN | {"normalize_reward": True})

@@ -1,0 +1,82 @@
+"""Monte-Carlo returns: what followed each transition in the end, of a dataset and of a run's own episodes."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.data.batch import Batch
+from zoo.data.buffers import ReplayBuffer
+from zoo.returns import discounted_sum
+
+if TYPE_CHECKING:
+    from zoo.data.dataset import Dataset
+
+
+class MonteCarloBatch(NamedTuple):
+    """Transitions, and their discounted returns-to-go."""
+
+    obs: Tensor  # [B, obs_dim]
+    action: Tensor  # [B, A]
+    reward: Tensor  # [B]
+    next_obs: Tensor  # [B, obs_dim]
+    terminated: Tensor  # [B] bool
+    return_to_go: Tensor  # [B] its own reward included; -inf where the episode has not ended yet
+
+
+class MonteCarloReturns:
+    """The returns-to-go of a dataset's transitions and, after them, of a run's own.
+
+    Args:
+        data: the dataset.
+        discount: of the rewards.
+
+    Raises:
+        UsageError: the data does not say where its episodes end.
+    """
+
+    def __init__(self, data: "Dataset", discount: float) -> None:
+        self.discount = discount
+        ended = torch.zeros_like(data.terminated)
+        ended[data.episode_starts + data.episode_lengths - 1] = True
+        self.of_data = returns_to_go(data.reward, data.terminated, ended, discount)
+        self.all = self.of_data
+
+    def take_in(self, buffer: ReplayBuffer) -> None:
+        """Adds the buffer's episodes that have ended. It must be of whole steps and have forgotten none."""
+        shape = (-1, buffer.num_envs)  # a step of all environments after the other
+        columns = (buffer.reward, buffer.terminated, buffer.terminated | buffer.truncated)
+        reward, terminated, ended = (column.view(shape).T.contiguous() for column in columns)  # [num_envs, T]
+        known = ended.flip(1).cummax(1).values.flip(1)
+        last = torch.zeros_like(ended)
+        last[:, -1] = True  # the next environment's episodes are others
+        total = returns_to_go(reward.flatten(), terminated.flatten(), (ended | last).flatten(), self.discount)
+        own = torch.where(known, total.view_as(reward), -torch.inf)
+        self.all = torch.cat([self.of_data, own.T.flatten()])
+
+    def add_to(self, batch: Batch) -> MonteCarloBatch:
+        """A batch whose indices count through the dataset, then the buffer."""
+        return MonteCarloBatch(*batch[:5], self.all.index_select(0, batch.index))
+
+
+def returns_to_go(reward: Tensor, terminated: Tensor, ended: Tensor, discount: float) -> Tensor:
+    """The discounted rewards of each transition and of those after it in its episode: `[N]`.
+
+    Of a truncated episode they stop where it was cut off, as those of Nakamoto et al. 2023 (Cal-QL, arXiv 2303.05479)
+    do. But one whose rewards are all the same counts as going on at that reward for ever: there, a sparse task's goal
+    that was never reached.
+
+    Args:
+        reward: `[N]`, as all of them; of consecutive episodes.
+        terminated: the episode ended there for good.
+        ended: the next transition belongs to another episode.
+    """
+    total = discounted_sum(reward.double(), discount * (~ended).double()).to(reward)
+    if discount == 1:
+        return total
+    episode = ended.long().cumsum(0) - ended.long()  # which of them each belongs to
+    least, most, finished = (
+        torch.zeros_like(x).scatter_reduce(0, episode, x, kind, include_self=False)[episode]
+        for x, kind in ((reward, "amin"), (reward, "amax"), (terminated.to(reward), "amax"))
+    )
+    return torch.where((least == most) & (finished == 0), reward / (1 - discount), total)

@@ -1,0 +1,145 @@
+"""A run that begins with what another one has learned: `init_from=DIR`."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent
+from zoo.errors import UsageError
+from zoo.nn import Normalizer
+from zoo.nn.optim import Adam
+from zoo.runs.load import finished, load_agent, spec_of
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm, algorithms
+
+SHAPING = ("hidden", "num_critics", "layer_norm", "value_head", "num_bins")  # ends of settings that shape networks
+
+Parts = dict[str, nn.Module | nn.Parameter]
+
+
+def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorithm) -> dict[str, Any]:
+    """Gives a new agent what the agent of a finished run has learned, in place.
+
+    Agents are made of parts: networks, temperatures, heads, optimizers. All parts of the new agent but its optimizers
+    must be parts of the other, by name, and built alike; so CQL can start SAC. An optimizer's moments come along where
+    the other has one for the same parameters, as in Zhou et al. 2024 (WSRL, arXiv 2412.07762); not where its learning
+    rate decays, which begins anew.
+
+    Args:
+        folder: of the finished run.
+        agent: as it was built.
+        config: of the new run.
+        algorithm: of the new run.
+
+    Returns:
+        What `run.json` says of it.
+
+    Raises:
+        UsageError: the run cannot start this one.
+    """
+    named = f"init_from={folder}"
+    other_config, other, record = load_agent(folder)
+    if not finished(folder):
+        raise UsageError(f"{named} has not finished. Let it: zoo run resume={folder}")
+    if spec_of(record) != agent.spec:
+        raise UsageError(
+            f"{named} has learned on {other_config.env.name}, where observations or actions have other shapes or "
+            f"bounds than on {config.env.name}. Give a run on {config.env.name}."
+        )
+    theirs, name = parts(other), record["algorithm"]["name"]
+    if missing := unlike(learned(agent), theirs):
+        able = ", ".join(file.name for file in algorithms().values() if could_start(file, agent))
+        lacks = f"{name} has no {', '.join(missing)} such as {algorithm.name}'s"
+        raise UsageError(f"{named}: {lacks}. Those that could start it: {able}")
+    for part, ours in learned(agent).items():
+        if layers(ours) != layers(theirs[part]):
+            raise UsageError(
+                f"{named}: its {part} has other layers than this run's. Build this one alike: "
+                f"{shaping(other_config.algo, config.algo)}"
+            )
+    check_inputs(named, agent, other, config, other_config)
+    taken = [*learned(agent), *(part for part, ours in parts(agent).items() if goes_on(ours, theirs.get(part)))]
+    with torch.no_grad():
+        for part in taken:
+            for value, found in zip(tensors(parts(agent)[part]), tensors(theirs[part]), strict=True):
+                value.copy_(found)
+    print(f"{named}: begins with {', '.join(taken)} of {name}", flush=True)
+    digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).hexdigest()[:16]
+    return {"run": record["id"], "algorithm": name, "checkpoint": digest, "parts": taken}
+
+
+def parts(agent: Agent) -> Parts:
+    """What an agent is made of, by name."""
+    return {**dict(agent.named_children()), **dict(agent.named_parameters(recurse=False))}
+
+
+def learned(agent: Agent) -> Parts:
+    """The parts that must come from the other run, those that hold nothing left out."""
+    return {
+        name: part
+        for name, part in parts(agent).items()
+        if not isinstance(part, Adam | Normalizer) and list(tensors(part))
+    }
+
+
+def tensors(part: nn.Module | nn.Parameter) -> list[Tensor]:
+    """All that a part holds."""
+    return [part] if isinstance(part, nn.Parameter) else list(part.state_dict(keep_vars=True).values())
+
+
+def unlike(needed: Parts, found: Parts) -> list[str]:
+    """The needed parts that are not among those found, or of another class there."""
+    return [name for name, part in needed.items() if type(part) is not type(found.get(name))]
+
+
+def layers(part: nn.Module | nn.Parameter) -> Any:
+    """What two parts that are built alike have in common."""
+    kinds = [] if isinstance(part, nn.Parameter) else [type(module) for module in part.modules()]
+    return kinds, [value.shape for value in tensors(part)]
+
+
+def goes_on(ours: nn.Module | nn.Parameter, theirs: nn.Module | nn.Parameter | None) -> bool:
+    """Whether an optimizer goes on from another's moments."""
+    if not isinstance(ours, Adam) or not isinstance(theirs, Adam):
+        return False
+    return ours.decay_steps is None and layers(ours) == layers(theirs)
+
+
+def could_start(file: Algorithm, agent: Agent) -> bool:
+    """Whether an algorithm's agents have all that another one needs."""
+    if agent.spec.action_space not in file.action_spaces:
+        return False
+    return not unlike(learned(agent), parts(file.agent_class(agent.spec, file.module.Config())))
+
+
+def shaping(theirs: Any, ours: Any) -> str:
+    """The settings of another run that shape its networks, as far as this one has them."""
+    names = [name for name in vars(theirs) if name.endswith(SHAPING) and hasattr(ours, name)]
+    return " ".join(f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in names)
+
+
+def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, other_config: RunConfig) -> None:
+    """Whether networks see the same observations and rewards in both runs. Raises UsageError where they do not."""
+    for ours, theirs in zip(normalization(agent), normalization(other), strict=True):
+        if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6):
+            raise UsageError(
+                f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
+                "all. Give a run with algo.normalize_obs=false, and leave it off here."
+            )
+    ours_, theirs_ = (
+        (one.reward_scale, one.reward_shift, getattr(one.algo, "normalize_reward", False))
+        for one in (config, other_config)
+    )
+    if ours_ != theirs_ and hasattr(agent, "critic"):
+        names = ("reward_scale", "reward_shift", "algo.normalize_reward")
+        settings = " ".join(f"{name}={value}" for name, value in zip(names, theirs_, strict=True)).lower()
+        raise UsageError(f"{named} has learned from other rewards, those of {settings}: so must this one.")
+
+
+def normalization(agent: Agent) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation by which an agent normalizes observations."""
+    found = getattr(agent, "normalizer", None) or Normalizer(agent.spec.obs_shape)
+    return found.mean.cpu(), found.std.cpu()
