@@ -21,7 +21,10 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         if self.id != "???":
-            self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
+            self.name = (
+                self.name
+                or self.id.removeprefix("ALE/").removeprefix("ogbench/").rsplit("-v", 1)[0].replace("/", "-").lower()
+            )
         if not 0 <= self.sticky <= 1:
             raise ValueError(f"env.sticky={self.sticky} must lie between 0 and 1")
         if self.sticky and not self.is_atari:

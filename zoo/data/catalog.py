@@ -28,7 +28,13 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
-SCRIPTED_KINDS = {"PointMazeStitch-v0": ("waypoint",)}  # what controllers made for one environment give
+SCRIPTED_KINDS = {  # what controllers made for one environment give
+    "PointMazeStitch-v0": ("waypoint",),
+    **{
+        f"ogbench/pointmaze-{maze}": ("navigate", "stitch", "explore")
+        for maze in ("medium", "large", "giant", "teleport")
+    },
+}
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ def main(arguments: list[str]) -> int:
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
         "A command that was stopped goes on where it was when it is repeated. pointmaze-stitch has a kind of its own, "
-        "waypoint, which takes no training: a controller's detours. --policy takes the episodes of a policy that "
-        "Stable-Baselines3 has saved, its actions sampled as in training.",
+        "waypoint, which takes no training: a controller's detours. So have OGBench's Point Mazes, such as "
+        "ogbench/pointmaze-large: navigate, stitch, explore, by OGBench's rules. --policy takes the episodes of a "
+        "policy that Stable-Baselines3 has saved, its actions sampled as in training.",
     )
     parser.add_argument("env")
     parser.add_argument(
@@ -120,7 +121,7 @@ def _check_make(
         kinds = [POLICY]
     kinds = kinds or list(scripted)
     if args.size is None:
-        args.size = SCRIPTED_SIZE if set(kinds) <= set(scripted) else SIZE
+        args.size = SCRIPTED_SIZE if kinds == ["waypoint"] else SIZE
     for option in ("size", "steps"):
         if getattr(args, option) < 1:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least 1.")
