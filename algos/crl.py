@@ -8,10 +8,10 @@ representations, is the logarithm of the probability, less that of the goal on t
     actor    L_pi = E[-min f(s, mu(s, g), g) / mean |min f| - alpha log pi(a|s, g)]
 
 g_j is a later state of the j-th transition's episode, k steps away with a probability of (1 - gamma) gamma^(k - 1).
-Deviations: as in OGBench's code (github seohongpark/ogbench), the loss of the critics is the mean over all pairs, where
-the paper has a sum over each row; there are two critics; the policy is a Gaussian of standard deviation 1, and its loss
-takes cloning and a scaled value; all losses are taken before any network moves. There the normalization of layers adds
-1e-6 to the variance, here 1e-5. The other loss of the policy that it has, by advantage weights, is not here.
+Deviations: as in OGBench's code (github seohongpark/ogbench), there are two critics, whose loss is the mean over all
+pairs; the policy is a Gaussian of standard deviation 1, and its loss takes a scaled value; all losses are taken before
+any network moves. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other loss of the policy
+that it has, by advantage weights, is not here.
 """
 
 import math

@@ -73,7 +73,8 @@ class GCIVL(Agent):
 
     def values(self, network: EnsembleMLP, obs: Tensor, goal: Tensor) -> Tensor:
         """V_1 and V_2, `[2, B]`."""
-        return network(torch.cat([obs, goal], -1)).squeeze(-1)
+        value: Tensor = network(torch.cat([obs, goal], -1)).squeeze(-1)
+        return value
 
     def value_loss(self, batch: GoalBatch) -> tuple[Tensor, Tensor]:
         """The loss, and the mean value."""
