@@ -21,7 +21,7 @@ Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for
 other critic than the one that is climbed, L_d is a mean over action dimensions, the actions that a step predicts are
 clipped to the bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay
 of the learning rates is left out: it takes a step in 50,000 updates, of a cosine of 1,000 or 2,000 steps, and so leaves
-them within 0.1 % of what they were. So are its rescaled rewards for AntMaze and Pen.
+them within 0.1 % of what they were. So are its standardized rewards for Pen.
 """
 
 import copy

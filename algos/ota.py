@@ -11,8 +11,8 @@ an option: the goal is n times nearer. The lower policy, whose subgoals are near
     upper    L_h  = E[-exp(beta_h (U(w, g) - U(s, g))) log pi_h(phi(s, w)|s, g)]
 
 The reward is -1, or 0 and nothing follows: for V where the goal is the state itself; for U the same transitions have
-the option's end for their goal. Both values take one phi, which both train. Deviations: all else is as in `hiql`, and so
-as in OGBench's code (github seohongpark/ogbench): a phi of state and goal, of length sqrt(10), without a copy that
+the option's end for their goal. Both values take one phi, which both train. Deviations: all else is as in `hiql`, and
+so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal, of length sqrt(10), without a copy that
 follows it; weights clipped at 100; Gaussians of standard deviation 1; all losses before any network moves. No first
 update was compared with the authors' code (github ota-v/ota-v), of which no copy could be had.
 """

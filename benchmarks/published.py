@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from zoo.benchmarks.records import MEASURES, Result
+from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
 from zoo.data.samplers import SAMPLERS
 from zoo.errors import UsageError, nearest
+from zoo.settings.config import RunConfig
 from zoo.settings.presets import short
 from zoo.settings.registry import folder
 
@@ -108,8 +109,9 @@ class Reference:
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of algorithm and sampler."""
-    return {k: v for k, v in settings.items() if k.startswith(("algo.", "sampler.")) and k != "algo.name"}
+    """The settings of algorithm, sampler and rewards; records of older runs lack the last."""
+    usual = {"reward_scale": RunConfig.reward_scale, "reward_shift": RunConfig.reward_shift}
+    return usual | {k: v for k, v in settings.items() if k.startswith(OF_LEARNING) and k != "algo.name"}
 
 
 def tasks(result: Result) -> set[str]:

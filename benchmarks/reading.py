@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.benchmarks import archive
-from zoo.benchmarks.records import Result
+from zoo.benchmarks.records import OF_LEARNING, Result
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.settings.compose import as_overrides
@@ -155,7 +155,7 @@ def _method(result: Result, others: Iterable[Result]) -> str:
     parts = [Path(result.file).name or result.algo] + ([preset] if preset else [])
     for key, value in sorted(result.changed.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
-        if varies or (key.startswith(("algo.", "sampler.")) and not result.file):
+        if varies or (key.startswith(OF_LEARNING) and not result.file):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")

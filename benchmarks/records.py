@@ -26,8 +26,9 @@ MEASURES = {
     "training_return": "return of training episodes",
 }  # fmt: skip
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
-# settings that make one method another
-METHOD = ("algo.", "sampler.", "steps", "online_steps", "num_envs", "eval_deterministic")
+# settings that make one method another: of what is learned from and how; and of how long and how it is run
+OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift")
+METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "eval_deterministic")
 
 
 @dataclass(frozen=True)

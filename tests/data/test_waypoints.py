@@ -14,7 +14,7 @@ pytest.importorskip("gymnasium_robotics")
 @pytest.fixture(scope="module")
 def arrays() -> Arrays:
     """Twenty episodes, five of each kind."""
-    return waypoints.collect(4_000, seed=0)
+    return waypoints.collect("PointMazeStitch-v0", 4_000, seed=0)
 
 
 def positions(arrays: Arrays) -> np.ndarray:
@@ -50,8 +50,9 @@ def test_episodes_are_whole_and_what_the_environment_did(arrays):
     assert (np.abs(arrays.action) <= 1).all()
 
 
-def test_the_seed_decides():
-    one, again, other = (waypoints.collect(800, seed) for seed in (1, 1, 2))
+@pytest.mark.parametrize("env_id", ["PointMazeStitch-v0", "PointMaze_UMaze-v3"])
+def test_the_seed_decides(env_id):
+    one, again, other = (waypoints.collect(env_id, 800, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
     assert not np.array_equal(one.obs, other.obs)
 
@@ -82,9 +83,42 @@ def test_make_needs_no_kind_and_no_training(tmp_path, monkeypatch, capsys):
     assert "pointmaze-stitch/waypoint" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [tmp_path / "store"]
     made = read_minari(tmp_path / "store" / "zoo" / "pointmaze-stitch" / "waypoint-v0" / "data")
-    assert all(np.array_equal(a, b) for a, b in zip(made, waypoints.collect(800, 0), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(made, waypoints.collect("PointMazeStitch-v0", 800, 0), strict=True))
 
 
 def test_other_environments_have_no_such_kind(capsys):
     assert cli.main(["data", "make", "pendulum", "waypoint"]) == 2
     assert "waypoint is not a kind of dataset" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def walks() -> Arrays:
+    """Ten episodes in the medium maze."""
+    return waypoints.collect("PointMaze_Medium-v3", 6_000, seed=0)
+
+
+def test_walks_are_whole_episodes_of_the_maze_as_the_environment_has_them(walks):
+    import gymnasium
+
+    from zoo.envs.make import make_one
+
+    assert (walks.episode_lengths == 600).all()
+    inside = ~walks.truncated
+    np.testing.assert_array_equal(walks.next_obs[inside], walks.obs[np.flatnonzero(inside) + 1])
+    achieved, desired = walks.next_obs[:, :2], walks.next_obs[:, 2:4]
+    np.testing.assert_array_equal(walks.reward, np.linalg.norm(achieved - desired, axis=1) <= 0.45)
+    env = make_one("PointMaze_Medium-v3")
+    assert walks.obs.shape[1:] == env.observation_space.shape
+    assert isinstance(env, gymnasium.wrappers.FlattenObservation)
+
+
+def test_walks_meet_the_goal_in_some_episodes_and_come_to_most_of_the_maze(walks):
+    rewarded = walks.episode_returns > 0
+    assert 0 < rewarded.sum() < 10
+    from gymnasium_robotics.envs.maze.maps import MEDIUM_MAZE
+
+    free = {(row, column) for row, cells in enumerate(MEDIUM_MAZE) for column, cell in enumerate(cells) if cell == 0}
+    rows = ["".join(map(str, row)) for row in MEDIUM_MAZE]
+    visited = {waypoints.cell_of(position, rows) for position in walks.obs[:, :2]}
+    assert visited <= free
+    assert len(visited) > 0.8 * len(free)

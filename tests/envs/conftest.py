@@ -36,11 +36,18 @@ def counting():
 
 
 class Succeeding(Counting):
-    """The same, and says of a step whether it is a success: the second of a long episode, the last of one of three."""
+    """The same, and says of a step whether it is a success: the second of a long episode, the last of one of three.
+
+    And of a start, as mazes do, or not, as Adroit does.
+    """
+
+    def __init__(self, of_starts):
+        super().__init__()
+        self.of_starts = of_starts
 
     def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed)
-        return obs, {"success": False}
+        return obs, {"success": False} if self.of_starts else {}
 
     def step(self, action):
         obs, reward, terminated, truncated, _ = super().step(action)
@@ -48,10 +55,10 @@ class Succeeding(Counting):
         return obs, reward, terminated, truncated, {"success": succeeds}
 
 
-@pytest.fixture
-def succeeding():
+@pytest.fixture(params=[True, False], ids=["starts too", "steps alone"])
+def succeeding(request):
     """Its id."""
-    gymnasium.register("Succeeding-v0", Succeeding, max_episode_steps=8)
+    gymnasium.register("Succeeding-v0", Succeeding, max_episode_steps=8, kwargs={"of_starts": request.param})
     yield "Succeeding-v0"
     del gymnasium.registry["Succeeding-v0"]
 

@@ -72,6 +72,8 @@ def test_an_episode_is_a_success_if_any_of_its_own_steps_is(succeeding):
     lengths = [int(gymnasium.make(succeeding).reset(seed=s)[0][1]) for s in seeds("evaluation", 0, count=30)]
     assert episodes.successes.tolist() == [length > 5 or length == 3 for length in lengths]
     assert {3, 4, 5} <= set(lengths)  # a success in the very last step; none, whatever the next episode does
+    one = _evaluate(EnvConfig(succeeding), 1, seed=0)
+    assert one.successes.tolist() == episodes.successes[:1].tolist()
 
 
 def test_where_the_environment_does_not_speak_of_success_there_is_none(counting):

@@ -84,6 +84,10 @@ REFUSED = {
     "no online step to learn from": (
         ["algo=iql", "env=pendulum", "online_steps=9", "online_starts=9"], ["online_starts=9", "never learn online"],
     ),
+    "rewards shifted under returns that are asked for": (
+        ["algo=rcsl", "env=pendulum", "reward_shift=-1"], ["reward_shift", "rcsl is conditioned on returns"],
+    ),
+    "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],
     ),

@@ -190,9 +190,11 @@ def test_a_critic_of_other_rewards_than_the_environments_is_said_to_be_one(finis
 
     for run_dir, unit in ((finished, " (scaled)"), (trained(*PPO), ""), (trained(*SAC), "")):
         config, agent, _ = load_agent(run_dir)
-        assert _unit(agent, config.algo) == unit
+        assert _unit(agent, config) == unit
     config, agent, _ = load_agent(trained(*DQN, "algo.clip_reward=true"))
-    assert _unit(agent, config.algo) == " (clipped)"
+    assert _unit(agent, config) == " (clipped)"
+    config, agent, _ = load_agent(trained(*PPO, "reward_scale=2"))
+    assert _unit(agent, config) == " (scaled)"
 
 
 def test_minatar_is_drawn_in_a_colour_for_each_kind():

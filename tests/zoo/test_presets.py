@@ -66,6 +66,23 @@ def test_all_mixtures_of_hong_et_al_take_their_settings(env, share, better):
         assert (iql.algo.policy, iql.algo.tau) == ("gaussian", 0.005)
 
 
+@pytest.mark.parametrize(
+    ("algo", "nothing", "goal"),
+    [("iql", -1, 0), ("awac", -1, 0), ("td3_bc", -1, 0), ("fql", -1, 0), ("cql", -5, 5), ("dql", -2, 2),
+     ("rebrac", 0, 100)],
+)  # fmt: skip
+def test_rewards_of_antmaze_are_what_the_authors_make_of_them(algo, nothing, goal):
+    for env, dataset in (("AntMaze_UMaze-v5", "D4RL/antmaze/umaze-v1"), ("AntMaze_Large-v5", "antmaze-large-play-v2")):
+        config = settings(f"algo={algo}", f"env={env}", f"dataset={dataset}")
+        assert [config.reward_scale * reward + config.reward_shift for reward in (0, 1)] == [nothing, goal]
+
+
+def test_settings_of_an_antmaze_dataset_are_found_by_its_name_in_either_collection():
+    for dataset in ("D4RL/antmaze/large-diverse-v1", "antmaze-large-diverse-v2.hdf5"):
+        config = settings("algo=rebrac", "env=AntMaze_Large_Diverse_GR-v5", f"dataset={dataset}").algo
+        assert (config.actor_penalty, config.critic_penalty, config.discount) == (0.002, 0.002, 0.999)
+
+
 def test_dt_is_asked_for_the_authors_return_where_they_asked_for_it():
     assert settings("algo=dt", "env=hopper", "dataset=medium-replay").algo.target_return == 3600
     assert settings("algo=dt", "env=hopper", "dataset=random").algo.target_return is None

@@ -76,7 +76,10 @@ def _fitted(config: "RunConfig", agent: "Agent", dataset: str, updates: int, see
     from zoo.models.fitted_q import FittedQ
     from zoo.runs.dataset import open_dataset
 
-    plain = dataclasses.replace(config, dataset=dataset, corruption=CorruptionConfig(), sampler=SamplerConfig())
+    plain = dataclasses.replace(
+        config, dataset=dataset, reward_scale=1.0, reward_shift=0.0, corruption=CorruptionConfig(),
+        sampler=SamplerConfig(),
+    )  # fmt: skip
     data, _ = open_dataset(plain, spec_of(config.env), torch.device("cpu"), None, None, print)
     discount = getattr(config.algo, "discount", 0.99)
     torch.manual_seed(seed)

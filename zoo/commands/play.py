@@ -14,6 +14,7 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from zoo.agent import Agent
     from zoo.commands.pictures import Sink
+    from zoo.settings.config import RunConfig
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
-        watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config.algo))
+        watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
         played = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore, watch)
         for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
             print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
@@ -96,11 +97,12 @@ def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
     print(f"logged by {loggers.replace('+', ' and ')} as play, at step {steps:,}")
 
 
-def _unit(agent: "Agent", algo: Any) -> str:
+def _unit(agent: "Agent", config: "RunConfig") -> str:
     """What is to be said of a critic that learned other rewards than the environment's and cannot undo that."""
-    if getattr(algo, "clip_reward", False):
+    if getattr(config.algo, "clip_reward", False):
         return " (clipped)"
-    return " (scaled)" if getattr(algo, "normalize_reward", False) and not hasattr(agent, "reward_unit") else ""
+    normalized = getattr(config.algo, "normalize_reward", False) and not hasattr(agent, "reward_unit")
+    return " (scaled)" if normalized or (config.reward_scale, config.reward_shift) != (1, 0) else ""
 
 
 @contextlib.contextmanager

@@ -37,6 +37,10 @@ def copied(name: str, settings: list[str]) -> str:
     config, chosen, _ = compose([f"algo={name}", *settings])
     if config.corruption.name != CorruptionConfig.name:
         raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
+    if config.base is not None:
+        raise UsageError("base= cannot be copied: a copy learns by itself. Leave it out.")
+    if (config.reward_scale, config.reward_shift) != (1, 0):
+        raise UsageError("reward_scale= and reward_shift= cannot be copied: change the rewards of the copy's file.")
     spec = spec_of(config.env)
     if spec.is_image:
         raise UsageError(

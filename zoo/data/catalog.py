@@ -28,13 +28,14 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
-SCRIPTED_KINDS = {  # what controllers made for one environment give
-    "PointMazeStitch-v0": ("waypoint",),
-    **{
-        f"ogbench/pointmaze-{maze}": ("navigate", "stitch", "explore")
-        for maze in ("medium", "large", "giant", "teleport")
-    },
-}
+OGBENCH_KINDS = ("navigate", "stitch", "explore")
+
+
+def scripted_kinds(env_id: str) -> tuple[str, ...]:
+    """The kinds of data that a controller made for the environment gives."""
+    if env_id.startswith("ogbench/pointmaze"):
+        return OGBENCH_KINDS
+    return ("waypoint",) if env_id.startswith("PointMaze") else ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def resolve(env: "EnvConfig", name: str) -> Source:
 
 def _ways(env: "EnvConfig", name: str) -> str:
     known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
-    scripted = SCRIPTED_KINDS.get(env.id, ())
+    scripted = scripted_kinds(env.id)
     kind = name if name in D4RL_KINDS + scripted else (*scripted, "medium")[0]
     hours = "" if kind in scripted else " (3 hours on one core; with --steps 300000, one)"
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"

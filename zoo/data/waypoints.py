@@ -1,21 +1,27 @@
-"""Scripted data of Point Maze: episodes of a controller that steers from cell to cell, none of them the best way.
+"""Scripted data of Point Maze: episodes of a controller that steers from cell to cell.
 
-Zhou et al. 2023 (arXiv 2310.19308), section 5.1, as their code has it (github zhaoyizhou1123/mbrcsl, `envs/pointmaze`):
-half of the episodes go from the start down to the cell below and stay there; the other half go to the goal, but round
-by the left, and stop at each corner. A quarter of all wander about at random once they are there. (The paper lets the
-first half wander; the code the second, and so does this.)
+Of the stitching task, none takes the best way: Zhou et al. 2023 (arXiv 2310.19308), section 5.1, as their code has it
+(github zhaoyizhou1123/mbrcsl, `envs/pointmaze`): half of the episodes go from the start down to the cell below and stay
+there; the other half go to the goal, but round by the left, and stop at each corner. A quarter of all wander about at
+random once they are there. (The paper lets the first half wander; the code the second, and so does this.)
+
+Of gymnasium-robotics' own mazes, as D4RL's Maze2D are made (Fu et al. 2020, arXiv 2004.07219, section 4): the ball goes
+to one cell after another, chosen at random, with noise on its force, and meets the goal where that is on its way.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 import gymnasium
 import numpy as np
 
 from zoo.data.arrays import Arrays
-from zoo.envs.names import load_package
+from zoo.envs.make import make_one
+from zoo.envs.names import load_package, time_limit
 from zoo.envs.pointmaze import ENV_ID, MAP, STEPS
 
 Cell = tuple[int, int]
+Maze = Sequence[str]  # rows of cells, 1: a wall
 
 SHORT: list[Cell] = [(2, 2)]
 DETOUR: list[Cell] = [(1, 1), (2, 1), (2, 4)]
@@ -25,26 +31,27 @@ WAYPOINT_NOISE = 0.2  # and a cell on the way up to that to the lower left
 PROPORTIONAL, DERIVATIVE = 10.0, -1.0  # gains
 NEAR = 0.1  # a cell's center has been passed
 ARRIVED, SLOW = 0.5, 0.5  # a goal is reached, if each velocity is at most that
+FORCE_NOISE = 0.5  # standard deviation, of those that go anywhere
 
 
-def center(cell: Cell) -> np.ndarray:
+def center(cell: Cell, maze: Maze = MAP) -> np.ndarray:
     """Position of a cell's center, the maze's at the origin: `[2]`."""
-    return np.array([cell[1] - (len(MAP[0]) - 1) / 2, (len(MAP) - 1) / 2 - cell[0]])
+    return np.array([cell[1] - (len(maze[0]) - 1) / 2, (len(maze) - 1) / 2 - cell[0]])
 
 
-def cell_of(position: np.ndarray) -> Cell:
+def cell_of(position: np.ndarray, maze: Maze = MAP) -> Cell:
     """The cell that a position lies in."""
-    return int(np.floor(len(MAP) / 2 - position[1])), int(np.floor(position[0] + len(MAP[0]) / 2))
+    return int(np.floor(len(maze) / 2 - position[1])), int(np.floor(position[0] + len(maze[0]) / 2))
 
 
-def path(start: Cell, goal: Cell) -> list[Cell]:
+def path(start: Cell, goal: Cell, maze: Maze = MAP) -> list[Cell]:
     """The free cells of a shortest path after `start`, right before left before up before down where there are two."""
     before: dict[Cell, Cell] = {start: start}
     queue = deque([start])
     while goal not in before:
         row, column = cell = queue.popleft()
         for neighbor in ((row, column + 1), (row, column - 1), (row - 1, column), (row + 1, column)):
-            if MAP[neighbor[0]][neighbor[1]] == "0" and neighbor not in before:
+            if maze[neighbor[0]][neighbor[1]] == "0" and neighbor not in before:
                 before[neighbor] = cell
                 queue.append(neighbor)
     cells = [goal]
@@ -56,18 +63,20 @@ def path(start: Cell, goal: Cell) -> list[Cell]:
 class Controller:
     """Pushes the ball towards a goal, cell by cell, as a spring with a damper would."""
 
-    def __init__(self, goal: Cell, obs: np.ndarray, rng: np.random.Generator) -> None:
-        self.rng = rng
-        self.goal = center(goal) + rng.uniform(-GOAL_NOISE, GOAL_NOISE, 2)
-        self.cells = path(cell_of(obs[:2]), goal)
-        self.target = center(self.cells[0])
+    def __init__(self, goal: Cell, obs: np.ndarray, rng: np.random.Generator, maze: Maze = MAP) -> None:
+        self.rng, self.maze = rng, maze
+        self.goal = center(goal, maze) + rng.uniform(-GOAL_NOISE, GOAL_NOISE, 2)
+        self.cells = path(cell_of(obs[:2], maze), goal, maze)
+        self.target = center(self.cells[0], maze)
 
     def action(self, obs: np.ndarray) -> np.ndarray:
         """The force `[2]` for an observation `[4]`."""
         if np.linalg.norm(self.target - obs[:2]) <= NEAR and len(self.cells) > 1:
             self.cells.pop(0)
-            last = len(self.cells) == 1
-            self.target = self.goal if last else center(self.cells[0]) - self.rng.uniform(0, WAYPOINT_NOISE, 2)
+            if len(self.cells) == 1:
+                self.target = self.goal
+            else:
+                self.target = center(self.cells[0], self.maze) - self.rng.uniform(0, WAYPOINT_NOISE, 2)
         force: np.ndarray = np.clip(PROPORTIONAL * (self.target - obs[:2]) + DERIVATIVE * obs[2:], -1, 1)
         return force
 
@@ -99,10 +108,38 @@ def play(env: gymnasium.Env, seed: int, goals: list[Cell], wanders: bool, rng: n
     return [np.array(column, np.float32) for column in (observations, actions, rewards)]
 
 
-def collect(transitions: int, seed: int) -> Arrays:
-    """At least that many transitions, in whole episodes, as many on each route, shuffled."""
+def collect(env_id: str, transitions: int, seed: int) -> Arrays:
+    """At least that many transitions of a Point Maze, in whole episodes."""
+    load_package(env_id)
+    return _detours(transitions, seed) if env_id == ENV_ID else _anywhere(env_id, transitions, seed)
+
+
+def _anywhere(env_id: str, transitions: int, seed: int) -> Arrays:
+    """Episodes from cell to cell, each chosen at random among the free ones."""
+    rng, env, steps = np.random.default_rng(seed), make_one(env_id), time_limit(env_id)
+    assert steps is not None
+    maze = ["".join("1" if cell == 1 else "0" for cell in row) for row in env.get_wrapper_attr("maze").maze_map]
+    free = [(row, column) for row, cells in enumerate(maze) for column, cell in enumerate(cells) if cell == "0"]
+    columns = []
+    for _ in range(-(-transitions // steps)):
+        obs, _ = env.reset(seed=int(rng.integers(2**31)))
+        controller = Controller(free[rng.integers(len(free))], obs[4:], rng, maze)
+        for step in range(steps):
+            if controller.arrived(obs[4:], at_any_speed=True):
+                controller = Controller(free[rng.integers(len(free))], obs[4:], rng, maze)
+            force = controller.action(obs[4:]) + FORCE_NOISE * rng.standard_normal(2)
+            action = np.clip(force, -1, 1).astype(np.float32)
+            before = obs
+            obs, reward, terminated, *_ = env.step(action)
+            ended = (np.bool_(terminated), np.bool_(step == steps - 1))
+            columns.append((before.astype(np.float32), action, np.float32(reward), obs.astype(np.float32), *ended))
+    env.close()
+    return Arrays(*(np.stack(column) for column in zip(*columns, strict=True)))
+
+
+def _detours(transitions: int, seed: int) -> Arrays:
+    """As many episodes of the stitching task on each route, shuffled."""
     rng = np.random.default_rng(seed)
-    load_package(ENV_ID)
     env = gymnasium.make(ENV_ID)
     episodes = -(-transitions // (STEPS * len(ROUTES))) * len(ROUTES)
     routes = rng.permutation(np.arange(episodes) % len(ROUTES))

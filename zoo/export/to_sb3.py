@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.export.policy import Run
 from zoo.nn import EnsembleLinear, FrameEncoder, RunningNormalizer
+from zoo.runs.residual import Corrected
 
 ALGORITHMS = ("sac", "td3", "ppo", "dqn")
 CLIP = 10.0  # RunningNormalizer's
@@ -34,6 +35,8 @@ def check(algorithm: str, agent: Any) -> None:
     """Raises UsageError where Stable-Baselines3 has no such agent, or its package is not installed."""
     if algorithm not in ALGORITHMS:
         raise UsageError(f"Stable-Baselines3 has no {algorithm}: --format sb3 takes runs of {', '.join(ALGORITHMS)}.")
+    if isinstance(agent, Corrected):
+        raise UsageError("Stable-Baselines3 has no residual policies. Take --format onnx or torchscript.")
     if agent.head.outputs > 1:
         raise UsageError(
             f"Stable-Baselines3 has no critics over bins: algo.value_head={agent.config.value_head}. "

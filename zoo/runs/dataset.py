@@ -47,7 +47,19 @@ def open_dataset(
         raise UsageError(_changed(f"dataset={name}"))
     if corruption.name != CorruptionConfig.name:
         arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
+    arrays = arrays._replace(reward=_rescaled(arrays.reward, config, report))
     return Dataset(arrays, spec, device, config.sampler, unmarked, report), description
+
+
+def _rescaled(reward: np.ndarray, config: RunConfig, report: Callable[[str], None]) -> np.ndarray:
+    """The rewards that are learned from; those of a sparse task that had been shifted before are reported."""
+    scale, shift = config.reward_scale, config.reward_shift
+    if (shift < 0 and reward.min() < 0) or (shift > 0 and reward.max() > 0):
+        report(
+            f"dataset={config.dataset}: reward_shift={shift:g} moves rewards that lie in [{reward.min():g}, "
+            f"{reward.max():g}]; leave it out if they were shifted before"
+        )
+    return (scale * reward + shift).astype(reward.dtype)
 
 
 def open_demonstrations(

@@ -74,7 +74,7 @@ def _play(
     policy.begin(envs.num_envs)
     obs, info = envs.reset(seed=starts)
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
-    successes = np.zeros(envs.num_envs, dtype=bool) if "success" in info else None
+    successes, reported = np.zeros(envs.num_envs, dtype=bool), "success" in info  # some speak of it in steps alone
     tasks = info.get("task")
     lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
@@ -93,9 +93,10 @@ def _play(
             steps.append((predicted, reward, running.copy(), terminated))
         returns += reward * running
         lengths += running
-        if successes is not None:
-            ended = info["final_info"]["success"] if "final_info" in info else False
-            successes |= running & np.where(terminated | truncated, ended, info["success"])
+        last = info.get("final_info", {})
+        reported |= "success" in info or "success" in last
+        now = np.where(terminated | truncated, last.get("success", False), info.get("success", False))
+        successes |= running & now
         running &= ~(terminated | truncated)
         if idle is not None:
             still = np.where((reward != 0) | (info["lives"] != lives), 0, still + 1)
@@ -107,7 +108,7 @@ def _play(
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
-    return Episodes(returns, lengths, successes, error, idle, tasks)
+    return Episodes(returns, lengths, successes if reported else None, error, idle, tasks)
 
 
 def value_error(
@@ -153,6 +154,11 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
         **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
     }
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """The figures of a `summary`, as the terminal shows them."""
+    return f"return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{judged(row)}"
 
 
 def judged(row: dict[str, Any]) -> str:

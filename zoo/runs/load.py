@@ -5,14 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError
+from zoo.runs.residual import Base, Corrected
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import as_overrides, compose
 from zoo.settings.config import RunConfig
-from zoo.settings.registry import Algorithm
+from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 
 
@@ -66,18 +69,51 @@ def build_agent(
     config: RunConfig, algorithm: Algorithm, record: dict[str, Any], state: dict[str, Any], path: Path
 ) -> Agent:
     """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
-    agent: Agent = algorithm.agent_class(spec_of(record), config.algo)
+    spec = spec_of(record)
+    base = load_base(config, algorithm, spec, torch.device("cpu"))
+    agent: Agent = algorithm.agent_class(base.residual_spec if base else spec, config.algo)
     try:
         agent.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:
         raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
-    return agent
+    return Corrected(base, agent) if base else agent
 
 
 def spec_of(record: dict[str, Any]) -> Spec:
     """The shapes and bounds that a run's record holds."""
     shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
     return Spec(**shapes)
+
+
+def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch.device) -> Base | None:
+    """The policy that `base=` names; None where it names none.
+
+    Raises:
+        UsageError: that run is not finished, or of another environment, or has a policy with a memory; or the
+            algorithm is none that could correct it.
+    """
+    if config.base is None:
+        return None
+    able = [name for name, other in algorithms().items() if _corrects(other)]
+    if not _corrects(algorithm):
+        raise UsageError(f"base={config.base}: {algorithm.name} corrects no policy. Those that can: {', '.join(able)}")
+    config_, agent, _ = load_agent(Path(config.base))
+    if not finished(Path(config.base)):
+        raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run resume={config.base}")
+    if agent.spec != spec:
+        raise UsageError(
+            f"base={config.base} is a policy of {config_.env.name}, with other observations or actions than "
+            f"{config.env.name}. Take a run of this environment."
+        )
+    if agent.memory():
+        raise UsageError(
+            f"base={config.base} has a policy with a memory, which cannot be corrected. Take one of another algorithm."
+        )
+    return Base(agent, config.base_scale).to(device)
+
+
+def _corrects(algorithm: Algorithm) -> bool:
+    return algorithm.setting == "online" and "continuous" in algorithm.action_spaces and algorithm.family != "streaming"
 
 
 def load_adversary(config: CorruptionConfig) -> Adversary | None:

@@ -18,9 +18,11 @@ from zoo.nn import linear
 from zoo.runs.compilation import compile_update, compiles
 from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
-from zoo.runs.evaluation import Episodes, evaluate, judged, summary
+from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
+from zoo.runs.load import load_base
 from zoo.runs.logging import Logger, ProgressBar, parse_loggers
+from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
 from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged, misfit
 from zoo.settings.config import RunConfig
@@ -50,13 +52,14 @@ class Run:
     ) -> None:  # fmt: skip
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device, self._state, self._adversary = set_up(config), state, adversary
-        linear.begin(state["linear"] if state else {})
-        self.done: int = state["step"] if state else 0  # steps completed
-        self._seconds: float = state["seconds"] if state else 0.0
-        self._stages: dict[str, int] = state.get("stages", {}) if state else {}  # passes done of each
+        begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "stages": {}}
+        linear.begin(begun["linear"])
+        self.done: int = begun["step"]  # steps completed
+        self._seconds: float = begun["seconds"]
+        self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
         record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir)
-        self._agent: Agent | None = None
+        self._agent: Agent  # that is tracked
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
         self._metrics: Metrics = {}
@@ -71,19 +74,20 @@ class Run:
             self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
         except ValueError as error:
             raise UsageError(str(error)) from error
+        self._base = load_base(config, algorithm, self.spec, self.device)
         check_spaces(algorithm, self.spec, f"{config.env.name} has {self._eval_envs.single_action_space}")
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
-    def envs(self) -> Stepper:
+    def envs(self) -> Stepper | ResidualStepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         self._stepper = begin(self.config, self.done, self.device, lambda *episode: self._episodes.append(episode))
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
             self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
-        return self._stepper
+        return ResidualStepper(self._stepper, self._base) if self._base else self._stepper
 
     def time_limit(self) -> int | None:
         """Steps after which an episode that is played is truncated, if any; those of the data may be others."""
@@ -117,6 +121,8 @@ class Run:
                 assert isinstance(one, Agent)
                 self._agent = one.to(self.device)
                 one.update = self.compiled(one.update)  # type: ignore[method-assign]
+                if self._base and not self._state:
+                    begin_at_base(one)
             self._tracked.add(name, one)
             if self._state:
                 try:
@@ -225,8 +231,7 @@ class Run:
     def _values(self, when: str) -> dict[str, float]:
         """The metrics as numbers. Raises RunError where one is not finite."""
         values = {name: float(value) for name, value in self._metrics.items()}
-        broken = sorted(name for name, value in values.items() if not math.isfinite(value))
-        if broken:
+        if broken := sorted(name for name, value in values.items() if not math.isfinite(value)):
             self._save_state(self.dir / "diverged.pt")
             raise diverged(self.dir, when, broken)
         return values
@@ -245,19 +250,15 @@ class Run:
         self._logger.metrics(self.done, values, self._seconds, steps_per_second)
 
     def _evaluate(self) -> None:
-        assert self._agent is not None
-        episodes = evaluate(self._agent, self._eval_envs, self.config.seed, not self.config.eval_deterministic)
+        agent = Corrected(self._base, self._agent) if self._base else self._agent
+        episodes = evaluate(agent, self._eval_envs, self.config.seed, not self.config.eval_deterministic)
         self.evaluations.append((self.done, episodes))
         row = summary(episodes, self.config)
         self._logger.evaluation(self.done, row | {"returns": " ".join(f"{value:.6f}" for value in episodes.returns)})
         if self.config.keep_agents:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
-        score = judged(row)
-        self._print(
-            f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}{score}",
-            score.strip() or f"return {row['return_mean']:.1f}",
-        )
+        self._print(f"step {self.done:>9,}  {in_words(row)}", judged(row).strip() or f"return {row['return_mean']:.1f}")
 
     def _progress(self, total: int, done: int, unit: str) -> ProgressBar:
         return ProgressBar(total, done, unit, moves=not self._together or self._together.index == 0)

@@ -34,7 +34,8 @@ class EnvStepper:
         ended: `[N]` whether the last step was each episode's last. It is known without waiting for the device.
         resumed: whether it goes on in the middle of the episodes of a run that was stopped.
         on_episode: is called with the return and length of every episode that ends; of the whole game where a lost life
-            terminates, see `zoo.envs.atari`.
+            terminates, see `zoo.envs.atari`. Returns are of the environment's own rewards.
+        reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class EnvStepper:
         seed: Any,
         device: torch.device,
         on_episode: Callable[[float, int], None],
+        reward_scale: float = 1.0,
+        reward_shift: float = 0.0,
     ) -> None:
         self.envs, self.device, self.on_episode = envs, device, on_episode
+        self.reward_scale, self.reward_shift = reward_scale, reward_shift
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
         self.obs = self._observed(envs.reset(seed=seed)[0])
@@ -86,7 +90,8 @@ class EnvStepper:
             for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[over], self._lengths[over] = 0, 0
-        columns = (self._tensor(column) for column in (reward.astype(np.float32), terminated, truncated))
+        reward = (self.reward_scale * reward + self.reward_shift).astype(np.float32)
+        columns = (self._tensor(column) for column in (reward, terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)
 
     def state_dict(self) -> dict[str, Any] | None:

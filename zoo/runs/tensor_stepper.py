@@ -25,11 +25,17 @@ class TensorStepper:
         spec: shapes and bounds of one environment.
         num_envs: N.
         resumed: whether it goes on in the middle of the episodes of a run that was stopped.
-        on_episode: is called by `report` with the mean return and length of the episodes that have ended.
+        on_episode: is called by `report` with the mean return and length of the episodes that have ended, their returns
+            of the environment's own rewards.
+        reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.
     """
 
-    def __init__(self, envs: WarpEnvs, seed: int, on_episode: Callable[[float, float], None]) -> None:
+    def __init__(
+        self, envs: WarpEnvs, seed: int, on_episode: Callable[[float, float], None], reward_scale: float = 1.0,
+        reward_shift: float = 0.0,
+    ) -> None:  # fmt: skip
         self.envs, self.on_episode = envs, on_episode
+        self.reward_scale, self.reward_shift = reward_scale, reward_shift
         self.num_envs = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
         self.obs = envs.reset(seed)
@@ -56,6 +62,7 @@ class TensorStepper:
         self._ended += torch.stack([one, self._return, self._length]).where(ended, 0).sum(1)
         self._return.masked_fill_(ended, 0)
         self._length.masked_fill_(ended, 0)
+        reward = self.reward_scale * reward + self.reward_shift
         return Transition(obs, action, reward, next_obs, terminated, truncated)
 
     @property
@@ -103,7 +110,8 @@ def begin(config: RunConfig, done: int, device: torch.device, on_episode: Callab
     """
     # where a resumed run cannot put the simulators back, it goes on with new episodes, from other seeds
     drawn = seeds("training", config.seed, done, count=config.num_envs)
+    rewards = (config.reward_scale, config.reward_shift)
     if config.env.backend == "warp":
-        return TensorStepper(WarpEnvs(config.env, config.num_envs, device), drawn[0], on_episode)
+        return TensorStepper(WarpEnvs(config.env, config.num_envs, device), drawn[0], on_episode, *rewards)
     envs = make(config.env, config.num_envs, config.threads, training=True)
-    return EnvStepper(envs, drawn, device, on_episode)
+    return EnvStepper(envs, drawn, device, on_episode, *rewards)

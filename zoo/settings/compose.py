@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from zoo.data.corruption import KINDS as CORRUPTIONS
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SAMPLERS, SamplerConfig
-from zoo.envs import EnvConfig, exists, known
+from zoo.envs import EnvConfig, exists, known, series
 from zoo.errors import UsageError, nearest
 from zoo.settings.config import RunConfig
 from zoo.settings.presets import preset, short
@@ -196,6 +196,10 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         if value != default and not takes_data(config, chosen):
             share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
+    rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
+    if rescaled and (hasattr(config.algo, "target_return") or config.env.id.startswith(series.PREFIX)):
+        what = "is conditioned on returns" if hasattr(config.algo, "target_return") else "predicts a series"
+        raise UsageError(f"reward_scale and reward_shift: {name} {what} as the environment gives them. Leave them out.")
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
         raise UsageError(f"online_steps={config.online_steps}: {name} cannot go on online. Those that can: {able}")

@@ -1,5 +1,6 @@
 """The settings of `zoo run`: the top-level keys. An algorithm's own are the `Config` of its file, under `algo`."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ class RunConfig:
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
     dataset: str = "demo"  # offline only: a name, a Minari id, a file, or a mixture such as random+10%expert
+    reward_scale: float = 1.0  # rewards r are learned from as reward_scale * r + reward_shift; evaluations have r
+    reward_shift: float = 0.0  # AntMaze: -1, so that the way to the goal is short
     sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
@@ -28,6 +31,8 @@ class RunConfig:
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
+    base: str | None = None  # online: the folder of a finished run whose actions are corrected (residual learning)
+    base_scale: float = 0.1  # of the corrections, in units of half the action's range
     num_envs: int = 1  # online only: environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
@@ -50,6 +55,11 @@ class RunConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
         if self.online_fraction is not None and not 0 <= self.online_fraction <= 1:
             raise ValueError(f"online_fraction={self.online_fraction} must lie between 0 and 1")
+        if not 0 < self.reward_scale < math.inf or not math.isfinite(self.reward_shift):
+            rescaled = f"reward_scale={self.reward_scale} and reward_shift={self.reward_shift}"
+            raise ValueError(f"{rescaled} must be finite, the scale above 0")
+        if self.base_scale <= 0:
+            raise ValueError(f"base_scale={self.base_scale} must be above 0")
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false")
         if self.matmul_precision not in ("highest", "high", "medium"):

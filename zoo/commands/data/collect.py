@@ -21,7 +21,7 @@ from zoo.commands.data.train import BACKEND, open_run
 from zoo.data import mazes, waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, Portion, parse_mixture
+from zoo.data.catalog import D4RL_KINDS, OGBENCH_KINDS, Portion, parse_mixture, scripted_kinds
 from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.envs.ogbench import PREFIX
@@ -111,8 +111,8 @@ class Collector:
             if self.player is not None:
                 self._parts[kind] = Part(self._played(self.player, kind), 0, None)
             elif kind == "waypoint":
-                self._parts[kind] = Part(waypoints.collect(self.size, self.seed), 0, None)
-            elif kind in mazes.KINDS:
+                self._parts[kind] = Part(waypoints.collect(self.env.id, self.size, self.seed), 0, None)
+            elif kind in OGBENCH_KINDS:
                 self._parts[kind] = Part(mazes.collect(self.env.id, kind, self.size, self.seed), 0, None)
             elif kind == "random":
                 arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
@@ -215,7 +215,7 @@ def _evaluations(run_dir: Path) -> dict[int, float]:
 def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
     kinds = [portion.name for portion in parse_mixture(text)]
-    scripted = SCRIPTED_KINDS.get(env.id, ())
+    scripted = scripted_kinds(env.id)
     if env.id.startswith(PREFIX) and (others := [kind for kind in kinds if kind not in scripted]):
         raise UsageError(
             f"data of goal-reaching tasks is not made by agents: there is no {others[0]} of {env.name}. "

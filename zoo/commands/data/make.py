@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.commands.data.names import HEADER, Parser, describe_origin, environment, new_id, print_table, row
-from zoo.data.catalog import D4RL_KINDS, SCRIPTED_KINDS, store
+from zoo.data.catalog import D4RL_KINDS, scripted_kinds, store
 from zoo.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from zoo.envs import EnvConfig
 
 SIZE = 1_000_000  # transitions of each of D4RL's kinds
-SCRIPTED_SIZE = 200_000  # 1,000 episodes of Point Maze
+SCRIPTED_SIZE = 200_000  # 1,000 episodes of the stitching task
 POLICY = "policy"  # the kind that --policy makes
 STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
 
@@ -26,10 +26,10 @@ def main(arguments: list[str]) -> int:
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
-        "A command that was stopped goes on where it was when it is repeated. pointmaze-stitch has a kind of its own, "
-        "waypoint, which takes no training: a controller's detours. So have OGBench's Point Mazes, such as "
-        "ogbench/pointmaze-large: navigate, stitch, explore, by OGBench's rules. --policy takes the episodes of a "
-        "policy that Stable-Baselines3 has saved, its actions sampled as in training.",
+        "A command that was stopped goes on where it was when it is repeated. Point Mazes have kinds of their own, "
+        "which take no training: waypoint, a controller's ways; OGBench's (pointmaze-large) navigate, stitch and "
+        "explore, by OGBench's rules. --policy takes the episodes of a policy that Stable-Baselines3 has saved, its "
+        "actions sampled as in training.",
     )
     parser.add_argument("env")
     parser.add_argument(
@@ -111,7 +111,7 @@ def _check_make(
 ) -> tuple["EnvConfig", dict[str, Path]]:
     """Checks the request before an hour of training."""
     env = environment(args.env)
-    scripted = SCRIPTED_KINDS.get(env.id, ())
+    scripted = scripted_kinds(env.id)
     if args.policy:
         others = [*kinds, *overrides, *(["--run"] if args.run else [])]
         if others:

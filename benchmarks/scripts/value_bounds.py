@@ -1,0 +1,72 @@
+"""Whether an algorithm's values stay within what returns can be: the largest mean value beside the dataset's bound.
+
+    python benchmarks/scripts/value_bounds.py RUN_DIR...
+
+A run's `q` in `metrics.csv` is the mean value of a batch. The bound is the largest discounted return-to-go of the data
+in size, of the rewards that the run learned from, an episode that is truncated going on for ever at its mean reward.
+A row for each method: of how many runs the values leave ten times the bound or are not finite, the largest such value
+over the bound, and the mean of the runs' last scores.
+"""
+
+import argparse
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from zoo.envs.make import spec_of
+from zoo.runs.dataset import open_dataset
+from zoo.runs.load import reopen
+from zoo.settings.compose import as_overrides
+from zoo.settings.config import flat
+
+BEYOND = 10  # times the bound
+
+
+def bound(run_dir: Path) -> float:
+    """The largest discounted return-to-go of a run's data, in size."""
+    config, _, _ = reopen(run_dir)
+    data, _ = open_dataset(config, spec_of(config.env), torch.device("cpu"), None, None, lambda line: None)
+    if getattr(config.algo, "normalize_reward", False):
+        data.normalize_reward()
+    return max(map(abs, data.value_bounds(config.algo.discount)))
+
+
+def column(path: Path, name: str) -> np.ndarray:
+    """A column of a CSV file, as numbers."""
+    with path.open() as file:
+        return np.array([float(row[name]) for row in csv.DictReader(file)])
+
+
+def settings_that_differ(runs: list[Path]) -> list[str]:
+    """The keys in which the runs differ, but for their seeds and folders."""
+    settings = [flat(json.loads((run_dir / "run.json").read_text())["config"]) for run_dir in runs]
+    return [key for key in settings[0] if key not in ("seed", "run_dir") and len({str(s[key]) for s in settings}) > 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    runs = parser.parse_args().runs
+    methods, differing = defaultdict(list), settings_that_differ(runs)
+    for run_dir in runs:
+        record = json.loads((run_dir / "run.json").read_text())
+        values = np.abs(column(run_dir / "metrics.csv", "q"))
+        finite = record["status"] == "finished" and np.isfinite(values).all()
+        ratio = values.max() / bound(run_dir) if finite else np.inf
+        scores = column(run_dir / "evaluations.csv", "score") if finite else [np.nan]
+        methods[", ".join(as_overrides({key: flat(record["config"])[key] for key in differing}))].append(
+            (ratio, scores[-1])
+        )
+    print(f"| method | runs beyond {BEYOND} times the bound | largest value / bound | last score |")
+    print("|---|--:|--:|--:|")
+    for method, runs in methods.items():
+        ratios, scores = np.array(runs).T
+        print(f"| {method} | {(ratios > BEYOND).sum()} of {len(runs)} | {ratios.max():.3g} | {scores.mean():.1f} |")
+
+
+if __name__ == "__main__":
+    main()

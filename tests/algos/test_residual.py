@@ -1,0 +1,120 @@
+"""Residual learning: corrections of a frozen run's actions, which begin at nothing."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from zoo import cli
+from zoo.algos.sac import SAC
+from zoo.runs.evaluation import evaluate
+from zoo.runs.load import load_agent
+from zoo.runs.stepper import EnvStepper
+
+SMALL = {"env": "pendulum", "eval_episodes": 2, "eval_every": 10_000, "logger": "none"}
+CONFIGS = {
+    "ppo": {"hidden": [8], "num_steps": 50, "minibatches": 2, "epochs": 1},
+    "sac": {"hidden": [8], "batch_size": 16, "learning_starts": 60},
+    "td3": {"hidden": [8], "batch_size": 16, "learning_starts": 60},
+}
+STILL = {"ppo": {"lr": 1e-30}, "sac": {"actor_lr": 1e-30}, "td3": {"actor_lr": 1e-30}}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("base") / "run"
+    zoo.train("sac", **SMALL, steps=200, run_dir=folder, algo_config=CONFIGS["sac"])
+    return folder
+
+
+def train(algo, base, run_dir, config=None, **settings):
+    return zoo.train(
+        algo, **SMALL, steps=100, run_dir=run_dir, base=str(base), algo_config=CONFIGS[algo] | (config or {}),
+        **settings,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("algo", list(CONFIGS))
+def test_a_residual_policy_that_has_not_moved_is_the_base(algo, base, tmp_path):
+    run = train(algo, base, tmp_path / "run", STILL[algo])
+    _, agent, _ = load_agent(base)
+    np.testing.assert_array_equal(run.evaluations[-1][1].returns, evaluate(agent, run._eval_envs, 0).returns)
+
+
+@pytest.mark.parametrize("algo", list(CONFIGS))
+def test_a_residual_policy_that_has_moved_is_not(algo, base, tmp_path):
+    run = train(algo, base, tmp_path / "run")
+    _, agent, _ = load_agent(base)
+    assert not np.array_equal(run.evaluations[-1][1].returns, evaluate(agent, run._eval_envs, 0).returns)
+
+
+def test_what_is_learned_from_are_corrections_of_what_the_environment_was_given(base, tmp_path, monkeypatch):
+    """By the formula: an action is the base's, plus a tenth of the correction in units of half the range, clipped."""
+    given, step = [], EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, action: (given.append(step(envs, action)), given[-1])[1])
+    seen, update = [], SAC.update
+    monkeypatch.setattr(SAC, "update", lambda agent, batch: (seen.append(batch), update(agent, batch))[1])
+    train("sac", base, tmp_path / "run", base_scale=0.5)
+    _, agent, _ = load_agent(base)
+    assert len(seen) > 30
+    for batch in seen:
+        for place, obs, u, next_obs in zip(batch.index, batch.obs, batch.action, batch.next_obs, strict=True):
+            played = given[int(place)]
+            of_base = agent.act(played.obs)[0].numpy() / 2  # Pendulum's actions go from -2 to 2
+            np.testing.assert_allclose(obs, np.append(played.obs[0], of_base), atol=1e-6)
+            np.testing.assert_allclose(played.action[0], 2 * np.clip(of_base + 0.5 * u.numpy(), -1, 1), atol=1e-6)
+            np.testing.assert_allclose(next_obs[:3], played.next_obs[0])
+            np.testing.assert_allclose(next_obs[3:], agent.act(played.next_obs)[0] / 2, atol=1e-6)
+
+
+def test_a_run_that_is_loaded_acts_in_the_environment_as_it_was_evaluated(base, tmp_path, capsys):
+    run = train("sac", base, tmp_path / "run", base_scale=0.5)
+    assert cli.main(["eval", str(tmp_path / "run")]) == 0
+    mean = run.evaluations[-1][1].returns.mean()
+    assert f"{mean:.2f}" in capsys.readouterr().out
+    policy, obs = zoo.load(tmp_path / "run"), np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    action = policy.act(obs)
+    assert action.shape == (5, 1)
+    assert (np.abs(action - zoo.load(base).act(obs)) <= 2 * 0.5).all()
+    assert policy.expected_return(obs, action).shape == (5,)
+    assert cli.main(["export", str(tmp_path / "run"), "--format", "sb3"]) == 2
+    assert "Stable-Baselines3 has no residual policies" in capsys.readouterr().err
+    assert cli.main(["export", str(tmp_path / "run"), "--format", "torchscript"]) == 0
+    assert "differ from PyTorch's by 0.0e+00 at most" in capsys.readouterr().out
+
+
+def test_the_base_stays_as_it_is(base, tmp_path):
+    before = (base / "checkpoint.pt").read_bytes()
+    run = train("td3", base, tmp_path / "run")
+    _, agent, _ = load_agent(base)
+    for kept, now in zip(agent.parameters(), run._base.agent.parameters(), strict=True):
+        assert torch.equal(kept, now)
+    assert (base / "checkpoint.pt").read_bytes() == before
+
+
+def refusal(capsys, *arguments):
+    assert cli.main(["run", "steps=6000", "logger=none", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monkeypatch, pendulum_file):
+    monkeypatch.chdir(tmp_path)
+    assert "iql corrects no policy. Those that can: ppo, sac, td3" in refusal(
+        capsys, "algo=iql", "env=pendulum", f"dataset={pendulum_file}", f"base={base}"
+    )
+    assert "base_scale=0.0 must be above 0" in refusal(
+        capsys, "algo=sac", "env=pendulum", f"base={base}", "base_scale=0"
+    )
+    assert "nowhere is not the folder of a run" in refusal(capsys, "algo=sac", "env=pendulum", "base=nowhere")
+    assert "is a policy of pendulum, with other observations or actions than hopper" in refusal(
+        capsys, "algo=sac", "env=hopper", f"base={base}"
+    )
+    zoo.train("rcsl", **SMALL, dataset=pendulum_file, steps=2, run_dir=tmp_path / "rcsl", algo_config={"hidden": [8]})
+    assert "has a policy with a memory" in refusal(capsys, "algo=sac", "env=pendulum", "base=rcsl")
+    record = json.loads((tmp_path / "rcsl" / "run.json").read_text()) | {"status": "interrupted"}
+    (tmp_path / "rcsl" / "run.json").write_text(json.dumps(record))
+    assert "base=rcsl is not finished" in refusal(capsys, "algo=sac", "env=pendulum", "base=rcsl")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,97 @@
+"""Residual learning: an agent whose actions correct those of a finished run, which stays as it is.
+
+Ankile et al. 2024 (ResiP, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in units of half the
+action's range, where u is the agent's action for the observation and a_base. Its last layer begins at 0, so that what
+it does begins at the base. There u's standard deviation begins at exp(-1) and its critics see neither more nor less;
+here an algorithm begins with its own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.agent import Agent
+from zoo.data.batch import Transition
+from zoo.nn import BoundedPolicy
+from zoo.runs.tensor_stepper import Stepper
+from zoo.spec import Spec
+
+
+class Base(nn.Module):
+    """A frozen policy, whose actions are corrected.
+
+    Attributes:
+        spec: of the environment.
+        residual_spec: of who corrects: its observations have the base's action too, its actions go from -1 to 1.
+    """
+
+    def __init__(self, agent: Agent, scale: float) -> None:
+        super().__init__()
+        self.agent, self.scale, self.spec = agent.requires_grad_(False), scale, agent.spec
+        self.bounds = BoundedPolicy(self.spec.action_low, self.spec.action_high)
+        size = self.spec.action_dim
+        self.residual_spec = Spec((self.spec.obs_dim + size,), (-1.0,) * size, (1.0,) * size)
+
+    @torch.no_grad()
+    def seen(self, obs: Tensor) -> Tensor:
+        """What who corrects sees: observations `[B, D]` and the base's actions for them, from -1 to 1: `[B, D + A]`."""
+        return torch.cat([obs, self.bounds.to_unit(self.agent.act(obs))], -1)
+
+    def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
+        """The actions `[B, A]` of the environment."""
+        return self.bounds.from_unit(seen[:, self.spec.obs_dim :] + self.scale * correction)
+
+
+class Corrected(Agent):
+    """A base and who corrects it as one agent of the environment."""
+
+    def __init__(self, base: Base, agent: Agent) -> None:
+        super().__init__()
+        self.base, self.agent, self.spec = base, agent, base.spec
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        seen = self.base.seen(obs)
+        return self.base.corrected(seen, self.agent.act(seen, explore))
+
+    @torch.no_grad()
+    def expected_return(self, obs: Tensor, action: Tensor) -> Tensor | None:
+        seen = self.base.seen(obs)
+        correction = (self.base.bounds.to_unit(action) - seen[:, self.spec.obs_dim :]) / self.base.scale
+        return self.agent.expected_return(seen, correction)
+
+
+class ResidualStepper:
+    """Training environments as who corrects the base sees them: the transitions' actions are corrections.
+
+    Attributes:
+        obs: `[N, D + A]`, see `Base.seen`.
+        spec: `Base.residual_spec`.
+    """
+
+    def __init__(self, stepper: Stepper, base: Base) -> None:
+        self.stepper, self.base, self.spec = stepper, base, base.residual_spec
+        self.obs = base.seen(stepper.obs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stepper, name)
+
+    def random_action(self) -> Tensor:
+        """Uniform corrections `[N, A]`."""
+        return 2 * torch.rand_like(self.obs[:, self.base.spec.obs_dim :]) - 1
+
+    def step(self, correction: Tensor) -> Transition:
+        """One step of every environment, as `EnvStepper.step`."""
+        obs, given = self.obs, self.stepper.step(self.base.corrected(self.obs, correction))
+        self.obs = self.base.seen(self.stepper.obs)
+        return given._replace(obs=obs, action=correction, next_obs=self.base.seen(given.next_obs))
+
+
+def begin_at_base(agent: Agent) -> None:
+    """Makes the last layers of the actors 0, so that they correct nothing before they have learned."""
+    actors = [module for name, module in agent.named_children() if name in ("actor", "target_actor")]
+    for actor in actors:
+        *_, last = (layer for layer in actor.modules() if isinstance(layer, nn.Linear))
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
