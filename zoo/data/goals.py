@@ -21,9 +21,7 @@ class GoalBatch(NamedTuple):
     action: Tensor  # [B, A]
     next_obs: Tensor  # [B, S]
     value_goal: Tensor  # [B, S]
-    reached: (
-        Tensor  # [B] bool: the value's goal is `obs` itself. The reward is 0 then and nothing follows, else it is -1
-    )
+    reached: Tensor  # [B] bool: the value's goal is `obs`; the reward is 0 and nothing follows, else it is -1
     actor_goal: Tensor  # [B, S]
     index: Tensor  # type: ignore[assignment]  # [B] where each transition stands in the dataset
 
@@ -37,9 +35,7 @@ class SubgoalBatch(NamedTuple):
     value_goal: Tensor  # [B, S]
     reached: Tensor  # [B] bool, as in `GoalBatch`
     actor_goal: Tensor  # [B, S] of the upper level
-    waypoint: (
-        Tensor  # [B, S] the state k steps later, or the upper level's goal or the episode's end where that is first
-    )
+    waypoint: Tensor  # [B, S] the state k steps later; where that is first, the upper level's goal or the episode's end
     subgoal: Tensor  # [B, S] of the lower level: the state k steps later, or the episode's end
     index: Tensor  # type: ignore[assignment]  # [B]
 
@@ -82,7 +78,7 @@ class Goals:
     """
 
     def __init__(self, data: Dataset, value: Sequence[float], actor: Sequence[float], discount: float = 0.99) -> None:
-        starts, lengths, _ = data.episodes
+        starts, lengths = data.episode_starts, data.episode_lengths
         number = torch.arange(len(starts), device=data.device)
         self.data, self.discount, self.value, self.actor = data, discount, value, actor
         self.row = torch.arange(len(data), device=data.device) + number.repeat_interleave(lengths)
@@ -97,15 +93,15 @@ class Goals:
         index, row, final = self._transitions(batch_size)
         value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
         actor_goal, _ = self._goals(row, self._uniform(row, final), self.actor)
-        goals = (self.states[value_goal], value_goal == row, self.states[actor_goal])
-        return GoalBatch(*self._steps(index), *goals, index)
+        goal, reached = self.states[value_goal], value_goal == row
+        return GoalBatch(*self._steps(index), goal, reached, self.states[actor_goal], index)
 
     def sample_subgoals(self, batch_size: int, steps: int) -> SubgoalBatch:
         """The same with subgoals so many steps ahead."""
         index, row, final = self._transitions(batch_size)
         value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
-        goals = (self.states[value_goal], value_goal == row, *self._upper(row, final, steps))
-        return SubgoalBatch(*self._steps(index), *goals, index)
+        goal, reached = self.states[value_goal], value_goal == row
+        return SubgoalBatch(*self._steps(index), goal, reached, *self._upper(row, final, steps), index)
 
     def sample_options(self, batch_size: int, steps: int, option_steps: int) -> OptionBatch:
         """The same with subgoals `steps` ahead and options of `option_steps`."""
@@ -114,8 +110,10 @@ class Goals:
         reached = value_goal == row
         end = (row + option_steps).minimum(torch.where(ahead, value_goal, final))
         option_goal = torch.where(reached, end, value_goal)
-        goals = (self.states[value_goal], reached, *self._upper(row, final, steps))
-        return OptionBatch(*self._steps(index), *goals, self.states[end], self.states[option_goal], index)
+        goal, upper = self.states[value_goal], self._upper(row, final, steps)
+        return OptionBatch(
+            *self._steps(index), goal, reached, *upper, self.states[end], self.states[option_goal], index
+        )
 
     def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Indices of transitions, and the rows of their own states and of their episodes' last ones: `[B]` each."""
