@@ -34,7 +34,8 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         if self.id != "???":
-            self.name = self.name or self.id.removeprefix("ALE/").rsplit("-v", 1)[0].replace("/", "-").lower()
+            within = self.id.removeprefix("ALE/").removeprefix("ogbench/")
+            self.name = self.name or within.rsplit("-v", 1)[0].replace("/", "-").lower()
             for pattern, scores in OF_D4RL.items() if self.score_source is None else ():
                 if re.fullmatch(pattern, self.id):
                     self.random_score, self.expert_score = scores

@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import gymnasium
 from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 
-from zoo.envs import atari, images, minigrid, pictures
+from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.config import EnvConfig
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 from zoo.errors import UsageError
@@ -70,7 +71,9 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
                 envs = atari.from_ale(config.id, num_envs, threads, config.sticky, drawn)
             else:
                 one = partial(make_one, config.id, config.max_episode_steps, drawn)
-                envs = SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+                tasks = config.id.startswith(ogbench.PREFIX)
+                copies = [partial(one, copy=i) if tasks else one for i in range(num_envs)]
+                envs = SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
     if not config.is_atari:
         return envs
     envs = atari.Lives(envs, atari.has_fire(config.id))
@@ -116,15 +119,15 @@ def _newest(env_id: str) -> str:
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
-def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = False) -> gymnasium.Env:
-    """One of Gymnasium's environments, as `make` has it.
+def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = False, **settings: Any) -> gymnasium.Env:
+    """One of Gymnasium's environments, as `make` has it, with settings of its own.
 
     Raises:
         ValueError: its images cannot be understood, or it cannot be drawn here.
     """
     if "mujoco" in str(gymnasium.spec(env_id).entry_point):
         _hush_mujoco()
-    env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps)
+    env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps, **settings)
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
     if isinstance(env.observation_space, Dict):

@@ -13,6 +13,7 @@ PACKAGES = {
     "ALE/": ("ale_py", "atari"),
     "minatar/": ("minatar", "minatar"),
     "MiniGrid-": ("minigrid", "minigrid"),
+    "ogbench/": ("ogbench", "ogbench"),
     **dict.fromkeys(
         ("PointMaze", "AntMaze", "AdroitHand", "FrankaKitchen", "Fetch", "HandManipulate", "HandReach"),
         ("gymnasium_robotics", "robotics"),

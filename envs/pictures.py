@@ -24,14 +24,14 @@ def prepare(env_id: str) -> None:
     if there:
         os.environ.setdefault("MUJOCO_GL", there[0])
     spec = gymnasium.registry.get(env_id)
-    if env_id.startswith("PointMaze") or (spec and "mujoco" in str(spec.entry_point)):
+    if env_id.startswith(("PointMaze", "ogbench/")) or (spec and "mujoco" in str(spec.entry_point)):
         try:
             import mujoco  # noqa: F401 - it loads the library
         except Exception as error:  # of many kinds
             raise ValueError(no_opengl()) from error
 
 
-def make_drawn(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env:
+def make_drawn(env_id: str, max_episode_steps: int | None = None, **settings: Any) -> gymnasium.Env:
     """One of Gymnasium's environments, whose `render()` gives a picture, uint8 `[height, width, 3]`.
 
     Raises:
@@ -40,7 +40,7 @@ def make_drawn(env_id: str, max_episode_steps: int | None = None) -> gymnasium.E
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*possible render_modes.*")
-            env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, render_mode="rgb_array")
+            env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, render_mode="rgb_array", **settings)
     except TypeError as error:  # it does not take the argument
         raise ValueError(f"env={env_id} has no pictures.") from error
     inner: Any = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze

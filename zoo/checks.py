@@ -62,6 +62,12 @@ def _words(text: str, hint: str) -> str:
     return f"{text}; {hint}" if hint else text
 
 
+SHARES = Condition(
+    lambda shares: len(shares) == 3 and min(shares) >= 0 and math.isclose(sum(shares), 1),
+    "must be three shares that sum to 1, of goals that are the state itself, later in its episode, anywhere in the "
+    "data, such as [0.2,0.5,0.3]",
+)
+
 # Of settings that many algorithms have. One that ends in `_lr` or `_hidden` is checked as `lr` or `hidden`.
 COMMON = {
     "discount": between(0, 1),
@@ -78,6 +84,8 @@ COMMON = {
     "eval_epsilon": between(0, 1),
     "exploration_fraction": between(0, 1),
     "entropy_coef": at_least(0),
+    "value_goals": SHARES,
+    "actor_goals": SHARES,
 }
 
 

@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and dtype of one observation; the bounds of a continuous action `[A]` or the number of discrete ones."""
+    """Shape and dtype of one observation; the bounds of a continuous action `[A]` or the number of discrete ones.
+
+    Where a goal is given, an observation is the state's entries, which are what datasets hold, then the goal's.
+    """
 
     obs_shape: tuple[int, ...]
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     num_actions: int | None = None  # None: continuous
     obs_dtype: str = "float32"  # or uint8: frames
+    goal_dim: int = 0  # entries of the goal, the last of an observation; 0: no goal is given
 
     @classmethod
     def of(cls, observation_space: "gymnasium.Space[Any]", action_space: "gymnasium.Space[Any]") -> "Spec":
@@ -28,15 +32,16 @@ class Spec:
             raise ValueError(f"observations must be a Box, not {observation_space}")
         shape = tuple(observation_space.shape)
         dtype = "uint8" if observation_space.dtype == np.uint8 and len(shape) == 3 else "float32"
+        goal_dim = getattr(observation_space, "goal_dim", 0)  # of zoo.envs.ogbench's spaces
         if isinstance(action_space, gymnasium.spaces.Discrete):
             if action_space.start != 0:
                 raise ValueError(f"actions must count from 0, not {action_space}")
-            return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype)
+            return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype, goal_dim=goal_dim)
         if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
             if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
                 raise ValueError(f"continuous actions must be bounded, not {action_space}")
             low, high = (tuple(map(float, bound)) for bound in (action_space.low, action_space.high))
-            return cls(shape, low, high, obs_dtype=dtype)
+            return cls(shape, low, high, obs_dtype=dtype, goal_dim=goal_dim)
         raise ValueError(f"actions must be a flat Box or Discrete, not {action_space}")
 
     def checked(self, obs: Any) -> np.ndarray:
@@ -67,6 +72,16 @@ class Spec:
     @property
     def obs_dim(self) -> int:
         return int(np.prod(self.obs_shape))
+
+    @property
+    def state_dim(self) -> int:
+        """Entries of an observation without its goal."""
+        return self.obs_dim - self.goal_dim
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The shape of an observation without its goal."""
+        return (self.state_dim,) if self.goal_dim else self.obs_shape
 
     @property
     def action_dim(self) -> int:

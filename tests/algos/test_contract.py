@@ -196,7 +196,7 @@ def test_a_restored_agent_learns_on_as_the_saved_one(algorithm):
 @each_algorithm
 def test_deterministic_actions_repeat_and_lie_within_the_bounds(algorithm):
     for spec in specs(algorithm):
-        agent, obs = make(algorithm, spec), 10 * torch.randn(50, 3)
+        agent, obs = make(algorithm, spec), 10 * torch.randn(50, *spec.obs_shape)
         for explore in (False, True):
             action = agent.act(obs, explore)
             if spec.num_actions is None:

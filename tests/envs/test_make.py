@@ -23,7 +23,9 @@ def _config(name, backend):
         pytest.importorskip("ale_py")
     if name == "pointmaze-stitch":
         pytest.importorskip("gymnasium_robotics")
-    if (name == "pointmaze-stitch" or config.id.startswith("neorl2/")) and backend == "envpool":
+    if config.id.startswith("ogbench/"):
+        pytest.importorskip("ogbench")
+    if (name == "pointmaze-stitch" or config.id.startswith(("neorl2/", "ogbench/"))) and backend == "envpool":
         pytest.skip("EnvPool does not have it")
     return config
 

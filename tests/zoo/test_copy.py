@@ -20,7 +20,7 @@ SMALL = {  # of settings, where an algorithm has them: seconds of learning
     "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
     "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
     "behavior_epochs": 1, "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
-    "utd_ratio": 2,
+    "utd_ratio": 2, "latent_dim": 16,
 }  # fmt: skip
 ENVIRONMENT = """
 import gymnasium, numpy as np
@@ -42,6 +42,26 @@ class OneAction(gymnasium.Env):
         return np.array([np.sin(self.time), np.cos(self.time)], np.float32)
 
 gymnasium.register("OneAction-v0", OneAction, max_episode_steps=100)
+
+class Reach(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    observation_space.goal_dim = 2
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state, self.goal = self.np_random.uniform(-1, 1, (2, 2))
+        return self.observe(), {}
+
+    def step(self, action):
+        self.state += 0.1 * action
+        distance = float(np.abs(self.state - self.goal).max())
+        return self.observe(), -distance, distance < 0.1, False, {}
+
+    def observe(self):
+        return np.concatenate([self.state, self.goal]).astype(np.float32)
+
+gymnasium.register("Reach-v0", Reach, max_episode_steps=30)
 """
 OURS = """
 import sys, one_action, zoo.nn.layers, zoo.nn.linear
@@ -59,14 +79,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With random episodes in D4RL's layout, and an environment of one action.
+    """With random episodes in D4RL's layout, and environments of one action and of goals.
 
-    `data.hdf5` is of InvertedPendulum, `discrete.hdf5` of CartPole.
+    `data.hdf5` is of InvertedPendulum, `discrete.hdf5` of CartPole, `states.hdf5` of the one with goals.
     """
     folder = tmp_path_factory.mktemp("copies")
     (folder / "one_action.py").write_text(ENVIRONMENT)
     random_episodes("InvertedPendulum-v5", folder / "data.hdf5")
     random_episodes("CartPole-v1", folder / "discrete.hdf5")
+    random_walks(folder / "states.hdf5")
     return folder
 
 
@@ -85,6 +106,20 @@ def random_episodes(env_id: str, path: Path) -> None:
         for name, column in zip(names, zip(*rows, strict=True), strict=True):
             array = np.array(column)
             file[name] = array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def random_walks(path: Path) -> None:
+    """Thirty episodes of twenty steps, of states without goals."""
+    rng = np.random.default_rng(0)
+    action = rng.uniform(-1, 1, (30, 20, 2)).astype(np.float32)
+    states = np.concatenate([rng.uniform(-1, 1, (30, 1, 2)), 0.1 * action], 1).cumsum(1, dtype=np.float32)
+    timeouts = np.zeros((30, 20), bool)
+    timeouts[:, -1] = True
+    columns = {"observations": states[:, :-1], "actions": action, "rewards": np.zeros((30, 20), np.float32)}
+    columns |= {"next_observations": states[:, 1:], "terminals": np.zeros_like(timeouts), "timeouts": timeouts}
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file[name] = column.reshape(600, *column.shape[2:])
 
 
 def copied(name: str, folder: Path, *settings: str) -> Path:
@@ -110,13 +145,15 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     chosen = algorithm(name)
     discrete = "continuous" not in chosen.action_spaces
     env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
+    env = "Reach-v0" if chosen.takes_goals else env
+    file_of_data = "states.hdf5" if chosen.takes_goals else "discrete.hdf5" if discrete else "data.hdf5"
     fields = {field.name for field in dataclasses.fields(chosen.module.Config)}
     small = SMALL | {"expert": f"2ep:{folder / 'data.hdf5'}"}
     own = {key: value for key, value in small.items() if key in fields}
     online = chosen.setting == "online"
     common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
     needed = takes_data(RunConfig(algo=chosen.module.Config()), chosen)
-    data = {"dataset": str(folder / ("discrete.hdf5" if discrete else "data.hdf5"))} if needed else {}
+    data = {"dataset": str(folder / file_of_data)} if needed else {}
     where = file.with_suffix("")
     ours = {"env": env, "env.backend": "gymnasium", "compile": "false", "logger": "none", "run_dir": f"{where}-zoo"}
     keys = {**ours, **common, **data, **{f"algo.{key}": value for key, value in own.items()}}

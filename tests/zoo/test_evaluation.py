@@ -90,3 +90,12 @@ def test_an_evaluation_says_which_share_of_its_games_were_idle():
     row = summary(Episodes(np.zeros(4), np.ones(4), idle=np.zeros(4, bool)), config)
     assert row["idle"] == 0
     assert "idle" not in judged(row)  # as it should be
+
+
+def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
+    config, _, _ = compose(["algo=td3", "env=hopper"])
+    successes, tasks = np.array([True, False, True, True, False, True]), np.array([1, 2, 3, 1, 2, 3])
+    row = summary(Episodes(np.zeros(6), np.ones(6), successes, tasks=tasks), config)
+    assert row["success"] == pytest.approx(4 / 6)
+    assert [row[f"success_task{number}"] for number in (1, 2, 3)] == [1, 0, 1]
+    assert "success_task1" not in summary(Episodes(np.zeros(6), np.ones(6), successes), config)

@@ -129,7 +129,7 @@ def check_finite(arrays: Arrays, name: str) -> None:
 
 def check_fits(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> None:
     """Raises UsageError unless the data has the environment's shapes and, where they are discrete, its actions."""
-    expected = (spec.obs_shape, (spec.action_dim,) if spec.num_actions is None else ())
+    expected = (spec.state_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
     if found != expected:
         raise UsageError(

@@ -28,10 +28,13 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
 
 def scripted_kinds(env_id: str) -> tuple[str, ...]:
     """The kinds of data that a controller made for the environment gives."""
+    if env_id.startswith("ogbench/pointmaze"):
+        return OGBENCH_KINDS
     return ("waypoint",) if env_id.startswith("PointMaze") else ()
 
 

@@ -16,12 +16,12 @@ from zoo.nn.layers import (
 )
 from zoo.nn.linear import Linear
 from zoo.nn.normalizers import Normalizer, RunningNormalizer
-from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian, best_of
+from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, TanhGaussian, UnitGaussian, best_of
 
 __all__ = [
     "GELU", "MLP", "BoundedPolicy", "Categorical", "CategoricalPolicy", "DeterministicPolicy", "DiscreteCritic",
     "EnsembleCritic", "EnsembleLayerNorm", "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian",
-    "GaussianPolicy", "Linear", "Normalizer", "RunningNormalizer", "TanhGaussian", "best_of", "check_frames", "encoder",
-    "fan_out_critic_", "glorot_", "near_zero_", "network_for", "of_action", "orthogonal_", "polyak_update",
-    "small_last_", "sometimes_random", "with_derivative",
+    "GaussianPolicy", "Linear", "Normalizer", "RunningNormalizer", "TanhGaussian", "UnitGaussian", "best_of",
+    "check_frames", "encoder", "fan_out_critic_", "glorot_", "near_zero_", "network_for", "of_action",
+    "orthogonal_", "polyak_update", "small_last_", "sometimes_random", "with_derivative",
 ]  # fmt: skip

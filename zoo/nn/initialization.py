@@ -1,10 +1,13 @@
 """Initialization, where not PyTorch's: each function changes a network in place and returns it."""
 
 import math
+from typing import TypeVar
 
 from torch import nn
 
 from zoo.nn.layers import EnsembleLinear
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Module:
@@ -19,7 +22,7 @@ def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Modul
     return network
 
 
-def glorot_(network: nn.Module) -> nn.Module:
+def glorot_(network: Network) -> Network:
     """Glorot's uniform weights and zero biases, in place: what most code in JAX begins with."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear | EnsembleLinear):
@@ -29,11 +32,11 @@ def glorot_(network: nn.Module) -> nn.Module:
     return network
 
 
-def near_zero_(network: nn.Sequential) -> nn.Sequential:
-    """Glorot's uniform weights times 0.01 and zero biases for the last layer, in place: outputs begin close to 0."""
+def near_zero_(network: nn.Sequential, gain: float = 0.01) -> nn.Sequential:
+    """Glorot's uniform weights times `gain` and zero biases for the last layer, in place: outputs begin close to 0."""
     last = network[-1]
     assert isinstance(last, nn.Linear)
-    nn.init.xavier_uniform_(last.weight, gain=0.01)
+    nn.init.xavier_uniform_(last.weight, gain)
     nn.init.zeros_(last.bias)
     return network
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.nn.layers import MLP
+from zoo.nn.initialization import glorot_, near_zero_
+from zoo.nn.layers import GELU, MLP
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 LOG_2 = math.log(2)
@@ -137,6 +138,32 @@ class GaussianPolicy(BoundedPolicy):
     def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """The negative log density `[B]` of actions `[B, A]`."""
         return -self.log_prob(obs, action)
+
+
+class UnitGaussian(BoundedPolicy):
+    """A Gaussian of standard deviation 1, in units of half the action's range, around a mean without bounds.
+
+    The policy of OGBench (Park et al. 2024, arXiv 2410.20092): to clone with it is to minimize squared errors. Actions
+    are clipped to the bounds.
+    """
+
+    def __init__(self, inputs: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int]) -> None:
+        super().__init__(low, high)
+        self.net = near_zero_(glorot_(MLP(inputs, len(low), hidden, GELU)), gain=0.1)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The mean `[B, A]`, clipped."""
+        return self.from_unit(self.net(obs))
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """An action `[B, A]`, clipped."""
+        mean = self.net(obs)
+        return self.from_unit(mean + torch.randn_like(mean))
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log density `[B]` of actions `[B, A]` in units of half their range, before any is clipped."""
+        error: Tensor = self.to_unit(action) - self.net(obs)
+        return (-0.5 * error.square() - HALF_LOG_2PI).sum(-1)
 
 
 class DeterministicPolicy(BoundedPolicy):

@@ -19,7 +19,8 @@ class Episodes(NamedTuple):
     """One episode an environment: undiscounted returns `[E]` and lengths in steps `[E]`.
 
     And whether it was a success `[E]`, at any of its steps, where the environment says so: `info["success"]`. And how
-    far off a `Predictor` was, see `value_error`. And of games with lives whether it was cut off as idle `[E]`.
+    far off a `Predictor` was, see `value_error`. And of games with lives whether it was cut off as idle `[E]`. And the
+    number of each environment's task `[E]`, where it has several: `info["task"]`.
     """
 
     returns: np.ndarray
@@ -27,6 +28,7 @@ class Episodes(NamedTuple):
     successes: np.ndarray | None = None
     value_error: float | None = None
     idle: np.ndarray | None = None
+    tasks: np.ndarray | None = None
 
 
 class Moment(NamedTuple):
@@ -73,6 +75,7 @@ def _play(
     obs, info = envs.reset(seed=starts)
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
     successes, reported = np.zeros(envs.num_envs, dtype=bool), "success" in info  # some speak of it in steps alone
+    tasks = info.get("task")
     lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
@@ -105,7 +108,7 @@ def _play(
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
-    return Episodes(returns, lengths, successes if reported else None, error, idle)
+    return Episodes(returns, lengths, successes if reported else None, error, idle, tasks)
 
 
 def value_error(
@@ -139,13 +142,15 @@ def value_error(
 
 def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
     """The columns of one evaluation; `score` is empty for an environment without reference scores."""
-    scores = config.env.normalize(episodes.returns)
+    scores, successes, tasks = config.env.normalize(episodes.returns), episodes.successes, episodes.tasks
+    of_task = {} if successes is None or tasks is None else {i: successes[tasks == i] for i in np.unique(tasks)}
     return {
         "return_mean": float(episodes.returns.mean()),
         "return_std": float(episodes.returns.std()),
         "score": "" if scores is None else float(scores.mean()),
         "length_mean": float(episodes.lengths.mean()),
-        **({} if episodes.successes is None else {"success": float(episodes.successes.mean())}),
+        **({} if successes is None else {"success": float(successes.mean())}),
+        **{f"success_task{number}": float(some.mean()) for number, some in of_task.items()},
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
         **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
     }

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 # Kinds of algorithms, in the order in which they are listed.
-FAMILIES = ("on-policy", "off-policy", "streaming", "offline", "return-conditioned", "model-based")
+FAMILIES = (
+    "on-policy", "off-policy", "streaming", "offline", "goal-conditioned", "return-conditioned", "model-based",
+)  # fmt: skip
 
 
 def folder(name: str) -> Path:
@@ -121,7 +123,15 @@ class Algorithm:
     @property
     def takes_frames(self) -> bool:
         """Whether it takes frames, and observations of any shape; else vectors alone."""
-        return any(isinstance(node, ast.Assign) and ast.unparse(node) == "FRAMES = True" for node in self._tree.body)
+        return self._declares("FRAMES")
+
+    @property
+    def takes_goals(self) -> bool:
+        """Whether it learns to reach goals, from data without rewards; needs an environment that gives them."""
+        return self._declares("GOALS")
+
+    def _declares(self, name: str) -> bool:
+        return any(isinstance(node, ast.Assign) and ast.unparse(node) == f"{name} = True" for node in self._tree.body)
 
     @functools.cached_property
     def module(self) -> ModuleType:
@@ -168,7 +178,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
-    """Raises UsageError where an algorithm does not take an environment's actions or observations.
+    """Raises UsageError where an algorithm does not take an environment's actions, observations or goals.
 
     Args:
         chosen: the algorithm.
@@ -180,6 +190,15 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
         raise UsageError(
             f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
             + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
+        )
+    with_goals = ", ".join(name for name, other in algorithms().items() if other.takes_goals)
+    if chosen.takes_goals and not spec.goal_dim:
+        raise UsageError(
+            f"{chosen.name} learns to reach goals, and this environment gives none. Try: env=ogbench/pointmaze-medium"
+        )
+    if spec.goal_dim and chosen.data == "required" and not chosen.takes_goals:
+        raise UsageError(
+            f"{chosen.name} learns from rewards; the data of this environment has none, but goals. Try: {with_goals}."
         )
     if len(spec.obs_shape) != 1 and not chosen.takes_frames:
         able = [

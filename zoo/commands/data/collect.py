@@ -18,12 +18,13 @@ from torch import Tensor
 from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.commands.data.train import BACKEND, open_run
-from zoo.data import waypoints
+from zoo.data import mazes, waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, Portion, parse_mixture, scripted_kinds
+from zoo.data.catalog import D4RL_KINDS, OGBENCH_KINDS, Portion, parse_mixture, scripted_kinds
 from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
+from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError, nearest
 from zoo.runs.load import build_agent, spec_of
 from zoo.runs.replay_log import ReplayLog
@@ -111,6 +112,8 @@ class Collector:
                 self._parts[kind] = Part(self._played(self.player, kind), 0, None)
             elif kind == "waypoint":
                 self._parts[kind] = Part(waypoints.collect(self.env.id, self.size, self.seed), 0, None)
+            elif kind in OGBENCH_KINDS:
+                self._parts[kind] = Part(mazes.collect(self.env.id, kind, self.size, self.seed), 0, None)
             elif kind == "random":
                 arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
                 self._parts[kind] = Part(arrays, 0, None)
@@ -213,6 +216,11 @@ def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
     kinds = [portion.name for portion in parse_mixture(text)]
     scripted = scripted_kinds(env.id)
+    if env.id.startswith(PREFIX) and (others := [kind for kind in kinds if kind not in scripted]):
+        raise UsageError(
+            f"data of goal-reaching tasks is not made by agents: there is no {others[0]} of {env.name}. "
+            + (f"There are: {', '.join(scripted)}." if scripted else "Take a file of OGBench's: dataset=FILE.npz")
+        )
     for kind in kinds:
         if kind not in (*D4RL_KINDS, *scripted):
             raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, (*D4RL_KINDS, *scripted))}")

@@ -26,9 +26,10 @@ def main(arguments: list[str]) -> int:
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
-        "A command that was stopped goes on where it was when it is repeated. Point Mazes have a kind of their "
-        "own, waypoint, which takes no training: a controller's ways. --policy takes the episodes of a policy that "
-        "Stable-Baselines3 has saved, its actions sampled as in training.",
+        "A command that was stopped goes on where it was when it is repeated. Point Mazes have kinds of their own, "
+        "which take no training: waypoint, a controller's ways; OGBench's (pointmaze-large) navigate, stitch and "
+        "explore, by OGBench's rules. --policy takes the episodes of a policy that Stable-Baselines3 has saved, its "
+        "actions sampled as in training.",
     )
     parser.add_argument("env")
     parser.add_argument(
@@ -120,7 +121,7 @@ def _check_make(
         kinds = [POLICY]
     kinds = kinds or list(scripted)
     if args.size is None:
-        args.size = SCRIPTED_SIZE if set(kinds) <= set(scripted) else SIZE
+        args.size = SCRIPTED_SIZE if kinds == ["waypoint"] else SIZE
     for option in ("size", "steps"):
         if getattr(args, option) < 1:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least 1.")

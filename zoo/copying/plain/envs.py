@@ -22,6 +22,16 @@ class Spec(NamedTuple):
     action_dim: int = 0
     num_actions: int = 0
 
+    @property
+    def goal_dim(self) -> int:
+        """Entries of the goal, the last of an observation: half of them, as it is a state."""
+        return self.obs_dim // 2
+
+    @property
+    def state_dim(self) -> int:
+        """Entries of an observation without its goal."""
+        return self.obs_dim - self.goal_dim
+
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space

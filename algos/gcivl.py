@@ -1,0 +1,123 @@
+"""GCIVL: Goal-Conditioned Implicit V-Learning (Park et al. 2024, arXiv 2410.20092).
+
+GCIQL without critics: a state's value regresses an upper expectile of what the successor is worth. Where the
+environment is deterministic, that is what the best action leads to. The policy clones the data, more where a step came
+nearer to the goal. It is the value of HIQL (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949) with one policy.
+
+    value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
+             L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
+    actor    L_pi = E[-exp(beta (mean V(s', g) - mean V(s, g))) log pi(a|s, g)]
+
+The reward is -1 until the state is the goal. Deviations: as in OGBench's code (github seohongpark/ogbench), weights are
+clipped at 100, the policy is a Gaussian of standard deviation 1, all losses are taken before any network moves, and
+the target values follow the values that were before. There the normalization of layers adds 1e-6 to the variance, here
+1e-5.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from zoo.agent import Agent, Metrics
+from zoo.checks import above, at_least, between, check
+from zoo.data.goals import GoalBatch, Goals
+from zoo.nn import GELU, EnsembleMLP, UnitGaussian, glorot_, polyak_update
+from zoo.nn.optim import Adam
+from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
+
+FAMILY = "goal-conditioned"
+SETTING = "offline"
+DATA = "required"
+ACTION_SPACES = ("continuous",)
+GOALS = True
+
+
+@dataclass
+class Config:
+    expectile: float = 0.9  # tau of the value's loss
+    beta: float = 10.0  # inverse temperature of the policy's weights
+    max_weight: float = 100.0  # the policy's weights are clipped here
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # shares: the state itself, later, any
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
+    hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
+    discount: float = 0.99  # gamma, and how far away a later goal of the value is; 0.995 in giant mazes
+    tau: float = 0.005  # target values move this fraction of the way at every update
+    lr: float = 3e-4  # Adam's learning rate, all networks
+    batch_size: int = 1024  # transitions an update
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            expectile=between(0, 1, "neither"),
+            beta=at_least(0),
+            max_weight=above(0),
+            discount=between(0, 1, "neither"),
+        )
+
+
+class GCIVL(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.actor = UnitGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.value = glorot_(EnsembleMLP(2, spec.obs_dim, 1, config.hidden, layer_norm=True, activation=GELU))
+        self.target_value = copy.deepcopy(self.value).requires_grad_(False)
+        self.value_optimizer = Adam(self.value.parameters(), config.lr)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.lr)
+
+    def values(self, network: EnsembleMLP, obs: Tensor, goal: Tensor) -> Tensor:
+        """V_1 and V_2, `[2, B]`."""
+        value: Tensor = network(torch.cat([obs, goal], -1)).squeeze(-1)
+        return value
+
+    def value_loss(self, batch: GoalBatch) -> tuple[Tensor, Tensor]:
+        """The loss, and the mean value."""
+        with torch.no_grad():
+            next_value = self.values(self.target_value, batch.next_obs, batch.value_goal)  # [2, B]
+            target = torch.where(batch.reached, 0.0, -1 + self.config.discount * next_value)
+            advantage = target.amin(0) - self.values(self.target_value, batch.obs, batch.value_goal).mean(0)
+            weight = torch.where(advantage >= 0, self.config.expectile, 1 - self.config.expectile)
+        value = self.values(self.value, batch.obs, batch.value_goal)
+        return (weight * (target - value).square()).sum(0).mean(), value.detach().mean()
+
+    def actor_loss(self, batch: GoalBatch) -> Tensor:
+        obs, next_obs, goal = batch.obs, batch.next_obs, batch.actor_goal
+        with torch.no_grad():
+            advantage = self.values(self.value, next_obs, goal).mean(0) - self.values(self.value, obs, goal).mean(0)
+            weight = torch.exp(self.config.beta * advantage).clamp(max=self.config.max_weight)
+        return -(weight * self.actor.log_prob(torch.cat([obs, goal], -1), batch.action)).mean()
+
+    def update(self, batch: GoalBatch) -> Metrics:
+        """One gradient step of both and a move of the target values, from what all were before."""
+        value_loss, value = self.value_loss(batch)
+        actor_loss = self.actor_loss(batch)
+        polyak_update(self.target_value, self.value, self.config.tau)
+        self.value_optimizer.minimize(value_loss)
+        self.actor_optimizer.minimize(actor_loss)
+        return {"value_loss": value_loss.detach(), "actor_loss": actor_loss.detach(), "value": value}
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
+
+
+def train(run: "Run", config: Config) -> GCIVL:
+    data = run.dataset()
+    goals = Goals(data, config.value_goals, config.actor_goals, config.discount)
+    agent = GCIVL(data.spec, config)
+    run.track(agent=agent)
+    for _ in run.steps():
+        run.log(agent.update(goals.sample(config.batch_size)))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

@@ -1,0 +1,136 @@
+"""QRL: Quasimetric RL (Wang, Torralba, Isola, Zhang 2023, arXiv 2304.01203).
+
+The fewest steps from one state to another are a quasimetric: not symmetric, but never longer than by way of a third
+state. A network that can be nothing else needs only be told that a step is at most one step long; pushed apart all the
+same, states come to lie as far from each other as the shortest way of such steps: what the data holds in pieces is
+joined. The policy climbs the distance through a model of the next latent.
+
+    value    max E[phi(d(s, g))] such that E[relu(d(s, s') - 1)^2] <= eps
+    model    L_T  = E[d(z', z + T(z, a)) + d(z + T(z, a), z')] / 2,  z = latent of s
+    actor    L_pi = E[d(z + T(z, mu(s, g)), z_g) / mean d - alpha log pi(a|s, g)]
+
+phi(d) = -100 softplus(5 - d / 100), and a multiplier lambda that learns too stands for the constraint. d is an interval
+quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model moves the latents too;
+the policy is a Gaussian of standard deviation 1, and its loss takes cloning and a scaled distance; all losses are taken
+before any network moves. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other quasimetric
+and the other loss of the policy that it has are not here.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.agent import Agent, Metrics
+from zoo.checks import Condition, above, check
+from zoo.data.goals import GoalBatch, Goals
+from zoo.nn import GELU, MLP, UnitGaussian, glorot_
+from zoo.nn.goals import Quasimetric
+from zoo.nn.optim import Adam
+from zoo.spec import Spec
+
+if TYPE_CHECKING:
+    from zoo.runs.run import Run
+
+FAMILY = "goal-conditioned"
+SETTING = "offline"
+DATA = "required"
+ACTION_SPACES = ("continuous",)
+GOALS = True
+
+
+@dataclass
+class Config:
+    alpha: float = 0.003  # weight of cloning; OGBench takes 0.0003 on pointmaze
+    eps: float = 0.05  # what a step may be longer than 1, squared, in the mean
+    latent_dim: int = 512  # numbers that the distance compares, a multiple of 8
+    value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # shares: the state itself, later, any
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
+    hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
+    lr: float = 3e-4  # Adam's learning rate, all networks and lambda
+    batch_size: int = 1024  # transitions an update
+
+    def __post_init__(self) -> None:
+        groups = Condition(lambda size: size >= 8 and size % 8 == 0, "must be a multiple of 8")
+        check(self, alpha=above(0), eps=above(0), latent_dim=groups)
+
+
+class QRL(Agent):
+    def __init__(self, spec: Spec, config: Config) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        size, hidden = config.latent_dim, config.hidden
+        self.actor = UnitGaussian(spec.obs_dim, spec.action_low, spec.action_high, hidden)
+        self.distance = Quasimetric(spec.state_dim, hidden, size)
+        self.model = glorot_(MLP(size + spec.action_dim, size, hidden, GELU, layer_norm=True))
+        self.log_lambda = nn.Parameter(torch.zeros(()))
+        learned = [*self.distance.parameters(), *self.model.parameters(), self.log_lambda]
+        self.value_optimizer = Adam(learned, config.lr)
+        self.actor_optimizer = Adam(self.actor.parameters(), config.lr)
+
+    def value_loss(self, batch: GoalBatch, latent: Tensor, next_latent: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and how much longer than 1 steps are, squared."""
+        apart = self.distance.between(latent, self.distance.encoder(batch.value_goal))
+        excess = F.relu(self.distance.between(latent, next_latent) - 1).square().mean()
+        multiplier = self.log_lambda.exp()
+        push = (100 * F.softplus(5 - apart / 100)).mean()
+        dual = multiplier * (self.config.eps - excess.detach())
+        return push + multiplier.detach() * excess + dual, excess.detach()
+
+    def model_loss(self, batch: GoalBatch, latent: Tensor, next_latent: Tensor) -> Tensor:
+        predicted = self.predict(latent, batch.action)
+        there, back = (self.distance.between(next_latent, predicted), self.distance.between(predicted, next_latent))
+        return (there + back).mean() / 2
+
+    def predict(self, latent: Tensor, action: Tensor) -> Tensor:
+        """The latent `[B, D]` after an action, which the model tells from the one before."""
+        change: Tensor = self.model(torch.cat([latent, action], -1))
+        return latent + change
+
+    def actor_loss(self, batch: GoalBatch, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and its part that clones."""
+        obs = torch.cat([batch.obs, batch.actor_goal], -1)
+        with torch.no_grad():
+            goal = self.distance.encoder(batch.actor_goal)
+        distance = self.distance.between(self.predict(latent.detach(), self.actor.mode(obs)), goal)
+        cloning = -self.actor.log_prob(obs, batch.action).mean()
+        return distance.mean() / (distance.mean().detach() + 1e-6) + self.config.alpha * cloning, cloning.detach()
+
+    def update(self, batch: GoalBatch) -> Metrics:
+        """One gradient step of distance, lambda, model and policy, from what all were before."""
+        latent, next_latent = self.distance.encoder(batch.obs), self.distance.encoder(batch.next_obs)
+        value_loss, excess = self.value_loss(batch, latent, next_latent)
+        model_loss = self.model_loss(batch, latent, next_latent)
+        actor_loss, cloning = self.actor_loss(batch, latent)
+        self.actor_optimizer.minimize(actor_loss)
+        self.value_optimizer.minimize(value_loss + model_loss)
+        return {
+            "value_loss": value_loss.detach(),
+            "model_loss": model_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "cloning_loss": cloning,
+            "excess": excess,
+            "lambda": self.log_lambda.detach().exp(),
+        }
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
+
+
+def train(run: "Run", config: Config) -> QRL:
+    data = run.dataset()
+    goals = Goals(data, config.value_goals, config.actor_goals)
+    agent = QRL(data.spec, config)
+    run.track(agent=agent)
+    for _ in run.steps():
+        run.log(agent.update(goals.sample(config.batch_size)))
+    return agent
+
+
+if __name__ == "__main__":
+    from zoo.cli import run_file
+
+    run_file(__file__)

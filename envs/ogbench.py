@@ -1,0 +1,99 @@
+"""OGBench's mazes, with goals (Park et al. 2024, arXiv 2410.20092): `ogbench/pointmaze-large`, `ogbench/antmaze-giant`.
+
+An observation is the state and behind it the goal, which is a state too. Reaching the goal pays 1 and ends the episode:
+a return is whether it was reached. Every environment has five tasks, each a start and a goal around which they vary.
+The first copy of an environment begins with the first task, the second with the second, and so on round; each goes
+through all of them, an episode each.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+IDS = "ogbench/<maze>"
+PREFIX = "ogbench/"
+MAZES = {  # OGBench's name without its version -> steps of an episode
+    **{f"pointmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
+    **{f"antmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
+    **{f"humanoidmaze-{maze}": 4_000 if maze == "giant" else 2_000 for maze in ("medium", "large", "giant")},
+    **{f"antsoccer-{maze}": 1_000 for maze in ("arena", "medium")},
+}
+
+
+class GoalBox(gymnasium.spaces.Box):
+    """Observations `[state_dim + goal_dim]`, the goal behind the state."""
+
+    def __init__(self, state_dim: int, goal_dim: int) -> None:
+        super().__init__(-np.inf, np.inf, (state_dim + goal_dim,), np.float32)
+        self.goal_dim = goal_dim
+
+
+class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One of OGBench's environments, whose random numbers follow from its seed alone. `info` says `success` and `task`.
+
+    Args:
+        name: OGBench's, without a version.
+        copy: which of several copies it is: the first task is that number, modulo the number of tasks.
+        render_mode: as Gymnasium has it.
+
+    Raises:
+        ImportError: OGBench is not installed.
+    """
+
+    def __init__(self, name: str, copy: int = 0, render_mode: str | None = None) -> None:
+        import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
+
+        env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
+        self.env = env
+        self.metadata, self.render_mode = env.metadata, render_mode
+        (size,) = env.observation_space.shape
+        self.observation_space, self.action_space = GoalBox(size, size), env.action_space
+        self.teleports = name.endswith("teleport")  # by chance, a step's only random number
+        self.copy, self.episode, self.goal = copy, 0, np.zeros(size, np.float32)
+        self._random: Any = np.random.RandomState().get_state()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed is not None:
+            self._random, self.episode = np.random.RandomState(seed % 2**32).get_state(), 0
+            self.env.action_space.seed(seed)  # it takes a few random actions before it begins
+        task = (self.copy + self.episode) % self.env.num_tasks + 1
+        self.episode += 1
+        with self._own_random_numbers():
+            state, info = self.env.reset(options={"task_id": task}, seed=seed)
+        self.goal = info["goal"].astype(np.float32)
+        return self._observe(state), {"success": False, "task": task}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        with self._own_random_numbers() if self.teleports else nullcontext():
+            state, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(state), float(reward), terminated, truncated, {"success": bool(info["success"])}
+
+    def render(self) -> np.ndarray:
+        picture: np.ndarray = self.env.render()
+        return picture
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        return np.concatenate([state, self.goal], dtype=np.float32)
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """OGBench draws from NumPy's global generator: as if that were this environment's."""
+        others = np.random.get_state()
+        np.random.set_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = np.random.get_state()
+            np.random.set_state(others)
+
+
+for _name, _steps in MAZES.items():
+    gymnasium.register(PREFIX + _name, "zoo.envs.ogbench:GoalEnv", kwargs={"name": _name}, max_episode_steps=_steps)

@@ -1,0 +1,91 @@
+"""What the goal-conditioned algorithms share: what they need, and what they learn of a maze."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from examples import batch_for, make, specs
+
+from zoo import cli
+from zoo.data import mazes
+from zoo.data.goals import GoalBatch, SubgoalBatch
+from zoo.settings.registry import algorithms
+
+pytest.importorskip("ogbench")
+ALGORITHMS = [file for file in algorithms().values() if file.takes_goals]
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=[file.name for file in ALGORITHMS])
+BOOTSTRAPPING = [file for file in ALGORITHMS if file.name in ("gciql", "gcivl", "hiql", "ota")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A file in OGBench's layout: ten episodes of `navigate`, each with a last state that has no successor."""
+    arrays = mazes.collect("ogbench/pointmaze-medium", "navigate", 10_000, seed=0)
+    path = tmp_path_factory.mktemp("goals") / "navigate.npz"
+    obs = arrays.obs.reshape(10, 1_000, 2)
+    states = np.concatenate([obs, arrays.next_obs.reshape(10, 1_000, 2)[:, -1:]], 1)
+    action = np.concatenate([arrays.action.reshape(10, 1_000, 2), np.zeros((10, 1, 2), np.float32)], 1)
+    terminals = np.zeros((10, 1_001), bool)
+    terminals[:, -1] = True
+    columns = {"observations": states, "actions": action, "terminals": terminals}
+    np.savez(path, **{name: column.reshape(10 * 1_001, *column.shape[2:]) for name, column in columns.items()})
+    return path
+
+
+@each_algorithm
+def test_runs_from_a_file_of_ogbenchs_and_says_which_goals_it_reached(algorithm, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["algo.hidden=[16,16]", "algo.batch_size=32", "compile=false", "logger=none", "run_dir=run"]
+    arguments = [f"algo={algorithm.name}", "env=pointmaze-medium", f"dataset={data}", "steps=20", "eval_episodes=5"]
+    assert cli.main(["run", *arguments, *small, "env.max_episode_steps=20"]) == 0
+    with (tmp_path / "run" / "evaluations.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    by_task = [float(row[f"success_task{number}"]) for number in range(1, 6)]
+    assert float(row["success"]) == pytest.approx(np.mean(by_task))
+    assert float(row["success"]) == pytest.approx(float(row["return_mean"]))
+
+
+@each_algorithm
+def test_needs_goals(algorithm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", f"algo={algorithm.name}", "env=hopper", "logger=none", "run_dir=run"]) == 2
+    assert "learns to reach goals, and this environment gives none. Try: env=" in capsys.readouterr().err
+
+
+def test_what_learns_from_rewards_is_told_which_algorithms_reach_goals(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "algo=iql", "env=pointmaze-medium", f"dataset={data}", "run_dir=run"]) == 2
+    told = capsys.readouterr().err
+    assert "iql learns from rewards; the data of this environment has none, but goals. Try: " in told
+    assert all(file.name in told for file in ALGORITHMS)
+
+
+def test_states_of_another_size_than_the_goals_are_refused(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "algo=gcbc", "env=ogbench/antmaze-medium", f"dataset={data}", "run_dir=run"]) == 2
+    assert "has observations (2,) and actions (2,); antmaze-medium" in capsys.readouterr().err
+
+
+def test_shares_of_goals_must_sum_to_one(capsys):
+    assert cli.main(["run", "algo=gcbc", "env=pointmaze-medium", "algo.actor_goals=[0.5,0.2,0.2]"]) == 2
+    assert "algo.actor_goals=[0.5, 0.2, 0.2] must be three shares that sum to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", BOOTSTRAPPING, ids=[file.name for file in BOOTSTRAPPING])
+def test_nothing_follows_a_goal_that_is_reached(algorithm):
+    """The successor's value counts, and where the state is its goal it does not."""
+    (spec,) = specs(algorithm)
+
+    def learned(reached: bool, shift: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        agent = make(algorithm, spec)
+        batch: GoalBatch | SubgoalBatch = batch_for(agent, 0)
+        later = {name: getattr(batch, name) + shift for name in ("next_obs", "option_end") if hasattr(batch, name)}
+        batch = batch._replace(reached=torch.full_like(batch.reached, reached), **later)
+        agent.update(batch)
+        values = (name for name, _ in agent.named_parameters() if "value" in name or name.startswith("critic"))
+        return torch.cat([agent.get_parameter(name).flatten() for name in values])
+
+    assert torch.equal(learned(True, 0.0), learned(True, 1.0))
+    assert not torch.equal(learned(False, 0.0), learned(False, 1.0))

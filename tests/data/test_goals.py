@@ -1,0 +1,122 @@
+"""Goals for transitions: which states they are, how often, and what is told of them."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from zoo.data.arrays import Arrays
+from zoo.data.dataset import Dataset
+from zoo.data.goals import Goals
+from zoo.data.samplers import SamplerConfig
+from zoo.errors import UsageError
+from zoo.spec import Spec
+
+LENGTHS = (6, 3, 1, 9)  # transitions; an episode has a state more
+FIRST = np.cumsum([0, *(length + 1 for length in LENGTHS)])  # the number of each episode's first state
+SPEC = Spec((2,), (-1.0,), (1.0,), goal_dim=1)
+
+
+def numbered(sampler: SamplerConfig | None = None, missing_ends: str = "") -> Dataset:
+    """Episodes whose states are numbered, all through; later episodes return more."""
+    obs = np.concatenate([first + np.arange(length) for first, length in zip(FIRST[:-1], LENGTHS, strict=True)])
+    reward = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    ends = np.isin(obs + 1, FIRST[1:] - 1)
+    states = [x.astype(np.float32)[:, None] for x in (obs, obs / 100, obs + 1)]
+    arrays = Arrays(states[0], states[1], reward.astype(np.float32), states[2], np.zeros_like(ends), ends)
+    return Dataset(arrays, SPEC, torch.device("cpu"), sampler, missing_ends)
+
+
+def last_state(state: int) -> int:
+    """The last state of a state's episode."""
+    return int(FIRST[np.searchsorted(FIRST, state, side="right")]) - 1
+
+
+def starts() -> list[int]:
+    """The states that a transition begins in."""
+    return [state for state in range(FIRST[-1]) if state != last_state(state)]
+
+
+def geometric(state: int, discount: float) -> dict[int, float]:
+    """Later states of an episode: OGBench's np.random.geometric(1 - discount), cut off at the last state."""
+    found, last = {}, last_state(state)
+    for steps in range(1, last - state):
+        found[state + steps] = (1 - discount) * discount ** (steps - 1)
+    return found | {last: 1 - sum(found.values())}
+
+
+def uniform(state: int) -> dict[int, float]:
+    """The same by np.round(first * x + last * (1 - x)), x uniform: the length of the x that are rounded to each."""
+    first, last = state + 1, last_state(state)
+    if first == last:
+        return {last: 1.0}
+    overlaps = {goal: min(goal + 0.5, last) - max(goal - 0.5, first) for goal in range(first, last + 1)}
+    return {goal: overlap / (last - first) for goal, overlap in overlaps.items()}
+
+
+def expected(later: dict[int, dict[int, float]], shares: tuple[float, float, float]) -> np.ndarray:
+    """How probable each pair of state and goal is, `[states, states]`."""
+    table = np.zeros((FIRST[-1], FIRST[-1]))
+    for state in starts():
+        table[state, state] += shares[0]
+        for goal, probability in later[state].items():
+            table[state, goal] += shares[1] * probability
+        for goal in starts():
+            table[state, goal] += shares[2] / len(starts())
+    return table / len(starts())
+
+
+def follow(state: torch.Tensor, goal: torch.Tensor, probabilities: np.ndarray) -> bool:
+    """Whether pairs of state and goal are drawn with these probabilities, by a chi-squared test."""
+    found = np.zeros_like(probabilities)
+    np.add.at(found, (state.long().numpy()[:, 0], goal.long().numpy()[:, 0]), 1)
+    possible = probabilities > 0
+    return not found[~possible].any() and chisquare(found[possible], probabilities[possible] * len(state)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("shares", [(0.2, 0.5, 0.3), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)])
+def test_goals_are_as_probable_as_ogbenchs_rules_have_them(shares):
+    torch.manual_seed(0)
+    batch = Goals(numbered(), shares, shares, discount=0.8).sample(100_000)
+    by_value = expected({state: geometric(state, 0.8) for state in starts()}, shares)
+    by_policy = expected({state: uniform(state) for state in starts()}, shares)
+    assert follow(batch.obs, batch.value_goal, by_value)
+    assert follow(batch.obs, batch.actor_goal, by_policy)
+    assert not follow(batch.obs, batch.actor_goal, by_value) or shares[1] == 0
+
+
+def test_a_batch_holds_whole_transitions_and_says_where_the_goal_is_the_state():
+    batch = Goals(numbered(), (0.2, 0.5, 0.3), (0.0, 1.0, 0.0)).sample(1_000)
+    assert torch.equal(batch.next_obs, batch.obs + 1)
+    torch.testing.assert_close(batch.action, batch.obs / 100)
+    assert torch.equal(batch.reached, (batch.obs == batch.value_goal)[:, 0])
+    assert 0.2 < batch.reached.float().mean() < 0.3  # those that were drawn by chance too
+
+
+def test_subgoals_lie_a_few_steps_ahead_but_not_beyond_the_goal_or_the_episode():
+    for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+        batch = Goals(numbered(), (0.2, 0.5, 0.3), shares).sample_subgoals(2_000, steps=3)
+        columns = (batch.obs, batch.actor_goal, batch.waypoint, batch.subgoal)
+        for state, goal, waypoint, subgoal in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
+            assert subgoal == min(state + 3, last_state(state))
+            assert waypoint == (min(state + 3, goal) if shares[1] else subgoal)
+
+
+def test_an_option_ends_after_its_steps_or_at_the_goal_or_with_the_episode():
+    for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)):
+        batch = Goals(numbered(), shares, (0.0, 1.0, 0.0)).sample_options(2_000, steps=3, option_steps=4)
+        columns = (batch.obs, batch.value_goal, batch.option_end, batch.option_goal)
+        for state, goal, end, option_goal in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
+            assert end == min(state + 4, goal if shares[1] else last_state(state))
+            assert option_goal == (end if state == goal else goal)
+
+
+def test_a_sampler_chooses_the_transitions_and_not_their_goals():
+    batch = Goals(numbered(SamplerConfig("top", fraction=0.25)), (0.0, 0.0, 1.0), (0.0, 1.0, 0.0)).sample(2_000)
+    assert batch.obs.min() == FIRST[3]
+    assert set(batch.value_goal[:, 0].long().tolist()) == set(starts())
+
+
+def test_goals_need_the_ends_of_episodes():
+    with pytest.raises(UsageError, match="no ends here"):
+        Goals(numbered(missing_ends="no ends here"), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0))

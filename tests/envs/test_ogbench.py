@@ -1,0 +1,83 @@
+"""OGBench's environments: states and goals as OGBench gives them, and tasks in turn."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from zoo.envs import EnvConfig, make, spec_of
+from zoo.envs.ogbench import MAZES, GoalEnv
+from zoo.errors import UsageError
+from zoo.spec import Spec
+
+ogbench = pytest.importorskip("ogbench")
+MEDIUM = EnvConfig("ogbench/pointmaze-medium")
+
+
+def test_an_episode_may_last_as_long_as_ogbenchs():
+    for name, steps in MAZES.items():
+        assert gymnasium.spec(f"{name}-v0").max_episode_steps == steps
+        assert gymnasium.spec(f"ogbench/{name}").max_episode_steps == steps
+
+
+def test_an_observation_is_the_state_and_the_goal_behind_it():
+    assert spec_of(MEDIUM) == Spec((4,), (-1.0, -1.0), (1.0, 1.0), goal_dim=2)
+    assert spec_of(MEDIUM).state_dim == 2
+    assert spec_of(EnvConfig("ogbench/antmaze-medium")).obs_shape == (2 * 29,)
+
+
+def enter_teleport(env):
+    """Puts the ball where the next step teleports it, by chance."""
+    if env._teleport_info:
+        env.set_xy(np.array(env._teleport_info["teleport_in_xys"][0]))
+
+
+@pytest.mark.parametrize("name", ["pointmaze-teleport", "antmaze-medium"])
+def test_an_episode_is_ogbenchs_from_the_same_random_numbers(name):
+    theirs = gymnasium.make(f"{name}-v0").unwrapped
+    actions = np.random.default_rng(0).uniform(-1, 1, (50, *theirs.action_space.shape))
+    np.random.seed(5)  # OGBench draws from NumPy's own generator
+    theirs.action_space.seed(5)
+    state, info = theirs.reset(options={"task_id": 3}, seed=5)
+    enter_teleport(theirs)
+    expected = [(state, 0.0), *(theirs.step(action)[:2] for action in actions)]
+
+    ours = GoalEnv(name, copy=2)
+    obs, about = ours.reset(seed=5)
+    enter_teleport(ours.env)
+    found = [(obs, 0.0)]
+    for action in actions:
+        np.random.seed(0)  # what others do with it changes nothing
+        found.append(ours.step(action)[:2])
+    assert about == {"success": False, "task": 3}
+    for (obs, reward), (state, their_reward) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(obs, np.concatenate([state, info["goal"]]), rtol=1e-6, atol=1e-6)
+        assert reward == their_reward
+
+
+def test_copies_take_the_tasks_in_turn_and_a_seed_begins_anew():
+    envs = make(MEDIUM, 7)
+    obs, info = envs.reset(seed=list(range(7)))
+    assert info["task"].tolist() == [1, 2, 3, 4, 5, 1, 2]
+    assert envs.reset()[1]["task"].tolist() == [2, 3, 4, 5, 1, 2, 3]
+    again, info = envs.reset(seed=list(range(7)))
+    assert info["task"].tolist() == [1, 2, 3, 4, 5, 1, 2]
+    np.testing.assert_array_equal(obs, again)
+    envs.close()
+
+
+def test_reaching_the_goal_pays_once_and_ends_the_episode():
+    envs = make(MEDIUM, 2)
+    obs, _ = envs.reset(seed=0)
+    envs.envs[1].unwrapped.env.set_xy(obs[1, 2:].astype(float))
+    obs, reward, terminated, truncated, info = envs.step(np.zeros((2, 2), np.float32))
+    assert reward.tolist() == [0, 1]
+    assert terminated.tolist() == [False, True]
+    assert not truncated.any()
+    assert info["final_info"]["success"].tolist() == [False, True]
+    envs.close()
+
+
+def test_without_ogbench_what_to_install_is_said(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ogbench", None)
+    with pytest.raises(UsageError, match=r"needs ogbench. Type: pip install 'rl-zoo\[ogbench\]'"):
+        spec_of(MEDIUM)

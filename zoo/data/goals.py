@@ -1,0 +1,150 @@
+"""Goals for the transitions of a dataset: hindsight relabelling, as OGBench does it.
+
+Every state of the data can be a goal (Andrychowicz et al. 2017, arXiv 1707.01495): the transition's own, a later one of
+its episode, or any. The rules are those of OGBench's `GCDataset` and `HGCDataset` (Park et al. 2024, arXiv 2410.20092;
+github seohongpark/ogbench, `impls/utils/datasets.py`), with the options of OTA (Ahn et al. 2025, arXiv 2505.12737).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.data.dataset import Dataset
+
+
+class GoalBatch(NamedTuple):
+    """Transitions, with a goal each for the value and for the policy."""
+
+    obs: Tensor  # [B, S]
+    action: Tensor  # [B, A]
+    next_obs: Tensor  # [B, S]
+    value_goal: Tensor  # [B, S]
+    reached: Tensor  # [B] bool: the value's goal is `obs`; the reward is 0 and nothing follows, else it is -1
+    actor_goal: Tensor  # [B, S]
+    index: Tensor  # type: ignore[assignment]  # [B] where each transition stands in the dataset
+
+
+class SubgoalBatch(NamedTuple):
+    """The same with the state a few steps later, for policies of two levels."""
+
+    obs: Tensor  # [B, S]
+    action: Tensor  # [B, A]
+    next_obs: Tensor  # [B, S]
+    value_goal: Tensor  # [B, S]
+    reached: Tensor  # [B] bool, as in `GoalBatch`
+    actor_goal: Tensor  # [B, S] of the upper level
+    waypoint: Tensor  # [B, S] the state k steps later; where that is first, the upper level's goal or the episode's end
+    subgoal: Tensor  # [B, S] of the lower level: the state k steps later, or the episode's end
+    index: Tensor  # type: ignore[assignment]  # [B]
+
+
+class OptionBatch(NamedTuple):
+    """The same with the end of an option, which is n steps, for a value that counts options instead of steps."""
+
+    obs: Tensor  # [B, S]
+    action: Tensor  # [B, A]
+    next_obs: Tensor  # [B, S]
+    value_goal: Tensor  # [B, S]
+    reached: Tensor  # [B] bool, as in `GoalBatch`
+    actor_goal: Tensor  # [B, S], this and the next two as in `SubgoalBatch`
+    waypoint: Tensor  # [B, S]
+    subgoal: Tensor  # [B, S]
+    option_end: Tensor  # [B, S] the state n steps later, or the value's goal or the episode's end where that is first
+    option_goal: Tensor  # [B, S] the value's goal; where that is `reached`, the option's end
+    index: Tensor  # type: ignore[assignment]  # [B]
+
+
+class Goals:
+    """Samples transitions of a dataset by its sampler, and goals for them.
+
+    Shares are of goals that are the transition's own state, a later one of its episode, and any state that is not an
+    episode's last. Later ones of the value are drawn by a geometric distribution, those of the policy uniformly.
+
+    Attributes:
+        states: `[N + E, S]` all states of the E episodes, their last ones too.
+        row: `[N]` where each transition's own state stands there, and
+        final: `[N]` where the last one of its episode does.
+
+    Args:
+        data: the dataset.
+        value: the three shares of the value's goals.
+        actor: those of the policy's.
+        discount: a value's later goal is 1 / (1 - discount) steps away in the mean, where the episode is as long.
+
+    Raises:
+        UsageError: the data does not say where its episodes end.
+    """
+
+    def __init__(self, data: Dataset, value: Sequence[float], actor: Sequence[float], discount: float = 0.99) -> None:
+        starts, lengths = data.episode_starts, data.episode_lengths
+        number = torch.arange(len(starts), device=data.device)
+        self.data, self.discount, self.value, self.actor = data, discount, value, actor
+        self.row = torch.arange(len(data), device=data.device) + number.repeat_interleave(lengths)
+        last = starts + lengths - 1
+        self.final = (last + 1 + number).repeat_interleave(lengths)
+        self.states = data.obs.new_empty(len(data) + len(starts), *data.obs.shape[1:])
+        self.states[self.row] = data.obs
+        self.states[last + 1 + number] = data.next_obs[last]
+
+    def sample(self, batch_size: int) -> GoalBatch:
+        """`batch_size` transitions with their goals."""
+        index, row, final = self._transitions(batch_size)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
+        actor_goal, _ = self._goals(row, self._uniform(row, final), self.actor)
+        goal, reached = self.states[value_goal], value_goal == row
+        return GoalBatch(*self._steps(index), goal, reached, self.states[actor_goal], index)
+
+    def sample_subgoals(self, batch_size: int, steps: int) -> SubgoalBatch:
+        """The same with subgoals so many steps ahead."""
+        index, row, final = self._transitions(batch_size)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
+        goal, reached = self.states[value_goal], value_goal == row
+        return SubgoalBatch(*self._steps(index), goal, reached, *self._upper(row, final, steps), index)
+
+    def sample_options(self, batch_size: int, steps: int, option_steps: int) -> OptionBatch:
+        """The same with subgoals `steps` ahead and options of `option_steps`."""
+        index, row, final = self._transitions(batch_size)
+        value_goal, ahead = self._goals(row, self._geometric(row, final), self.value)
+        reached = value_goal == row
+        end = (row + option_steps).minimum(torch.where(ahead, value_goal, final))
+        option_goal = torch.where(reached, end, value_goal)
+        goal, upper = self.states[value_goal], self._upper(row, final, steps)
+        return OptionBatch(
+            *self._steps(index), goal, reached, *upper, self.states[end], self.states[option_goal], index
+        )
+
+    def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Indices of transitions, and the rows of their own states and of their episodes' last ones: `[B]` each."""
+        index = self.data.sampler(batch_size)
+        return index, self.row[index], self.final[index]
+
+    def _steps(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Observations, actions and successors."""
+        return self.data.obs[index], self.data.action[index], self.data.next_obs[index]
+
+    def _upper(self, row: Tensor, final: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The upper level's goals, the waypoints to them, and the lower level's subgoals: `[B, S]` each."""
+        goal, ahead = self._goals(row, self._uniform(row, final), self.actor)
+        subgoal = (row + steps).minimum(final)
+        waypoint = torch.where(ahead, subgoal.minimum(goal), subgoal)
+        return self.states[goal], self.states[waypoint], self.states[subgoal]
+
+    def _goals(self, row: Tensor, later: Tensor, shares: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Rows of goals `[B]`, and of which a later state of the episode was chosen `[B]`."""
+        current, future, _ = shares
+        chosen = torch.rand(row.shape, device=row.device)
+        ahead = (chosen >= current) & (chosen < current + future)
+        anywhere = self.row[torch.randint(len(self.row), row.shape, device=row.device)]
+        return torch.where(chosen < current, row, torch.where(ahead, later, anywhere)), ahead
+
+    def _geometric(self, row: Tensor, final: Tensor) -> Tensor:
+        """Rows of later states: k steps ahead with probability (1 - discount) discount^(k - 1), or the last one."""
+        ahead = torch.empty(row.shape, device=row.device).geometric_(1 - self.discount)
+        return (row + ahead.long()).minimum(final)
+
+    def _uniform(self, row: Tensor, final: Tensor) -> Tensor:
+        """Rows of later states: any, the next and the last half as often as those between."""
+        share = torch.rand(row.shape, device=row.device)
+        return row + 1 + (share * (final - row - 1)).round().long()
