@@ -102,8 +102,11 @@ def refusal(capsys, *arguments):
 
 def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monkeypatch, pendulum_file):
     monkeypatch.chdir(tmp_path)
-    assert "iql corrects no policy. Those that can: ppo, sac, td3" in refusal(
+    assert "iql corrects no policy. Those that can: ppo, rlpd, sac, td3" in refusal(
         capsys, "algo=iql", "env=pendulum", f"dataset={pendulum_file}", f"base={base}"
+    )
+    assert "a dataset has no corrections of it to learn from. Add: algo.offline_fraction=0" in refusal(
+        capsys, "algo=sac", "env=pendulum", f"dataset={pendulum_file}", "algo.offline_fraction=0.5", f"base={base}"
     )
     assert "base_scale=0.0 must be above 0" in refusal(
         capsys, "algo=sac", "env=pendulum", f"base={base}", "base_scale=0"

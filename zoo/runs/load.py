@@ -13,7 +13,7 @@ from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
-from zoo.settings.compose import as_overrides, compose
+from zoo.settings.compose import as_overrides, compose, takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
@@ -97,6 +97,10 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
     able = [name for name, other in algorithms().items() if _corrects(other)]
     if not _corrects(algorithm):
         raise UsageError(f"base={config.base}: {algorithm.name} corrects no policy. Those that can: {', '.join(able)}")
+    if takes_data(config, algorithm):
+        raise UsageError(
+            f"base={config.base}: a dataset has no corrections of it to learn from. Add: algo.{algorithm.data}=0"
+        )
     config_, agent, _ = load_agent(Path(config.base))
     if not finished(Path(config.base)):
         raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run resume={config.base}")
