@@ -1,0 +1,146 @@
+"""The losses of goal-conditioned algorithms, by their formulas, a transition at a time.
+
+`benchmarks/scripts/goals_update.py` holds whole updates against OGBench's agents.
+"""
+
+import math
+
+import numpy as np
+import torch
+from examples import batch_for
+
+from zoo.agent import Agent
+from zoo.algos import crl, gcbc, gciql, gcivl, hiql, qrl
+from zoo.spec import Spec
+
+SPEC = Spec((6,), (-1.0, -1.0), (1.0, 1.0), goal_dim=3)
+LOG_2PI = math.log(2 * math.pi)
+
+
+def prepared(agent: Agent):
+    """An agent whose biases are not 0 and whose targets are not what they follow, and a batch for it; float64."""
+    torch.manual_seed(0)
+    agent = agent.double()
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    batch = batch_for(agent, 0)
+    return agent, type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
+
+
+def joined(*columns):
+    return torch.cat(columns, -1)
+
+
+def rows(x: torch.Tensor) -> np.ndarray:
+    return x.detach().numpy()
+
+
+def log_density(mean: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of a Gaussian of standard deviation 1."""
+    return -((x - mean) ** 2 + LOG_2PI).sum(-1) / 2
+
+
+def asymmetric(advantage: float, error: float, expectile: float) -> float:
+    return (expectile if advantage >= 0 else 1 - expectile) * error**2
+
+
+def close(loss: torch.Tensor, expected: float) -> None:
+    """Equal, but for settings that are constants of float32."""
+    np.testing.assert_allclose(loss.item(), expected, rtol=1e-6)
+
+
+def test_gcbc_maximizes_the_density_of_the_datas_actions():
+    agent, batch = prepared(gcbc.GCBC(SPEC, gcbc.Config(hidden=[16])))
+    mean = rows(agent.actor.net(joined(batch.obs, batch.actor_goal)))
+    close(agent.actor_loss(batch), -log_density(mean, rows(batch.action)).mean())
+
+
+def test_gciql_is_iql_given_a_goal():
+    agent, batch = prepared(gciql.GCIQL(SPEC, gciql.Config(hidden=[16], alpha=0.4)))
+    state, later = joined(batch.obs, batch.value_goal), joined(batch.next_obs, batch.value_goal)
+    target_q, q = (rows(critic(state, batch.action))[..., 0] for critic in (agent.target_critic, agent.critic))
+    value, next_value = rows(agent.value(state))[:, 0], rows(agent.value(later))[:, 0]
+    gaps = [min(pair) - v for pair, v in zip(target_q.T, value, strict=True)]
+    close(agent.value_loss(batch)[0], np.mean([asymmetric(gap, gap, 0.9) for gap in gaps]))
+    targets = [0 if reached else -1 + 0.99 * v for reached, v in zip(batch.reached, next_value, strict=True)]
+    close(agent.critic_loss(batch), np.mean([(a - t) ** 2 + (b - t) ** 2 for a, b, t in zip(*q, targets, strict=True)]))
+    obs = joined(batch.obs, batch.actor_goal)
+    mean = agent.actor.net(obs)
+    least = rows(agent.critic(obs, mean.clamp(-1, 1)))[..., 0].min(0)
+    cloning = -log_density(rows(mean), rows(batch.action)).mean()
+    close(agent.actor_loss(batch)[0], -least.mean() / (np.abs(least).mean() + 1e-6) + 0.4 * cloning)
+
+
+def expectile_of_successors(agent, batch, expectile: float) -> float:
+    """The value's loss of GCIVL and HIQL."""
+    target_now, target_later = (
+        rows(agent.values(agent.target_value, obs, batch.value_goal)).T for obs in (batch.obs, batch.next_obs)
+    )
+    total = 0.0
+    for i, values in enumerate(rows(agent.values(agent.value, batch.obs, batch.value_goal)).T):
+        targets = [0 if batch.reached[i] else -1 + 0.99 * v for v in target_later[i]]
+        advantage = min(targets) - target_now[i].mean()
+        total += sum(asymmetric(advantage, t - v, expectile) for t, v in zip(targets, values, strict=True))
+    return total / len(batch.obs)
+
+
+def weights(agent, obs, later, goal, beta: float) -> np.ndarray:
+    """How much more a step counts that came nearer to the goal."""
+    now, then = (rows(agent.values(agent.value, x, goal)).mean(0) for x in (obs, later))
+    return np.minimum(np.exp(beta * (then - now)), 100)
+
+
+def test_gcivl_clones_more_where_a_step_came_nearer():
+    agent, batch = prepared(gcivl.GCIVL(SPEC, gcivl.Config(hidden=[16])))
+    close(agent.value_loss(batch)[0], expectile_of_successors(agent, batch, 0.9))
+    weight = weights(agent, batch.obs, batch.next_obs, batch.actor_goal, 10)
+    assert weight.max() == 100
+    density = log_density(rows(agent.actor.net(joined(batch.obs, batch.actor_goal))), rows(batch.action))
+    close(agent.actor_loss(batch), -(weight * density).mean())
+
+
+def test_hiqls_upper_policy_names_waypoints_and_the_lower_one_goes_to_subgoals():
+    agent, batch = prepared(hiql.HIQL(SPEC, hiql.Config(hidden=[16])))
+    close(agent.value_loss(batch)[0], expectile_of_successors(agent, batch, 0.7))
+    weight = weights(agent, batch.obs, batch.next_obs, batch.subgoal, 3)
+    subgoal = agent.represent(batch.obs, batch.subgoal)
+    density = log_density(rows(agent.low_actor.net(joined(batch.obs, subgoal))), rows(batch.action))
+    close(agent.low_actor_loss(batch), -(weight * density).mean())
+    weight = weights(agent, batch.obs, batch.waypoint, batch.actor_goal, 3)
+    named, target = agent.high_actor(joined(batch.obs, batch.actor_goal)), agent.represent(batch.obs, batch.waypoint)
+    density = log_density(rows(named), rows(target)) + 10 * LOG_2PI / 2  # the constant is left out
+    close(agent.high_actor_loss(batch), -(weight * density).mean())
+
+
+def test_crl_tells_a_transitions_own_goal_from_the_others():
+    agent, batch = prepared(crl.CRL(SPEC, crl.Config(hidden=[16], latent_dim=8)))
+    phi, psi = rows(agent.phi(joined(batch.obs, batch.action))), rows(agent.psi(batch.value_goal))
+    terms = []
+    for one, other in zip(phi, psi, strict=True):
+        for i, x in enumerate(one):
+            for j, y in enumerate(other):
+                probability = 1 / (1 + math.exp(-(x @ y) / math.sqrt(8)))
+                terms.append(-math.log(probability if i == j else 1 - probability))
+    close(agent.critic_loss(batch)[0], np.mean(terms))
+
+
+def test_qrl_pushes_states_apart_and_keeps_steps_short():
+    agent, batch = prepared(qrl.QRL(SPEC, qrl.Config(hidden=[16], latent_dim=16)))
+    latent, next_latent = agent.distance.encoder(batch.obs), agent.distance.encoder(batch.next_obs)
+    apart, step = rows(agent.distance(batch.obs, batch.value_goal)), rows(agent.distance(batch.obs, batch.next_obs))
+    multiplier, excess = math.exp(agent.log_lambda.item()), np.mean([max(d - 1, 0) ** 2 for d in step])
+    push = np.mean([100 * math.log1p(math.exp(5 - d / 100)) for d in apart])
+    loss, _ = agent.value_loss(batch, latent, next_latent)
+    close(loss, push + multiplier * excess + multiplier * (0.05 - excess))
+    (slope,) = torch.autograd.grad(loss, agent.log_lambda)
+    close(slope, multiplier * (0.05 - excess))
+    predicted = latent + agent.model(joined(latent, batch.action))
+    there, back = agent.distance.between(next_latent, predicted), agent.distance.between(predicted, next_latent)
+    close(agent.model_loss(batch, latent, next_latent), (rows(there) + rows(back)).mean() / 2)
+    obs = joined(batch.obs, batch.actor_goal)
+    mean = agent.actor.net(obs)
+    moved = latent + agent.model(joined(latent, mean.clamp(-1, 1)))
+    distance = rows(agent.distance.between(moved, agent.distance.encoder(batch.actor_goal))).mean()
+    cloning = -log_density(rows(mean), rows(batch.action)).mean()
+    close(agent.actor_loss(batch, latent)[0], distance / (distance + 1e-6) + 0.003 * cloning)
