@@ -62,7 +62,7 @@ def test_the_datasets_rewards_and_those_of_online_steps_are_rescaled_alike(
         np.testing.assert_allclose(batch.reward, 10 * stored[batch.index] - 5, rtol=1e-5)
     played = np.array(rewards_given)
     for batch in seen[3:]:
-        np.testing.assert_allclose(batch.reward[8:], 10 * played[batch.index[8:]] - 5, rtol=1e-5)
+        np.testing.assert_allclose(batch.reward[8:], 10 * played[batch.index[8:] - len(stored)] - 5, rtol=1e-5)
 
 
 def test_returns_that_are_reported_are_of_the_environments_rewards(tmp_path, batches, rewards_given):

@@ -110,7 +110,7 @@ def goes_on(ours: nn.Module | nn.Parameter, theirs: nn.Module | nn.Parameter | N
 
 def could_start(file: Algorithm, agent: Agent) -> bool:
     """Whether an algorithm's agents have all that another one needs."""
-    if agent.spec.action_space not in file.action_spaces:
+    if agent.spec.action_space not in file.action_spaces or file.takes_goals != (agent.spec.goal_dim > 0):
         return False
     return not unlike(learned(agent), parts(file.agent_class(agent.spec, file.module.Config())))
 

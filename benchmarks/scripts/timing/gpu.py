@@ -2,6 +2,7 @@
 
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,15 +17,17 @@ from zoo.spec import Spec
 from zoo.streaming import Sample
 
 ROWS = 100_000
+STATES = ("value_goal", "actor_goal", "subgoal", "waypoint", "option_end", "option_goal")  # of batches with goals
 DISCRETE = Spec(SPEC.obs_shape, num_actions=4)
+WITH_GOAL = replace(SPEC, obs_shape=(2 * SPEC.obs_dim,), goal_dim=SPEC.obs_dim)
 CONTEXT = 20  # steps of a window, where an algorithm learns from windows
 EAGER, COMPILED, GRAPH = "eager", "compiled", "graph"
 
 
 def make(algo: str, device: torch.device, **settings: Any) -> Agent:
-    """An agent of the algorithm's own settings, for Hopper's shapes, or for those with four discrete actions."""
+    """An agent of the algorithm's own settings, for Hopper's shapes; with a goal or discrete actions if need be."""
     chosen = algorithms()[algo]
-    spec = SPEC if "continuous" in chosen.action_spaces else DISCRETE
+    spec = WITH_GOAL if chosen.takes_goals else SPEC if "continuous" in chosen.action_spaces else DISCRETE
     agent: Agent = chosen.agent_class(spec, chosen.module.Config(**settings))
     return agent.to(device)
 
@@ -35,14 +38,15 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     spec = agent.spec
     shape = (rows, CONTEXT) if "timestep" in kind._fields else (rows,)
     columns: dict[str, Tensor] = {name: torch.randn(shape, device=device) for name in kind._fields}
-    for name in ("obs", "next_obs"):
-        columns[name] = torch.randn(*shape, *spec.obs_shape, device=device)
+    for name in ("obs", "next_obs", *(name for name in kind._fields if name in STATES)):
+        columns[name] = torch.randn(*shape, *spec.state_shape, device=device)
     if spec.num_actions is None:
         columns["action"] = 2 * torch.rand(*shape, spec.action_dim, device=device) - 1
     else:
         columns["action"] = torch.randint(spec.num_actions, shape, device=device)
     never = torch.zeros(shape, dtype=torch.bool, device=device)
-    columns |= {"terminated": never, "follows": ~never, "inside": ~never, "next_action": columns["action"]}
+    columns |= {"terminated": never, "reached": never, "follows": ~never, "inside": ~never}
+    columns["next_action"] = columns["action"]
     columns["index"] = torch.arange(rows, device=device)
     columns["timestep"] = torch.arange(CONTEXT, device=device).expand(rows, CONTEXT)
 
