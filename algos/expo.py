@@ -195,7 +195,7 @@ class EXPO(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        noise = self.noise.expand(-1, len(obs), -1)
+        noise = self.noise.expand(-1, obs.shape[0], -1)
         candidates = self.candidates(self.average_flow, obs, torch.randn_like(noise) if explore else noise)
         return torch.where(self.chooses, self.choose(obs, candidates, explore), candidates[0])
 

@@ -54,6 +54,50 @@ def cartpole_file(tmp_path_factory) -> Path:
     return collect(path, "CartPole-v1", 5_000, act)
 
 
+class Reach(gymnasium.Env):
+    """A point in a square that is moved to a goal: observes both, and ends where the one is at the other."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    observation_space.goal_dim = 2
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state, self.goal = self.np_random.uniform(-1, 1, (2, 2))
+        return self._obs(), {"success": False}
+
+    def step(self, action):
+        self.state += 0.1 * action
+        reached = bool(np.abs(self.state - self.goal).max() < 0.1)
+        return self._obs(), float(reached), reached, False, {"success": reached}
+
+    def _obs(self):
+        return np.concatenate([self.state, self.goal]).astype(np.float32)
+
+
+gymnasium.register("Reach-v0", Reach, max_episode_steps=30)
+
+
+@pytest.fixture(scope="session")
+def reach_file(tmp_path_factory) -> Path:
+    """Fifty episodes of twenty random moves of `Reach-v0`: states without goals, and rewards that no goal gives."""
+    rng = np.random.default_rng(0)
+    action = rng.uniform(-1, 1, (50, 20, 2))
+    states = np.concatenate([rng.uniform(-1, 1, (50, 1, 2)), 0.1 * action], 1).cumsum(1)
+    timeouts = np.zeros((50, 20), bool)
+    timeouts[:, -1] = True
+    columns = {
+        "observations": states[:, :-1], "actions": action, "rewards": rng.normal(size=(50, 20)),
+        "next_observations": states[:, 1:], "terminals": np.zeros_like(timeouts), "timeouts": timeouts,
+    }  # fmt: skip
+    path = tmp_path_factory.mktemp("data") / "reach.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            whole = column.reshape(1_000, *column.shape[2:])
+            file[name] = whole if whole.dtype == bool else whole.astype(np.float32)
+    return path
+
+
 GAINS = np.array([0.5, 8.0, 1.0, 1.5])  # of a linear policy that balances InvertedPendulum-v5
 
 

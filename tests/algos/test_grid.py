@@ -24,11 +24,15 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", OFFLINE, ids=[algorithm.name for algorithm in OFFLINE])
-def test_200_updates_with_every_sampler_on_every_corruption(algorithm, pendulum_file, cartpole_file, tmp_path):
+def test_200_updates_with_every_sampler_on_every_corruption(
+    algorithm, pendulum_file, cartpole_file, reach_file, tmp_path
+):
     has = {field.name for field in dataclasses.fields(algorithm.module.Config)}
     small = SMALL | {"expert": f"2ep:{pendulum_file}"}
     continuous = "continuous" in algorithm.action_spaces
     env, file = ("pendulum", pendulum_file) if continuous else ("cartpole", cartpole_file)
+    if algorithm.takes_goals:
+        env, file = "Reach-v0", reach_file
     for sampler, corruption in itertools.product(SAMPLERS, CORRUPTIONS):
         if corruption == "random-action" and not continuous:
             continue  # noise cannot be added to discrete ones

@@ -185,23 +185,25 @@ SMALL = {  # settings of a run of seconds, of the algorithms that have them
 @pytest.mark.slow
 @each_device
 @each_algorithm
-def test_every_training_loop_runs(algorithm, device, pendulum_file, cartpole_file, tmp_path):
+def test_every_training_loop_runs(algorithm, device, pendulum_file, cartpole_file, reach_file, tmp_path):
     fields = {field.name for field in dataclasses.fields(algorithm.module.Config)}
     small = SMALL | {"expert": f"2ep:{pendulum_file}"}
     run = package.train(
         algorithm.name, steps=40, eval_every=20, eval_episodes=1, logger="none", device=str(device),
         run_dir=tmp_path / "run", algo_config={name: value for name, value in small.items() if name in fields},
-        **environment(algorithm, pendulum_file, cartpole_file),
+        **environment(algorithm, pendulum_file, cartpole_file, reach_file),
     )  # fmt: skip
     assert [step for step, _ in run.evaluations] == [20, 40]
     assert {parameter.device.type for parameter in package.load(run.dir).agent.parameters()} == {"cpu"}
 
 
-def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path) -> dict[str, Any]:
+def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path, reach: Path) -> dict[str, Any]:
     """The settings of an environment that it takes, with a dataset where it needs one."""
     if issubclass(algorithm.agent_class, Predictor):
         return {"env": "series/hopper"}
     env, data = ("pendulum", pendulum) if "continuous" in algorithm.action_spaces else ("cartpole", cartpole)
+    if algorithm.takes_goals:
+        env, data = "Reach-v0", reach
     needed = takes_data(RunConfig(algo=algorithm.module.Config()), algorithm)
     dataset = {"dataset": str(data)} if needed else {}
     return {"env": env, "env.backend": "gymnasium"} | dataset

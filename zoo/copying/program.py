@@ -278,8 +278,11 @@ class _Runs(cst.CSTTransformer):
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: cst.SimpleStatementLine) -> Any:
         text = code(updated_node).strip()
-        if text == "run.track()" or " = run.compiled(" in text:
+        if text == "run.track()":
             return cst.RemoveFromParent()
+        if compiled := re.fullmatch(r"(\S+) = run\.compiled\((.*)\).*", text):  # as it is
+            name, update = compiled.groups()
+            return cst.RemoveFromParent() if name == update else cst.parse_statement(f"{name} = {update}")
         if " = run.record[" in text:  # a setting that turns out otherwise, and its record
             return cst.parse_statement(f"{text.partition(' = ')[0]} = {text.rpartition(' = ')[2]}")
         return updated_node

@@ -61,8 +61,7 @@ class BoundedPolicy(nn.Module):
 class TanhGaussian(BoundedPolicy):
     """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C).
 
-    Mean and log standard deviation, which is clamped, are the two halves of one network's output. With `layer_norm`
-    what goes into its activations is normalized.
+    Mean and log standard deviation, which is clamped, are two halves of one output. `layer_norm` is before activations.
     """
 
     def __init__(

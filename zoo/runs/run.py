@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -81,14 +81,14 @@ class Run:
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 
-    def envs(self) -> Stepper | ResidualStepper:
+    def envs(self) -> Stepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
         self._stepper = begin(self.config, self.done, self.device, lambda *episode: self._episodes.append(episode))
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
             self.report("the simulator cannot be put back into the middle of its episodes: new ones begin")
-        return ResidualStepper(self._stepper, self._base) if self._base else self._stepper
+        return cast(Stepper, ResidualStepper(self._stepper, self._base)) if self._base else self._stepper
 
     def time_limit(self) -> int | None:
         """Steps after which an episode that is played is truncated, if any; those of the data may be others."""

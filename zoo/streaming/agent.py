@@ -13,7 +13,6 @@ from zoo.spec import Spec
 from zoo.streaming.normalizer import StreamNormalizer
 
 if TYPE_CHECKING:
-    from zoo.runs.residual import ResidualStepper
     from zoo.runs.run import Run
     from zoo.runs.tensor_stepper import Stepper
 
@@ -92,7 +91,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     return sometimes_random(q.argmax(-1), q.shape[-1], epsilon)
 
 
-def stream(run: "Run", config: Any) -> tuple["Stepper | ResidualStepper", int]:
+def stream(run: "Run", config: Any) -> tuple["Stepper", int]:
     """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
 
     `config.time_feature` is switched off for images and, with a note, where there is no time limit.
