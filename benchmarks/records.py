@@ -96,9 +96,11 @@ class Result:
 
     @property
     def altered(self) -> dict[str, Any]:
-        """What differs from the environment of that name: other episodes, sticky actions."""
-        env = self.config["env"]
-        return {key: env[key] for key in ("max_episode_steps", "sticky") if env.get(key)}
+        """What differs from the environment of that name: other episodes, sticky actions, other dynamics."""
+        usual = vars(EnvConfig())
+        names = ("max_episode_steps", "sticky", "gravity", "friction", "action_noise", "changed_in")
+        env = {**usual, **self.config["env"]}
+        return {name: env[name] for name in names if env[name] != usual[name]}
 
     @property
     def seed(self) -> int:

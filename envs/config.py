@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
+CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
 
 # D4RL's random and expert returns, of the tasks of gymnasium-robotics that are D4RL's: by pattern of the id. Its Adroit
@@ -28,6 +29,10 @@ class EnvConfig:
     backend: str = "auto"  # envpool, gymnasium, warp; auto takes EnvPool where it is installed and has the environment
     max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
+    gravity: float = 1.0  # MuJoCo: times the task's own
+    friction: float = 1.0  # MuJoCo: of every geometry, times its own
+    action_noise: float = 0.0  # MuJoCo: standard deviation of noise on actions, in units of half their range
+    changed_in: str = "both"  # where these three hold: both, training (evaluation has the task as it is), evaluation
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from
@@ -46,6 +51,11 @@ class EnvConfig:
             raise ValueError(
                 f"env.sticky={self.sticky}: {self.id} has no sticky actions, only Atari games have. Leave it out"
             )
+        for name in ("gravity", "friction", "action_noise"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"env.{name}={getattr(self, name)} must be a number that is not below 0")
+        if self.changed_in not in CHANGED_IN:
+            raise ValueError(f"env.changed_in={self.changed_in} does not exist; there are {', '.join(CHANGED_IN)}")
         if self.random_score is not None and self.random_score == self.expert_score:
             raise ValueError(f"env.expert_score={self.expert_score} must differ from env.random_score")
         if self.max_episode_steps is not None:
@@ -56,6 +66,14 @@ class EnvConfig:
                     f"env.max_episode_steps={self.max_episode_steps}: {self.id} keeps a time of its own. Leave it out"
                 )
             self.random_score = self.expert_score = None  # which are of the environment's own episodes
+        if self.changes and self.changed_in != "training":
+            self.random_score = self.expert_score = None  # which are of its own dynamics
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The settings that change its dynamics."""
+        usual = {"gravity": 1.0, "friction": 1.0, "action_noise": 0.0}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
 
     @property
     def is_atari(self) -> bool:

@@ -18,6 +18,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.config import EnvConfig
+from zoo.envs.dynamics import changed
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 from zoo.errors import UsageError
 from zoo.spec import Spec
@@ -34,7 +35,10 @@ def resolve_backend(config: EnvConfig) -> str:
     if config.backend not in BACKENDS:
         raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
     if config.backend == "auto":
-        return "envpool" if same_in_envpool(config.id) else "gymnasium"
+        return "envpool" if same_in_envpool(config.id) and not config.changes else "gymnasium"
+    if config.changes and config.backend != "gymnasium":
+        names = ", ".join(f"env.{name}" for name in config.changes)
+        raise ValueError(f"env.backend={config.backend} has no {names}. Type: env.backend=gymnasium")
     if config.backend == "warp" and config.id not in IN_WARP:
         raise ValueError(
             f"env.backend=warp does not have {config.id}. It has: {', '.join(IN_WARP)}. Type: env.backend=gymnasium"
@@ -51,7 +55,7 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
         config: which environment.
         num_envs: how many.
         threads: CPU threads of those that are stepped in C++.
-        training: in Atari games a lost life terminates.
+        training: in Atari games a lost life terminates; `env.changed_in` may set it apart.
         drawn: `render()` gives a picture of each, uint8 `[height, width, 3]`. Only Gymnasium's can be drawn.
 
     Raises:
@@ -70,7 +74,7 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
             if config.is_atari:
                 envs = atari.from_ale(config.id, num_envs, threads, config.sticky, drawn)
             else:
-                one = partial(make_one, config.id, config.max_episode_steps, drawn)
+                one = partial(_make_changed, config, training, drawn)
                 tasks = config.id.startswith(ogbench.PREFIX)
                 copies = [partial(one, copy=i) if tasks else one for i in range(num_envs)]
                 envs = SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -133,6 +137,11 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     if isinstance(env.observation_space, Dict):
         return FlattenObservation(env)  # in the order of the names: achieved_goal, desired_goal, observation
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
+
+
+def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:
+    """One of them, with the dynamics that are asked for."""
+    return changed(make_one(config.id, config.max_episode_steps, drawn, **settings), config, training)
 
 
 def _hush_mujoco() -> None:

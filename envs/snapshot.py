@@ -12,6 +12,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from zoo.envs.dynamics import ActionNoise
 from zoo.envs.neorl2 import DMSD, Pipeline
 from zoo.envs.series import Series
 
@@ -53,7 +54,7 @@ def _usual(env: gymnasium.Env[Any, Any]) -> bool:
     while isinstance(env, gymnasium.Wrapper):
         wrappers.add(type(env))
         env = env.env
-    return TimeLimit in wrappers and wrappers <= {TimeLimit, OrderEnforcing, PassiveEnvChecker}
+    return TimeLimit in wrappers and wrappers <= {TimeLimit, OrderEnforcing, PassiveEnvChecker, ActionNoise}
 
 
 def _save(env: Any) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ OF = {
     "discrete_cql": ("env=cartpole",),
     "dqn": ("env=cartpole", "algo.learning_starts=20"),
     "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1"),
+    "h2o": ("algo.learning_starts=20",),
     "mbrcsl": (
         *STAGED, "algo.behavior_hidden=[8]", "algo.behavior_epochs=2", "algo.diffusion_steps=2", "algo.rollouts=30",
         "algo.min_return=-2000",

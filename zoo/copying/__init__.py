@@ -19,8 +19,8 @@ from zoo.settings.registry import algorithm
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
-    "env.max_episode_steps", "env.sticky", "seeds", "logger", "compile", "init_from", "resume", "keep_agents",
-    "matmul_precision",
+    "env.max_episode_steps", "env.sticky", "env.gravity", "env.friction", "env.action_noise", "seeds", "logger",
+    "compile", "init_from", "resume", "keep_agents", "matmul_precision",
 )  # fmt: skip
 
 

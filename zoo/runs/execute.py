@@ -104,7 +104,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     record["config"]["env"]["backend"] = env.backend
-    if asked == "auto" and env.backend == "gymnasium" and in_envpool():
+    if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.changes:
         print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
 
 

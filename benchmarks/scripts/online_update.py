@@ -1,0 +1,166 @@
+"""Whether an algorithm's first update is that of its authors' PyTorch code, from the same weights, batch and noise.
+
+    python benchmarks/scripts/online_update.py h2o CHECKOUT    # github t6-thu/H2O
+
+CHECKOUT is a clone of the authors' repository, which is only run. Everything is in float64; what would be drawn at
+random is one row of numbers for all rows of a batch, in both. Prints the largest relative difference of each layer
+after the update; ends with 1 where one is above 1e-5.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo.algos import h2o
+from zoo.benchmarks.scripts.agreement import LIMIT, difference, random_batch, shaken
+from zoo.data.batch import mixed
+from zoo.spec import Spec
+
+ROWS, OBS, ACTIONS = 256, 11, 3
+SPEC = Spec((OBS,), (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
+
+
+def noise(*shape: Any, **_: Any) -> Tensor:
+    """In the place of standard normal noise: the same numbers in every row."""
+    size = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    size = size.shape if isinstance(size, Tensor) else size
+    return torch.linspace(-0.7, 0.9, size[-1]).expand(*size).clone()
+
+
+@contextmanager
+def without_chance() -> Iterator[None]:
+    """All noise that networks are given is `noise`."""
+    with (
+        mock.patch("torch.randn", noise),
+        mock.patch("torch.randn_like", noise),
+        mock.patch("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise(shape)),
+    ):
+        yield
+
+
+@contextmanager
+def importable(folder: Path, **absent: dict[str, Any]) -> Iterator[None]:
+    """The authors' modules can be imported; modules that are named but not used stand for nothing."""
+    stubs = {name: ModuleType(name) for name in absent}
+    for name, content in absent.items():
+        vars(stubs[name]).update(content)
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]), mock.patch.dict(sys.modules, stubs):
+        yield
+
+
+class Settings(dict[str, Any]):
+    """Settings as attributes, like ml_collections' ConfigDict."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+    def copy_and_resolve_references(self) -> "Settings":
+        return self
+
+
+def linear_layers(network: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+
+
+@torch.no_grad()
+def put(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> None:
+    """Copies our weights and biases, of an ensemble's member, into their linear layers."""
+    parameters = [x for layer in linear_layers(theirs) for x in (layer.weight, layer.bias)]
+    for its, one in zip(parameters, ours, strict=True):
+        its.copy_(one if member is None else one[member].reshape(its.shape))
+
+
+def compare(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> float:
+    """The largest difference of a layer."""
+    parameters = [x for layer in linear_layers(theirs) for x in (layer.weight, layer.bias)]
+    return max(
+        difference((one if member is None else one[member].reshape(its.shape)).detach(), its.detach())
+        for its, one in zip(parameters, ours, strict=True)
+    )
+
+
+def compare_h2o(checkout: Path) -> dict[str, float]:
+    folder = checkout / "SimpleSAC"
+    nothing: dict[str, dict[str, Any]] = {"imp": {}, "turtle": {"pd": None}, "certifi": {"where": None}, "pandas": {}, "distutils": {}}
+    nothing |= {"distutils.command": {}, "distutils.command.config": {"config": None}}
+    nothing |= {"ml_collections": {"ConfigDict": Settings}, "utils_h2o": {"prefix_metrics": lambda found, _: found}}
+    with importable(checkout / "Network", **nothing), importable(folder):
+        from model import FullyConnectedQFunction, TanhGaussianPolicy  # type: ignore[import-not-found]
+        from sim2real_sac import Sim2realSAC  # type: ignore[import-not-found]
+        from Weight_net import ConcatDiscriminator  # type: ignore[import-not-found]
+    agent = shaken(h2o.H2O(SPEC, h2o.Config(input_noise=0)))
+    with torch.no_grad():
+        agent.obs_std.copy_(torch.linspace(0.5, 2, OBS))
+    real, simulated = random_batch(SPEC, 0), random_batch(SPEC, 1)
+    real, simulated = (type(x)(*(column[: ROWS // 2] for column in x)) for x in (real, simulated))
+
+    class Buffer:
+        """Gives the batch as their replay buffer does, to the discriminators as to the critics."""
+
+        def sample(self, _: int, scope: str, type: str | None = None) -> dict[str, Tensor]:
+            batch = real if scope == "real" else simulated
+            found = {"observations": batch.obs, "actions": batch.action, "next_observations": batch.next_obs}
+            if type is None:
+                found |= {"rewards": batch.reward[:, None], "dones": batch.terminated.double()[:, None]}
+            return {name: column.clone() for name, column in found.items()}
+
+        def get_mean_std(self) -> tuple[Tensor, Tensor]:
+            return torch.zeros(1, OBS), agent.obs_std[None]
+
+    policy = TanhGaussianPolicy(OBS, ACTIONS).double()
+    critics = [FullyConnectedQFunction(OBS, ACTIONS).double() for _ in range(4)]
+    discriminators = [
+        ConcatDiscriminator(inputs, 256, device="cpu").double() for inputs in (OBS + ACTIONS, 2 * OBS + ACTIONS)
+    ]
+    settings = {"device": "cpu", "noise_std_discriminator": 0.0, "target_entropy": -float(ACTIONS)}
+    theirs = Sim2realSAC(Settings(settings), policy, *critics, *discriminators, Buffer())
+    theirs.log_alpha.double()
+    with torch.no_grad():
+        theirs.log_alpha.constant.copy_(agent.log_alpha)
+    of_policy = list(agent.actor.net.parameters())
+    shift = torch.cat([torch.zeros(ACTIONS), torch.ones(ACTIONS)])  # their log standard deviation is less by 1
+    put(policy, [*of_policy[:-1], of_policy[-1].detach() + shift])
+    pairs: list[tuple[str, Any, list[Tensor], int | None]]
+    pairs = [(f"critic {i + 1}", critics[i], list(agent.critic.parameters()), i) for i in (0, 1)]
+    pairs += [(f"target critic {i + 1}", critics[i + 2], list(agent.target_critic.parameters()), i) for i in (0, 1)]
+    pairs += [("discriminator of s, a", discriminators[0], list(agent.of_action.parameters()), None)]
+    pairs += [("discriminator of s, a, s'", discriminators[1], list(agent.of_step.parameters()), None)]
+    for _, network, ours, member in pairs:
+        put(network, ours, member)
+    with without_chance():
+        metrics = agent.update(mixed(real, simulated))
+        expected = theirs.train(ROWS // 2, ROWS // 2)
+    found = {name: compare(network, ours, member) for name, network, ours, member in pairs}
+    found["policy"] = compare(policy, [*of_policy[:-1], of_policy[-1].detach() + shift])
+    found["log temperature"] = difference(agent.log_alpha.detach(), theirs.log_alpha.constant.detach())
+    found["policy loss"] = difference(metrics["actor_loss"], expected["policy_loss"])
+    sizes = {key: expected[key] for key in expected if key.startswith("cql_min")}
+    whole = expected["qf1_loss"] + expected["qf2_loss"] + sum(sizes.values())
+    found["critic loss"] = difference(metrics["critic_loss"], whole)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("algo", choices=["h2o"])
+    parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
+    args = parser.parse_args()
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    found = {"h2o": compare_h2o}[args.algo](args.checkout)
+    for name, value in found.items():
+        print(f"{name:<40} {value:.1e}{'' if value <= LIMIT else '  DIFFERS'}")
+    return int(not np.max(list(found.values())) <= LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Changed dynamics of MuJoCo's tasks: `env.gravity`, `env.friction`, `env.action_noise`.
+
+The model is changed after an environment was made of it, so no file is. Gymnasium's tasks, gymnasium-robotics' and
+OGBench's keep their model through all resets.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+from zoo.envs.config import EnvConfig
+
+
+def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> gymnasium.Env[Any, Any]:
+    """The environment with the dynamics that the settings ask for, in training or evaluation; as it was if with none.
+
+    Raises:
+        ValueError: they ask for other dynamics, and it is not simulated by MuJoCo.
+    """
+    if not config.changes:
+        return env
+    model: Any = getattr(env.unwrapped, "model", None)
+    if not hasattr(model, "geom_friction") or not isinstance(env.action_space, Box):
+        names = ", ".join(f"env.{name}={value}" for name, value in config.changes.items())
+        raise ValueError(f"{names}: {config.id} is no task of MuJoCo's, and only these can be changed. Leave it out")
+    if config.changed_in not in ("both", "training" if training else "evaluation"):
+        return env
+    model.opt.gravity[:] *= config.gravity
+    model.geom_friction[:] *= config.friction
+    return ActionNoise(env, config.action_noise) if config.action_noise else env
+
+
+class ActionNoise(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Adds Gaussian noise to actions, in units of half their range, within their bounds; of the environment's seed."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], std: float) -> None:
+        super().__init__(env)
+        assert isinstance(env.action_space, Box)
+        self.low, self.high = env.action_space.low, env.action_space.high
+        self.std = std * (self.high - self.low) / 2
+
+    def action(self, action: Any) -> Any:
+        noise = self.unwrapped.np_random.standard_normal(self.low.shape)
+        return np.clip(action + self.std * noise, self.low, self.high).astype(self.low.dtype)

@@ -1,0 +1,149 @@
+"""H2O: its ratio and losses against naive loops, and a ratio of densities that is known."""
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import zoo
+from zoo.algos.h2o import H2O, Config
+from zoo.data.batch import Batch
+from zoo.errors import UsageError
+from zoo.spec import Spec
+
+
+def make(spec, **settings) -> H2O:
+    torch.manual_seed(1)
+    agent = H2O(spec, Config(hidden=[16, 16], input_noise=0, **settings)).double()
+    with torch.no_grad():  # targets that differ from the critics, ratios that differ from one
+        for network in (agent.target_critic, agent.critic, agent.of_action, agent.of_step):
+            for parameter in network.parameters():
+                parameter.add_(0.4 * torch.randn_like(parameter))
+    return agent
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Those of the dataset, and those of the simulator."""
+    split = len(batch.reward) // 2
+    return Batch(*(x[:split] for x in batch)), Batch(*(x[split:] for x in batch))
+
+
+def ratio(agent, obs, action, next_obs) -> list[float]:
+    """Eq. 9 by the probabilities of both discriminators."""
+    of_action = agent.of_action(obs, action)
+    action_probs = of_action.softmax(-1).tolist()
+    step_probs = (agent.of_step(obs, action, next_obs) + of_action).softmax(-1).tolist()
+    return [s[0] * a[1] / (s[1] * a[0]) for a, s in zip(action_probs, step_probs, strict=True)]
+
+
+def test_ratio_is_that_of_the_discriminators_probabilities(spec, make_batch):
+    agent, (_, simulated) = make(spec), halves(make_batch(0))
+    expected = ratio(agent, simulated.obs, simulated.action, simulated.next_obs)
+    got = agent.log_ratio(simulated.obs, simulated.action, simulated.next_obs).exp()
+    np.testing.assert_allclose(got.detach(), expected)
+    assert min(expected) < 0.9
+    assert max(expected) > 1.1
+    np.testing.assert_allclose(agent.weight(simulated), np.clip(expected, 1e-5, 1))
+
+
+def test_difference_is_the_mean_of_the_log_ratio_around_next_states(spec, make_batch):
+    agent, (_, simulated) = make(spec, next_states=3), halves(make_batch(0))
+    agent.obs_std.copy_(torch.linspace(0.5, 2, len(agent.obs_std)))
+    torch.manual_seed(5)
+    got = agent.difference(simulated)
+    torch.manual_seed(5)
+    noise = torch.randn(3, *simulated.next_obs.shape, dtype=torch.float64)
+    logs = [
+        [-math.log(r) for r in ratio(agent, simulated.obs, simulated.action, simulated.next_obs + agent.obs_std * n)]
+        for n in noise
+    ]
+    expected = np.mean(logs, 0)
+    np.testing.assert_allclose(got, np.clip(expected, torch.finfo(torch.float64).tiny, 10))
+    assert expected.min() < 0 < expected.max()
+
+
+def test_discriminators_minimize_the_cross_entropy_of_both_kinds(spec, make_batch):
+    agent, batch = make(spec), make_batch(0)
+    split = len(batch.reward) // 2
+    expected = 0.0
+    for (obs, action, next_obs), kind in zip(
+        zip(batch.obs, batch.action, batch.next_obs, strict=True), [0] * split + [1] * split, strict=True
+    ):
+        of_action = agent.of_action(obs, action)
+        for logits in (of_action, agent.of_step(obs, action, next_obs) + of_action):
+            expected += F.cross_entropy(logits, torch.tensor(kind)).item() / split
+    assert agent.discriminator_loss(batch, split).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("penalty", "weighted"), [(0.01, True), (0.0, True), (0.5, False)])
+def test_critic_loss_weighs_what_is_simulated_and_pushes_down_where_dynamics_differ(
+    spec, make_batch, penalty, weighted
+):
+    agent, batch = make(spec, penalty=penalty, weighted=weighted), make_batch(2)
+    split = len(batch.reward) // 2
+    true, simulated = halves(batch)
+    torch.manual_seed(3)
+    loss, metrics = agent.critic_loss(batch, split)
+    torch.manual_seed(3)
+    next_action, _ = agent.actor.sample(batch.next_obs)
+    next_q = agent.target_critic(batch.next_obs, next_action)[..., 0]
+    target = batch.reward + 0.99 * ~batch.terminated * torch.minimum(next_q[0], next_q[1])
+    weight = ratio(agent, simulated.obs, simulated.action, simulated.next_obs)
+    weight = np.clip(weight, 1e-5, 1) if weighted else np.ones(split)
+    u = agent.difference(simulated)
+    expected = 0.0
+    for i in range(2):
+        errors = (agent.critic(batch.obs, batch.action)[i, :, 0] - target).square().tolist()
+        expected += np.mean(errors[:split]) + np.mean(weight * errors[split:])
+        pushed = agent.critic(simulated.obs, simulated.action)[i, :, 0]
+        omega = u / u.sum()
+        gap = math.log(sum(o * math.exp(q) for o, q in zip(omega.tolist(), pushed.tolist(), strict=True)))
+        expected += penalty * (gap - agent.critic(true.obs, true.action)[i].mean().item())
+    assert loss.item() == pytest.approx(expected, rel=1e-10)
+    assert metrics["weight"].item() == pytest.approx(np.mean(weight))
+
+
+def test_discriminators_learn_a_ratio_of_densities_that_is_known():
+    """Where true next states are N(a, 1) and simulated ones N(a + 1, 1), log p / p_sim = 1/2 - (s' - a)."""
+    torch.manual_seed(0)
+    agent = H2O(Spec((1,), (-1.0,), (1.0,)), Config(hidden=[32, 32], input_noise=0, discriminator_lr=3e-3))
+    for _ in range(600):
+        obs, action = torch.randn(512, 1), 2 * torch.rand(512, 1) - 1
+        next_obs = action + torch.randn(512, 1) + (torch.arange(512) >= 256)[:, None]
+        batch = Batch(obs, action, torch.zeros(512), next_obs, torch.zeros(512, dtype=torch.bool), torch.arange(512))
+        agent.discriminator_optimizer.minimize(agent.discriminator_loss(batch, 256))
+    shift = torch.linspace(-1.0, 2.0, 13)[:, None]
+    action = torch.zeros_like(shift)
+    error = agent.log_ratio(torch.zeros_like(shift), action, action + shift) - (0.5 - shift[:, 0])
+    assert error.abs().max() < 0.4
+
+
+def test_trains_in_a_simulator_that_is_wrong_and_is_evaluated_in_the_true_one(tmp_path, monkeypatch):
+    making, made = importlib.import_module("zoo.envs.make"), []
+    original = making.changed
+
+    def watched(env, config, training):
+        env = original(env, config, training)
+        made.append((training, env.unwrapped.model.opt.gravity[2]))
+        return env
+
+    monkeypatch.setattr(making, "changed", watched)
+    run = zoo.train(
+        "h2o", env="hopper", **{"env.gravity": 2.0, "env.changed_in": "training"}, dataset="demo",
+        steps=12, eval_every=12, eval_episodes=1, logger="none", run_dir=tmp_path / "run",
+        algo_config={"hidden": [8], "batch_size": 8, "learning_starts": 4},
+    )  # fmt: skip
+    assert {gravity for training, gravity in made if training} == {-19.62}
+    assert {gravity for training, gravity in made if not training} == {-9.81}
+    state = torch.load(run.dir / "checkpoint.pt", weights_only=True)
+    assert (state["tracked"]["agent"]["obs_std"] != 1).all()
+
+
+def test_a_share_of_zero_is_refused():
+    with pytest.raises(
+        (ValueError, UsageError), match=r"offline_fraction=0.* it learns from a dataset and from a simul"
+    ):
+        Config(offline_fraction=0)
