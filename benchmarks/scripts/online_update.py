@@ -1,10 +1,11 @@
 """Whether an algorithm's first update is that of its authors' PyTorch code, from the same weights, batch and noise.
 
-    python benchmarks/scripts/online_update.py h2o CHECKOUT    # github t6-thu/H2O
+    python benchmarks/scripts/online_update.py h2o CHECKOUT     # github t6-thu/H2O
+    python benchmarks/scripts/online_update.py ro2o CHECKOUT    # github BattleWen/RO2O
 
 CHECKOUT is a clone of the authors' repository, which is only run. Everything is in float64; what would be drawn at
-random is one row of numbers for all rows of a batch, in both. Prints the largest relative difference of each layer
-after the update; ends with 1 where one is above 1e-5.
+random is the same numbers in both, one row for all rows of a batch. Prints the largest relative difference of each
+layer after the update; ends with 1 where one is above 1e-5.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.algos import h2o
+from zoo.algos import h2o, ro2o
 from zoo.benchmarks.scripts.agreement import LIMIT, difference, random_batch, shaken
 from zoo.data.batch import mixed
 from zoo.spec import Spec
@@ -36,12 +37,20 @@ def noise(*shape: Any, **_: Any) -> Tensor:
     return torch.linspace(-0.7, 0.9, size[-1]).expand(*size).clone()
 
 
+def uniform(*shape: Any, **_: Any) -> Tensor:
+    """In the place of uniform noise: numbers that differ."""
+    size = shape[0].shape if isinstance(shape[0], Tensor) else shape
+    return torch.linspace(0.05, 0.95, size.numel() if isinstance(size, torch.Size) else int(np.prod(size))).view(*size)
+
+
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """All noise that networks are given is `noise`."""
+    """All noise is `noise` and `uniform`."""
     with (
         mock.patch("torch.randn", noise),
         mock.patch("torch.randn_like", noise),
+        mock.patch("torch.rand", uniform),
+        mock.patch("torch.rand_like", uniform),
         mock.patch("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise(shape)),
     ):
         yield
@@ -90,7 +99,13 @@ def compare(theirs: nn.Module, ours: list[Tensor], member: int | None = None) ->
 
 def compare_h2o(checkout: Path) -> dict[str, float]:
     folder = checkout / "SimpleSAC"
-    nothing: dict[str, dict[str, Any]] = {"imp": {}, "turtle": {"pd": None}, "certifi": {"where": None}, "pandas": {}, "distutils": {}}
+    nothing: dict[str, dict[str, Any]] = {
+        "imp": {},
+        "turtle": {"pd": None},
+        "certifi": {"where": None},
+        "pandas": {},
+        "distutils": {},
+    }
     nothing |= {"distutils.command": {}, "distutils.command.config": {"config": None}}
     nothing |= {"ml_collections": {"ConfigDict": Settings}, "utils_h2o": {"prefix_metrics": lambda found, _: found}}
     with importable(checkout / "Network", **nothing), importable(folder):
@@ -149,14 +164,62 @@ def compare_h2o(checkout: Path) -> dict[str, float]:
     return found
 
 
+def compare_ro2o(checkout: Path) -> dict[str, float]:
+    unused: dict[str, dict[str, Any]] = {"d4rl": {}, "gym": {"Env": None}, "wandb": {}}
+    unused |= {"pyrallis": {"wrap": lambda: lambda function: function}}
+    with importable(checkout / "algorithms" / "offline", **unused):
+        import ro2o_mujoco as authors  # type: ignore[import-not-found]
+    config = ro2o.Config()
+    agent = shaken(ro2o.RO2O(SPEC, config))
+    batch = random_batch(SPEC, 0)
+    actor, critic = authors.Actor(OBS, ACTIONS, 256), authors.VectorizedCritic(OBS, ACTIONS, 256, config.num_critics)
+    theirs = authors.RO2O(
+        actor, torch.optim.Adam(actor.parameters(), lr=3e-4), critic, torch.optim.Adam(critic.parameters(), lr=3e-4),
+        alpha_learning_rate=3e-4, q_ood_uncertainty_reg=config.uncertainty, device="cpu",
+        q_ood_uncertainty_decay=config.uncertainty_decay,
+    )  # fmt: skip
+    theirs.log_alpha = agent.log_alpha.detach().clone().view(1).requires_grad_()
+    theirs.alpha_optimizer = torch.optim.Adam([theirs.log_alpha], lr=3e-4)
+    *trunk, last_weight, last_bias = agent.actor.net.parameters()
+    put(actor.trunk, trunk)
+    for i, head in enumerate((actor.mu, actor.log_sigma)):  # halves of our last layer
+        put(head, [x.chunk(2)[i] for x in (last_weight, last_bias)])
+
+    def in_their_layout(ensemble: nn.Module) -> list[Tensor]:
+        return [x.mT if name.endswith("weight") else x for name, x in ensemble.named_parameters()]
+
+    networks = [("critic", critic, agent.critic), ("target critic", theirs.target_critic, agent.target_critic)]
+    with torch.no_grad():
+        for _, network, ours in networks:
+            for its, one in zip(network.parameters(), in_their_layout(ours), strict=True):
+                its.copy_(one)
+    with without_chance():
+        metrics = agent.update(batch)
+        columns = batch.obs, batch.action, batch.reward[:, None], batch.next_obs, batch.terminated.double()[:, None]
+        with mock.patch("torch.log", lambda x: x.sub(1e-6).log()):  # they add it to 1 - tanh^2, where ours is exact
+            expected = theirs.update(list(columns))
+    found = {name: 0.0 for name, *_ in networks}
+    for name, network, ours in networks:
+        for its, one in zip(network.parameters(), in_their_layout(ours), strict=True):
+            found[name] = max(found[name], difference(one.detach(), its.detach()))
+    found["actor"] = compare(actor.trunk, trunk)
+    for i, head in enumerate((actor.mu, actor.log_sigma)):
+        found["actor"] = max(found["actor"], compare(head, [x.chunk(2)[i] for x in (last_weight, last_bias)]))
+    found["log temperature"] = difference(agent.log_alpha.detach(), theirs.log_alpha.detach())
+    for name, its in (("critic_loss", "critic_loss"), ("actor_loss", "actor_loss"), ("ood_loss", "ood_loss")):
+        weight = config.ood_weight if name == "ood_loss" else 1
+        found[name] = difference(weight * metrics[name], expected[its])
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algo", choices=["h2o"])
+    parser.add_argument("algo", choices=["h2o", "ro2o"])
     parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    found = {"h2o": compare_h2o}[args.algo](args.checkout)
+    found = {"h2o": compare_h2o, "ro2o": compare_ro2o}[args.algo](args.checkout)
     for name, value in found.items():
         print(f"{name:<40} {value:.1e}{'' if value <= LIMIT else '  DIFFERS'}")
     return int(not np.max(list(found.values())) <= LIMIT)

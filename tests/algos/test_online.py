@@ -41,7 +41,12 @@ def batches(monkeypatch):
     def of(algo: str) -> list[Batch]:
         agent_class, seen = algorithms()[algo].agent_class, []
         update = agent_class.update
-        monkeypatch.setattr(agent_class, "update", lambda agent, batch: (seen.append(batch), update(agent, batch))[1])
+
+        def watched(agent, batch, **how):
+            seen.append(batch)
+            return update(agent, batch, **how)
+
+        monkeypatch.setattr(agent_class, "update", watched)
         return seen
 
     return of

@@ -1,5 +1,6 @@
 """Offline algorithms that go on in the environment: `online_steps=`."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -23,13 +24,14 @@ class Learner(Protocol):
 
     normalizer: Normalizer
 
+    @property
+    def update(self) -> Callable[..., Metrics]: ...
     def act(self, obs: Tensor, explore: bool = False) -> Tensor: ...
-    def update(self, batch: Any) -> Metrics: ...
     def critic_values(self, obs: Tensor, action: Tensor) -> Tensor | None: ...
 
 
 def learn_online(
-    run: "Run", agent: Learner, data: "Dataset", batch_size: int, returns: MonteCarloReturns | None = None
+    run: "Run", agent: Learner, data: "Dataset", batch_size: int, returns: MonteCarloReturns | None = None, **how: Any
 ) -> None:
     """Acts, exploring, and learns after each step from the dataset and what has been collected.
 
@@ -38,7 +40,7 @@ def learn_online(
     however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), all in
     Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retain nothing of the dataset. What is collected is normalized and
     scaled as the dataset was. With `returns` batches are `MonteCarloBatch`es, and an own transition's return is known
-    when its episode has ended.
+    when its episode has ended. `how` goes to every update.
     """
     config = run.config
     if not config.online_steps:
@@ -65,7 +67,7 @@ def learn_online(
         if taken >= config.online_starts:
             for _ in range(envs.num_envs * config.online_updates):
                 batch = sample(data, buffer, batch_size, config.online_fraction)
-                metrics |= agent.update(returns.add_to(batch) if returns else batch)
+                metrics |= agent.update(returns.add_to(batch) if returns else batch, **how)
             if taken % VALUED_EVERY < envs.num_envs:
                 metrics |= data_value(agent, data)
             run.log(metrics)

@@ -1,0 +1,129 @@
+"""RO2O: its terms against naive loops, its updates without them against EDAC's."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from zoo.algos import edac
+from zoo.algos.ro2o import RO2O, Config
+
+
+def make(spec, **settings) -> RO2O:
+    torch.manual_seed(1)
+    agent = RO2O(spec, Config(hidden=[16, 16], num_critics=3, perturbations=4, **settings)).double()
+    with torch.no_grad():
+        for network in (agent.target_critic, agent.critic, agent.actor):
+            for parameter in network.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return agent
+
+
+def perturbations(agent, batch, radius) -> torch.Tensor:
+    """Those that the next call will take."""
+    state = torch.get_rng_state()
+    near = agent.perturbed(batch.obs, radius) - batch.obs
+    torch.set_rng_state(state)
+    return near
+
+
+def test_perturbations_are_the_same_for_all_states_and_within_their_radius(spec, make_batch):
+    agent, batch = make(spec), make_batch(0)
+    d = agent.perturbed(batch.obs, 0.3) - batch.obs  # [n, B, obs]
+    np.testing.assert_allclose(d, d[:, :1].expand_as(d), atol=1e-12)
+    assert 0.2 < d.max() <= 0.3
+    assert -0.3 <= d.min() < -0.2
+    assert len(np.unique(d[:, 0].numpy().round(9))) == d[:, 0].numel()
+
+
+def test_policy_is_smooth_in_the_worst_case_both_ways(spec, make_batch):
+    agent, batch = make(spec, policy_radius=0.4), make_batch(0)
+    torch.manual_seed(2)
+    d = perturbations(agent, batch, 0.4)[:, 0]
+    largest = []
+    for obs in batch.obs:
+        here = Normal(*(f(x) for f, x in zip((lambda m: m, torch.exp), agent.actor(obs), strict=True)))
+        both = []
+        for one in d:
+            mean, log_std = agent.actor(obs + one)
+            there = Normal(mean, log_std.exp())
+            both.append((kl_divergence(here, there) + kl_divergence(there, here)).sum().item())
+        largest.append(max(both))
+    assert agent.policy_smoothness(batch).item() == pytest.approx(np.mean(largest), rel=1e-9)
+
+
+def test_critics_are_smooth_in_the_worst_case_and_more_so_where_values_rise(spec, make_batch):
+    agent, batch = make(spec, critic_radius=0.4, smooth_tau=0.2), make_batch(0)
+    torch.manual_seed(2)
+    d = perturbations(agent, batch, 0.4)[:, 0]
+    largest = []
+    for obs, action in zip(batch.obs, batch.action, strict=True):
+        here = agent.critic(obs[None], action[None])[:, 0, 0]
+        sizes = []
+        for one in d:
+            change = (agent.critic((obs + one)[None], action[None])[:, 0, 0] - here).tolist()
+            sizes.append(np.mean([(0.8 if c > 0 else 0.2) * c * c for c in change]))
+        largest.append(max(sizes))
+    q = agent.critic(batch.obs, batch.action).squeeze(-1)
+    assert agent.critic_smoothness(batch, q).item() == pytest.approx(np.mean(largest), rel=1e-9)
+
+
+def test_what_the_policy_does_nearby_is_moved_down_by_the_critics_disagreement(spec, make_batch):
+    agent, batch = make(spec, ood_radius=0.4, uncertainty=0.7), make_batch(0)
+    q = agent.critic(batch.obs, batch.action)
+    weight = agent.critic[0].weight
+    torch.manual_seed(2)
+    loss = agent.ood_loss(batch)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    torch.manual_seed(2)
+    near = agent.perturbed(batch.obs, 0.4)
+    action = agent.actor.sample(near.flatten(0, 1))[0].detach()
+    q = agent.critic(near.flatten(0, 1), action).squeeze(-1)
+    spread = np.std(q.detach().numpy(), axis=0, ddof=1)
+    assert loss.item() == pytest.approx(np.mean((0.7 * spread) ** 2), rel=1e-6)  # u is float32
+    (expected,) = torch.autograd.grad((q * torch.from_numpy(2 * 0.7 * spread)).mean(), weight)  # each falls alike
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-14)
+
+
+def test_uncertainty_falls_linearly_to_its_least(spec, make_batch):
+    agent = make(spec, uncertainty=1.0, uncertainty_min=0.85, uncertainty_decay=0.05)
+    seen = []
+    for seed in range(5):
+        agent.update(make_batch(seed))
+        seen.append(round(agent.uncertainty.item(), 6))
+    assert seen == [0.95, 0.9, 0.85, 0.85, 0.85]
+
+
+def test_the_update_adds_the_weighted_terms(spec, make_batch):
+    weights = {"critic_weight": 0.3, "ood_weight": 0.5, "policy_weight": 0.7}
+    agent, batch = make(spec, **weights), make_batch(3)
+    before = copy.deepcopy(agent)
+    torch.manual_seed(4)
+    metrics = agent.update(batch)
+    torch.manual_seed(4)
+    plain = before.update(batch, smooth=False)
+    expected = plain["actor_loss"] + 0.7 * metrics["policy_smoothness"]
+    assert metrics["actor_loss"].item() == pytest.approx(expected.item(), rel=1e-9)
+    assert {"policy_smoothness", "critic_smoothness", "ood_loss"} == set(metrics) - set(plain)
+    assert metrics["critic_loss"] > 0.3 * metrics["critic_smoothness"] + 0.5 * metrics["ood_loss"] > 0
+
+
+def test_without_the_terms_it_is_sac_with_many_critics(spec, make_batch):
+    agent = make(spec, normalize_obs=False)
+    other = edac.EDAC(spec, edac.Config(hidden=[16, 16], num_critics=3, eta=0)).double()
+    state = {name: x for name, x in agent.state_dict().items() if name != "uncertainty"}
+    other.load_state_dict(state)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        agent.update(make_batch(seed), smooth=False)
+        torch.manual_seed(seed)
+        other.update(make_batch(seed))
+    for name, x in other.state_dict().items():
+        torch.testing.assert_close(agent.state_dict()[name], x, rtol=0, atol=0)
+
+
+def test_an_uncertainty_below_its_least_is_refused():
+    with pytest.raises(ValueError, match=r"algo.uncertainty=0.05 falls to algo.uncertainty_min=0.1: give it more"):
+        Config(uncertainty=0.05)
