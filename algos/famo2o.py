@@ -173,7 +173,7 @@ def train(run: "Run", config: Config) -> FamO2O:
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
-    learn_online(run, agent, data, config.batch_size, balanced=True)
+    learn_online(run, agent, data, config.batch_size, update=lambda batch, _: agent.update(batch, balanced=True))
     return agent
 
 

@@ -7,6 +7,9 @@ weight; layer normalization in the critics; deeper networks; larger batches.
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', a~) - beta_2 |a~ - a'|^2)             (Eq. 4)
     actor    L_mu = E[-lambda min_i Q_i(s, mu(s)) + beta_1 |mu(s) - a|^2],  lambda = 1 / mean |min_i Q_i|   (Eq. 5)
 
+Online there is no penalty in the target, and beta_1 falls, as in CORL's algorithms/finetune/rebrac.py, which takes
+halves of the dataset and of its own steps: `online_fraction=0.5`.
+
 a~ is the target policy's action under TD3's noise, a' the action that the dataset takes next. Deviations: of an episode
 that was truncated a' is unknown, and that transition goes without the penalty (the authors, CORL, drop it). The
 critics' normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated, there the
@@ -21,17 +24,19 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import at_least, check
+from zoo.checks import at_least, between, check
+from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update, small_last_
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
+from zoo.runs.online import learn_online
 from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 FAMILY = "offline"
-SETTING = "offline"
+SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
 
@@ -40,6 +45,8 @@ ACTION_SPACES = ("continuous",)
 class Config:
     actor_penalty: float = 1.0  # beta_1, weight of the squared distance to the data's action in the actor's loss
     critic_penalty: float = 1.0  # beta_2, weight of the squared distance to the data's next action in the target
+    online_penalty: float = 0.5  # online beta_1 falls linearly to this share of itself (CORL)
+    exploration_noise: float = 0.0  # of the actor, online, in units of half the range
     normalize_q: bool = True  # values in the actor's loss are scaled to a mean size of 1, lambda
     policy_delay: int = 2  # updates of the critics for one of actor and targets
     target_noise: float = 0.2  # standard deviation of the noise on the target's actions
@@ -59,7 +66,10 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(self, policy_delay=at_least(1), actor_penalty=at_least(0), critic_penalty=at_least(0))
+        check(
+            self, policy_delay=at_least(1), actor_penalty=at_least(0), critic_penalty=at_least(0),
+            online_penalty=between(0, 1),
+        )  # fmt: skip
 
 
 class SarsaBatch(NamedTuple):
@@ -81,8 +91,9 @@ class ReBRAC(Agent):
         self.normalizer = Normalizer(spec.obs_shape)
         self.head = value_head(config)
         self.actor = DeterministicPolicy(
-            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.actor_layer_norm
-        )
+            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.actor_layer_norm,
+            exploration_noise=config.exploration_noise,
+        )  # fmt: skip
         self.critic = EnsembleCritic(
             2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, config.critic_layer_norm
         )
@@ -90,6 +101,8 @@ class ReBRAC(Agent):
         small_last_(self.critic, 3e-3)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.penalty_share: Tensor  # of beta_1, that is left
+        self.register_buffer("penalty_share", torch.ones(()))
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
 
@@ -111,11 +124,17 @@ class ReBRAC(Agent):
         action = self.actor.mode(batch.obs)
         q = self.head.value(self.critic(batch.obs, action)).amin(0)
         scale = 1 / q.abs().mean().detach() if self.config.normalize_q else 1.0
-        penalty = self.config.actor_penalty * (action - batch.action).square().sum(-1)
+        penalty = self.config.actor_penalty * self.penalty_share * (action - batch.action).square().sum(-1)
         return (penalty - scale * q).mean()
 
-    def update(self, batch: SarsaBatch, delayed: bool = True) -> Metrics:
-        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks."""
+    def update(self, batch: SarsaBatch, delayed: bool = True, decay: float = 0.0) -> Metrics:
+        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks.
+
+        Args:
+            batch: transitions, and what follows them.
+            delayed: with the actor and the targets.
+            decay: by so much of itself at the start beta_1 falls after it, at most to `online_penalty`.
+        """
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
@@ -125,11 +144,14 @@ class ReBRAC(Agent):
             polyak_update(self.target_actor, self.actor, self.config.tau)
             polyak_update(self.target_critic, self.critic, self.config.tau)
             metrics["actor_loss"] = actor_loss.detach()
+        if decay:
+            self.penalty_share.sub_(decay).clamp_(min=self.config.online_penalty)
         return metrics
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.mode(self.normalizer(obs))
+        obs = self.normalizer(obs)
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> ReBRAC:
@@ -144,6 +166,13 @@ def train(run: "Run", config: Config) -> ReBRAC:
         batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])
         metrics |= agent.update(batch, delayed=step % config.policy_delay == 0)
         run.log(metrics)
+    decay = 1 / max(1, run.config.online_steps * run.config.online_updates)
+
+    def update(batch: Batch, count: int) -> Metrics:
+        nothing_follows = SarsaBatch(*batch[:5], batch.action, torch.zeros_like(batch.terminated))
+        return agent.update(nothing_follows, delayed=count % config.policy_delay == 0, decay=decay)
+
+    learn_online(run, agent, data, config.batch_size, update=update)
     return agent
 
 

@@ -212,7 +212,9 @@ def train(run: "Run", config: Config) -> RO2O:
     run.track(agent=agent)
     for _ in run.steps():
         run.log(agent.update(data.sample(config.batch_size)))
-    learn_online(run, agent, data, config.batch_size, smooth=config.smooth_online)
+    learn_online(
+        run, agent, data, config.batch_size, update=lambda batch, _: agent.update(batch, smooth=config.smooth_online)
+    )
     return agent
 
 

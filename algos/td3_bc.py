@@ -26,13 +26,14 @@ from zoo.data.batch import Batch
 from zoo.nn import DeterministicPolicy, EnsembleCritic, Normalizer, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
+from zoo.runs.online import learn_online
 from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
 FAMILY = "offline"
-SETTING = "offline"
+SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
 
@@ -42,6 +43,7 @@ class Config:
     alpha: float = 2.5  # weight of the values against the cloning, Eq. 5
     policy_delay: int = 2  # updates of the critics for one of actor and targets
     target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions
+    exploration_noise: float = 0.1  # of the actor, online, in units of half the range; TD3's
     target_noise_clip: float = 0.5  # c, the largest such noise
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
@@ -66,7 +68,9 @@ class TD3BC(Agent):
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
         self.head = value_head(config)
-        self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.actor = DeterministicPolicy(
+            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, exploration_noise=config.exploration_noise
+        )
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -105,7 +109,8 @@ class TD3BC(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.mode(self.normalizer(obs))
+        obs = self.normalizer(obs)
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> TD3BC:
@@ -118,6 +123,11 @@ def train(run: "Run", config: Config) -> TD3BC:
         delayed = (step + 1) % config.policy_delay == 0
         metrics |= agent.update(data.sample(config.batch_size), delayed)
         run.log(metrics)
+
+    def update(batch: Batch, count: int) -> Metrics:
+        return agent.update(batch, delayed=(count + 1) % config.policy_delay == 0)
+
+    learn_online(run, agent, data, config.batch_size, update=update)
     return agent
 
 

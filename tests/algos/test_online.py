@@ -42,9 +42,9 @@ def batches(monkeypatch):
         agent_class, seen = algorithms()[algo].agent_class, []
         update = agent_class.update
 
-        def watched(agent, batch, **how):
+        def watched(agent, batch, *args, **how):
             seen.append(batch)
-            return update(agent, batch, **how)
+            return update(agent, batch, *args, **how)
 
         monkeypatch.setattr(agent_class, "update", watched)
         return seen
@@ -86,7 +86,7 @@ def test_online_batches_are_drawn_uniformly_from_dataset_and_own_transitions(
     with h5py.File(pendulum_file) as file:
         size = len(file["rewards"])
     seen = seen[-600:]  # those before are offline, or of another kind
-    assert [len(batch.index) for batch in seen] == [32] * 600
+    assert [len(batch.reward) for batch in seen] == [32] * 600
     shares = [(step + 1) / (step + 1 + size) for step in range(600)]
     found = sum(map(own, seen))
     spread = sum(32 * share * (1 - share) for share in shares) ** 0.5
@@ -108,6 +108,17 @@ def test_online_starts_collects_before_the_first_online_update(pendulum_file, tm
     go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_fraction=1.0, online_starts=25)
     assert len(seen) == 20 + 5
     assert len(set(seen[20].index.tolist())) > 10  # of 26 transitions
+
+
+@pytest.mark.parametrize(("algo", "first"), [("td3_bc", 1), ("rebrac", 0)])
+def test_every_second_online_update_moves_the_actor(algo, first, pendulum_file, tmp_path, monkeypatch):
+    agent_class, moved = algorithms()[algo].agent_class, []
+    loss = agent_class.actor_loss
+    update = agent_class.update
+    monkeypatch.setattr(agent_class, "update", lambda agent, *a, **k: (moved.append(0), update(agent, *a, **k))[1])
+    monkeypatch.setattr(agent_class, "actor_loss", lambda agent, b: (moved.__setitem__(-1, 1), loss(agent, b))[1])
+    go_online(algo, pendulum_file, tmp_path / "run", online_steps=12, online_updates=3, online_starts=4)
+    assert moved[20:] == [int(i % 2 == first) for i in range(24)]
 
 
 def test_iql_learns_online_at_the_learning_rate_it_began_with(pendulum_file, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import zoo
 from zoo.algos.rebrac import Config, ReBRAC, SarsaBatch
 from zoo.data.arrays import Arrays
 from zoo.data.dataset import Dataset
@@ -75,3 +76,31 @@ def test_the_next_action_is_the_episodes_and_its_last_step_has_none():
     following, follows = Dataset(arrays, Spec((3,), (-9.0,), (9.0,)), torch.device("cpu")).next_action()
     assert follows.tolist() == [True, True, False, True, False]
     assert following[follows, 0].tolist() == [1.0, 2.0, 4.0]
+
+
+def test_online_the_actors_penalty_falls_linearly_to_a_share_of_itself(spec, make_batch):
+    agent, shares = make(spec, online_penalty=0.5, actor_penalty=2.0), []
+    for seed in range(4):
+        agent.update(sarsa(make_batch(seed)), decay=0.2)
+        shares.append(round(agent.penalty_share.item(), 6))
+    assert shares == [0.8, 0.6, 0.5, 0.5]
+    batch = sarsa(make_batch(9))
+    half = agent.actor_loss(batch).item()
+    agent.penalty_share.fill_(1)
+    whole = agent.actor_loss(batch).item()
+    squared = (agent.actor.mode(batch.obs) - batch.action).square().sum(-1).mean().item()
+    assert whole - half == pytest.approx(2.0 * 0.5 * squared)
+
+
+def test_online_nothing_is_known_to_follow_so_the_target_has_no_penalty(pendulum_file, tmp_path, monkeypatch):
+    seen, update = [], ReBRAC.update
+    monkeypatch.setattr(
+        ReBRAC, "update", lambda agent, batch, **k: (seen.append((batch, k)), update(agent, batch, **k))[1]
+    )
+    zoo.train(
+        "rebrac", env="pendulum", dataset=pendulum_file, steps=3, online_steps=10, eval_every=100, eval_episodes=1,
+        logger="none", run_dir=tmp_path / "run", algo_config={"hidden": [8], "batch_size": 8},
+    )  # fmt: skip
+    assert all(batch.follows.any() for batch, _ in seen[:3])
+    assert not any(batch.follows.any() for batch, _ in seen[3:])
+    assert [how["decay"] for _, how in seen[3:]] == [0.1] * 10

@@ -79,7 +79,7 @@ REFUSED = {
     "unknown preset": (["algo=iql", "env=hopper", "preset=papr"], ["preset=papr does not exist", "paper"]),
     "a sampler online": (["algo=sac", "env=pendulum", "sampler=top"], ["sac learns online", "algo.offline_fraction"]),
     "online steps of what has none": (
-        ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, dsrl, expo, fql, iql"],
+        ["algo=bc", "env=pendulum", "online_steps=9"], ["online_steps=9", "awac, cql, dsrl, expo, famo2o, fql"],
     ),
     "no online step to learn from": (
         ["algo=iql", "env=pendulum", "online_steps=9", "online_starts=9"], ["online_starts=9", "never learn online"],

@@ -1,7 +1,7 @@
 """Offline algorithms that go on in the environment: `online_steps=`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -31,8 +31,9 @@ class Learner(Protocol):
 
 
 def learn_online(
-    run: "Run", agent: Learner, data: "Dataset", batch_size: int, returns: MonteCarloReturns | None = None, **how: Any
-) -> None:
+    run: "Run", agent: Learner, data: "Dataset", batch_size: int, returns: MonteCarloReturns | None = None,
+    update: Callable[[Batch, int], Metrics] | None = None,
+) -> None:  # fmt: skip
     """Acts, exploring, and learns after each step from the dataset and what has been collected.
 
     A batch is sampled from both together, every transition with the same probability, as if they were one buffer (Nair
@@ -40,7 +41,8 @@ def learn_online(
     however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), all in
     Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retain nothing of the dataset. What is collected is normalized and
     scaled as the dataset was. With `returns` batches are `MonteCarloBatch`es, and an own transition's return is known
-    when its episode has ended. `how` goes to every update.
+    when its episode has ended. `update` takes a batch and the number of updates before it; without one `agent.update`
+    takes the batch.
     """
     config = run.config
     if not config.online_steps:
@@ -65,9 +67,13 @@ def learn_online(
             returns.take_in(buffer)
         taken = step - config.steps
         if taken >= config.online_starts:
-            for _ in range(envs.num_envs * config.online_updates):
+            done = (taken - config.online_starts) * config.online_updates
+            for count in range(done, done + envs.num_envs * config.online_updates):
                 batch = sample(data, buffer, batch_size, config.online_fraction)
-                metrics |= agent.update(returns.add_to(batch) if returns else batch, **how)
+                if update:
+                    metrics |= update(batch, count)
+                else:
+                    metrics |= agent.update(returns.add_to(batch) if returns else batch)
             if taken % VALUED_EVERY < envs.num_envs:
                 metrics |= data_value(agent, data)
             run.log(metrics)
