@@ -112,13 +112,14 @@ def judged_table(comparisons: Sequence[Comparison]) -> str:
 
 def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
     """The methods on one task, each above the published figures of it."""
-    success = any("success" in run.columns for row in rows for run in row.runs)
+    columns = {name for row in rows for run in row.runs for name in run.columns}
+    of_tasks = sorted((name for name in columns if name.startswith("success_task")), key=lambda name: int(name[12:]))
+    successes = {"success": ["success"] if "success" in columns else [], "of each task": of_tasks}
     lines: list[list[Any]] = []
     for row in rows:
         steps, seconds = max(run.steps[-1] for run in row.runs), np.mean([run.seconds[-1] for run in row.runs])
-        succeeded = [run.columns["success"][-1] for run in row.runs if "success" in run.columns]
         figures: list[Any] = [row.estimate(figure) for figure in FIGURES]
-        extra = [f"{np.mean(succeeded):.0%}" if succeeded else ""] if success else []
+        extra = [last_shares(row, names) for names in successes.values() if names]
         minutes = "" if np.isnan(seconds) else f"{seconds / 60:.1f}"
         lines.append([row.method, len(row.runs), f"{steps:,}", *figures, *extra, minutes, ""])
         for one in (one for one in comparisons if one.row is row):
@@ -129,9 +130,15 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
             seeds = one.reference.published.seeds or ""
             lines.append([source, seeds, steps_of, *cells, *[""] * len(extra), "", str(one)])
     shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
-    return as_markdown(
-        ["method", "seeds", "steps", *shown, *(["success"] if success else []), "minutes", "verdict"], lines
-    )
+    shares = [header for header, names in successes.items() if names]
+    header = ["method", "seeds", "steps", *shown, *shares, "minutes", "verdict"]
+    return as_markdown(header, lines)
+
+
+def last_shares(row: Row, names: Sequence[str]) -> str:
+    """What columns of shares end with, the mean over the runs that have them."""
+    runs = [run for run in row.runs if all(name in run.columns for name in names)]
+    return ", ".join(f"{np.mean([run.columns[name][-1] for run in runs]):.0%}" for name in names) if runs else ""
 
 
 def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:

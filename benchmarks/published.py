@@ -3,8 +3,8 @@
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
 RW, top-10%), report (last or best evaluation), measure: `evaluation`, or `training` for the mean return of the last
 episodes that the agent learned from, exploring, as CleanRL's tables have it, and preset: the one whose settings the
-figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>`, `neorl2/<task>`, whose figures are
-normalized scores, or the id of an environment. Like is compared with like.
+figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>`, `neorl2/<task>` or
+`ogbench/<dataset>`, whose figures are normalized scores, or the id of an environment. Like is compared with like.
 """
 
 import csv
@@ -32,7 +32,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
 }
 FIGURE = {"last": "final", "best": "best"}
 MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
-OF_DATASETS = re.compile(r"d4rl/|neorl2/\w+$")  # tasks; an environment's id ends with its version
+OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks; an environment's id ends with its version
 SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
 
@@ -130,6 +130,8 @@ def tasks(result: Result) -> set[str]:
         return set()
     if env.startswith("neorl2/"):
         return set() if others else {env.rpartition("-")[0]}
+    if env.startswith("ogbench/"):
+        return set() if others else {f"{env}-{official(first.name) or first.name}"}
     name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
     ours = "antmaze" if env.startswith("AntMaze_") else result.env.removeprefix("adroithand")
     return {f"d4rl/{ours}-{name}-v{version}" for version in range(3)}
@@ -145,8 +147,11 @@ def names_elsewhere(env: str) -> set[str]:
 def official(dataset: str) -> str | None:
     """The version of a dataset of D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`.
 
-    The task of one of NeoRL-2's: `neorl2/Pipeline` of `Pipeline-train.npz`.
+    The task of one of NeoRL-2's: `neorl2/Pipeline` of `Pipeline-train.npz`. The kind of one of OGBench's: `stitch` of
+    `antmaze-large-stitch-v0.npz`.
     """
+    if found := re.fullmatch(r"(?:.*/)?\w+-\w+-(\w+)-v0\.npz", dataset):
+        return found[1]
     if found := re.fullmatch(r"(?:.*/)?(\w+)-train\.npz", dataset):
         return f"neorl2/{found[1]}"
     found = re.fullmatch(r"D4RL/.*-(v\d+)|.*-(v\d+)\.hdf5", dataset)

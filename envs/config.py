@@ -10,13 +10,19 @@ OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
 CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
 
-# D4RL's random and expert returns, of the tasks of gymnasium-robotics that are D4RL's: by pattern of the id. Its Adroit
-# pen and Point Mazes are not (episodes of another length, goals that move), and its kitchen has other tasks to do.
-OF_D4RL = {
-    SPARSE_ANT_MAZE: (0.0, 1.0),
-    r"AdroitHandDoor-v\d+": (-56.512833, 2880.5693087298737),
-    r"AdroitHandHammer-v\d+": (-274.856578, 12794.134825156867),
-    r"AdroitHandRelocate-v\d+": (-6.425911, 4233.877797728884),
+# Random and expert returns, and their source: by pattern of the id. gymnasium-robotics' Adroit pen and Point Mazes are
+# not D4RL's (episodes of another length, goals that move), and its kitchen has other tasks to do.
+D4RL = "D4RL reference scores (github Farama-Foundation/D4RL d4rl/infos.py)"
+SCORES = {
+    SPARSE_ANT_MAZE: (0.0, 1.0, D4RL),
+    r"AdroitHandDoor-v\d+": (-56.512833, 2880.5693087298737, D4RL),
+    r"AdroitHandHammer-v\d+": (-274.856578, 12794.134825156867, D4RL),
+    r"AdroitHandRelocate-v\d+": (-6.425911, 4233.877797728884, D4RL),
+    r"ogbench/.*": (
+        0.0,
+        1.0,
+        "a return is whether the goal was reached; the score is the percentage, as OGBench gives it",
+    ),
 }
 
 
@@ -41,10 +47,9 @@ class EnvConfig:
         if self.id != "???":
             within = self.id.removeprefix("ALE/").removeprefix("ogbench/")
             self.name = self.name or within.rsplit("-v", 1)[0].replace("/", "-").lower()
-            for pattern, scores in OF_D4RL.items() if self.score_source is None else ():
+            for pattern, scores in SCORES.items() if self.score_source is None else ():
                 if re.fullmatch(pattern, self.id):
-                    self.random_score, self.expert_score = scores
-                    self.score_source = "D4RL reference scores (github Farama-Foundation/D4RL d4rl/infos.py)"
+                    self.random_score, self.expert_score, self.score_source = scores
         if not 0 <= self.sticky <= 1:
             raise ValueError(f"env.sticky={self.sticky} must lie between 0 and 1")
         if self.sticky and not self.is_atari:

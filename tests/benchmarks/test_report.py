@@ -474,6 +474,39 @@ def test_no_figure_is_set_beside_episodes_of_another_length(run, tmp_path):
     assert "env.max_episode_steps=500" in report.rows[1].runs[0].command
 
 
+def test_other_dynamics_are_another_task(run, tmp_path):
+    run("a", "algo=sac env=hopper", [10.0])
+    run("b", "algo=sac env=hopper env.gravity=2 env.changed_in=training", [5.0])
+    report = build(tmp_path)
+    assert [row.task for row in report.rows] == ["hopper", "hopper, gravity=2.0, changed_in=training"]
+    assert published.tasks(report.rows[1].runs[0]) == set() != published.tasks(report.rows[0].runs[0])
+
+
+@pytest.mark.parametrize("data", ["navigate", "pointmaze-medium-navigate-v0.npz"])
+def test_ogbenchs_successes_stand_beside_runs_on_its_data(run, tmp_path, data):
+    run("a", f"algo=hiql preset=paper env=pointmaze-medium dataset={data}", [0.8])
+    (reference,) = (
+        one for one in published.builtin() if (one.task, one.algorithm) == ("ogbench/pointmaze-medium-navigate", "HIQL")
+    )
+    (row,) = build(tmp_path).rows
+    assert reference.fits(row.runs[0])
+    assert reference.published.mean == 79
+    assert ("other data" in reference.differs(row.runs[0])) == (data == "navigate")
+    assert row.runs[0].figure("final", "score") == 80
+
+
+def test_successes_are_shown_in_all_and_of_each_task(run, tmp_path):
+    for seed, (first, second) in enumerate([(0.5, 1.0), (0.7, 0.0)]):
+        folder = run(f"a{seed}", f"algo=hiql env=pointmaze-medium dataset=navigate seed={seed}", [0.6])
+        (step, *_), line = (text.split(",") for text in (folder / "evaluations.csv").read_text().splitlines())
+        text = ",".join([step, "return_mean", "success", "success_task1", "success_task2", "returns"])
+        (folder / "evaluations.csv").write_text(f"{text}\n{line[0]},0.6,{(first + second) / 2},{first},{second},1 0\n")
+    run("b", "algo=gcbc env=pointmaze-medium dataset=navigate", [0.1])
+    text = task_table(build(tmp_path).rows, [])
+    assert "| success | of each task |" in text
+    assert "| 55% | 60%, 50% |" in text
+
+
 def test_games_with_sticky_actions_are_another_task_and_evaluated_otherwise_another_method(run, tmp_path):
     run("a", "algo=dqn env=pong", [10.0])
     run("b", "algo=dqn env=pong env.sticky=0.25", [5.0])
