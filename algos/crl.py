@@ -103,6 +103,13 @@ class CRL(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
+    @torch.no_grad()
+    def goal_values(self, obs: Tensor) -> Tensor:
+        """What the critics think of the policy's actions `[B]` at states with their goals behind them."""
+        state, goal = torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)
+        phi, psi = self.represent(state, self.actor.mode(obs), goal)
+        return (phi * psi).sum(-1).amin(0)
+
 
 def train(run: "Run", config: Config) -> CRL:
     data = run.dataset()

@@ -110,6 +110,12 @@ class GCIQL(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
+    @torch.no_grad()
+    def goal_values(self, obs: Tensor) -> Tensor:
+        """What states are worth `[B]`, each with its goal behind it."""
+        value: Tensor = self.value(obs).squeeze(-1)
+        return value
+
 
 def train(run: "Run", config: Config) -> GCIQL:
     data = run.dataset()

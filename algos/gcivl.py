@@ -106,6 +106,11 @@ class GCIVL(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
+    @torch.no_grad()
+    def goal_values(self, obs: Tensor) -> Tensor:
+        """What states are worth `[B]`, each with its goal behind it."""
+        return self.values(self.value, *torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)).mean(0)
+
 
 def train(run: "Run", config: Config) -> GCIVL:
     data = run.dataset()

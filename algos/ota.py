@@ -172,6 +172,18 @@ class OTA(Agent):
         inputs = torch.cat([obs[:, : self.spec.state_dim], on_sphere(subgoal)], -1)
         return self.low_actor.sample(inputs) if explore else self.low_actor.mode(inputs)
 
+    @torch.no_grad()
+    def goal_values(self, obs: Tensor) -> Tensor:
+        """What states are worth `[B]`, each with its goal behind it."""
+        return self.values(self.high_value, *torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)).mean(0)
+
+    @torch.no_grad()
+    def subgoals(self, obs: Tensor, states: Tensor) -> Tensor:
+        """Which of the states `[N, S]` the upper policy names at observations `[B, S + G]`: `[B]`, the nearest."""
+        named = on_sphere(self.high_actor(obs))
+        state = obs[:, None, : self.spec.state_dim].expand(-1, len(states), -1)
+        return torch.einsum("bd,bnd->bn", named, self.represent(state, states.expand(len(obs), -1, -1))).argmax(-1)
+
 
 def train(run: "Run", config: Config) -> OTA:
     data = run.dataset()

@@ -119,6 +119,12 @@ class QRL(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
+    @torch.no_grad()
+    def goal_values(self, obs: Tensor) -> Tensor:
+        """The distances `[B]` from states to their goals behind them, less than 0."""
+        distance: Tensor = self.distance(*torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1))
+        return -distance
+
 
 def train(run: "Run", config: Config) -> QRL:
     data = run.dataset()

@@ -73,6 +73,14 @@ class Agent(nn.Module):
         values = self.critic_values(normalizer(obs) if normalizer else obs, action)
         return None if values is None else values.amin(0)
 
+    def goal_values(self, obs: Tensor) -> Tensor | None:
+        """What states are worth `[B]` on the way to a goal, each behind its state: `[B, S + G]`; None without any."""
+        return None
+
+    def subgoals(self, obs: Tensor, states: Tensor) -> Tensor | None:
+        """Which of the states `[N, S]` a policy is sent to at observations `[B, S + G]`: `[B]`; None without any."""
+        return None
+
 
 class Predictor(Agent):
     """An agent that predicts returns, and chooses no actions.

@@ -2,12 +2,15 @@
 
 import csv
 
+import gymnasium
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
 from examples import batch_for, make, specs
 
 from zoo import cli
+from zoo.commands import value_map
 from zoo.data import mazes
 from zoo.data.goals import GoalBatch, SubgoalBatch
 from zoo.settings.registry import algorithms
@@ -34,7 +37,7 @@ def data(tmp_path_factory):
 
 
 @each_algorithm
-def test_runs_from_a_file_of_ogbenchs_and_says_which_goals_it_reached(algorithm, data, tmp_path, monkeypatch):
+def test_runs_from_a_file_of_ogbenchs_and_says_which_goals_it_reached(algorithm, data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = ["algo.hidden=[16,16]", "algo.batch_size=32", "compile=false", "logger=none", "run_dir=run"]
     arguments = [f"algo={algorithm.name}", "env=pointmaze-medium", f"dataset={data}", "steps=20", "eval_episodes=5"]
@@ -44,6 +47,54 @@ def test_runs_from_a_file_of_ogbenchs_and_says_which_goals_it_reached(algorithm,
     by_task = [float(row[f"success_task{number}"]) for number in range(1, 6)]
     assert float(row["success"]) == pytest.approx(np.mean(by_task))
     assert float(row["success"]) == pytest.approx(float(row["return_mean"]))
+    code = cli.main(["play", "run", "--map", "map.png", "--episodes", "2"])
+    if algorithm.name == "gcbc":
+        assert code == 2
+        assert "--map: GCBC has no values of goals" in capsys.readouterr().err
+        assert not (tmp_path / "map.png").exists()
+    else:
+        assert code == 0
+        picture = imageio.imread(tmp_path / "map.png")[..., :3]
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20  # values that differ
+
+
+def test_a_map_shows_every_place_that_is_no_wall_once():
+    env = gymnasium.make("ogbench/antmaze-large").unwrapped.env
+    maze = value_map.Maze(env)
+    states = maze.states(np.arange(29, dtype=np.float32))
+    cells = [env.xy_to_ij(xy) for xy in states[:, :2].numpy()]
+    assert all(env.maze_map[i][j] == 0 for i, j in cells)
+    assert len(cells) == (np.asarray(env.maze_map) == 0).sum() * value_map.PLACES**2
+    assert set(cells) == {(i, j) for i, j in np.argwhere(np.asarray(env.maze_map) == 0)}
+    np.testing.assert_array_equal(states[7, 2:], np.arange(2, 29))
+    shown = np.full(maze.open.shape, np.nan)
+    shown[maze.open] = states[:, 0]
+    left, right, _, _ = maze.extent
+    first = shown.reshape(maze.shape)[maze.shape[0] // 2]  # a row of the picture: x grows from left to right
+    expected = left + (np.arange(len(first)) + 0.5) * (right - left) / len(first)
+    np.testing.assert_allclose(first[~np.isnan(first)], expected[~np.isnan(first)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hiql", "ota"])
+def test_the_subgoal_is_the_state_whose_representation_is_nearest_to_what_is_named(name):
+    algorithm = algorithms()[name]
+    agent, obs, states = make(algorithm, specs(algorithm)[0]), torch.randn(4, 6), torch.randn(9, 3)
+    for one, found in zip(obs, agent.subgoals(obs, states), strict=True):
+        named = agent.high_actor(one)
+        named = named / named.norm()
+        there = [agent.phi(torch.cat([one[:3], state])) for state in states]
+        distances = [(named - x / x.norm()).norm().item() for x in there]
+        assert found == int(np.argmin(distances))
+
+
+def test_only_a_maze_has_a_map(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["algo.hidden=[8]", "steps=2", "eval_every=2", "eval_episodes=1", "logger=none", "run_dir=run"]
+    assert cli.main(["run", "algo=iql", "env=hopper", "dataset=demo", *small]) == 0
+    assert cli.main(["play", "run", "--map", "map.png"]) == 2
+    assert "--map: Hopper-v5 is no maze of OGBench's. Leave --map out." in capsys.readouterr().err
+    assert cli.main(["play", "run", "--map", "map.jpg"]) == 2
+    assert "--map map.jpg must end in .png." in capsys.readouterr().err
 
 
 @each_algorithm

@@ -83,10 +83,11 @@ def test_a_picture_stays_when_its_episode_is_over_and_its_return_is_written_belo
     watcher = pictures.Watcher(Coloured(), Sink(), every=1, side=200)
     tile = watcher.tile
     monkeypatch.setattr(watcher, "tile", lambda *each: written.append(each[1:]) or tile(*each))
+    obs = np.zeros((2, 3))
     both, one, none = (np.array(running) for running in ((True, True), (True, False), (False, False)))
-    watcher(Moment(np.array([1.0, 2.0]), both, np.array([5.0, 6.0])))
-    watcher(Moment(np.array([3.0, 4.0]), one, np.array([7.0, 8.0])))
-    watcher(Moment(np.array([9.0, 4.0]), none, None))
+    watcher(Moment(np.array([1.0, 2.0]), both, np.array([5.0, 6.0]), obs))
+    watcher(Moment(np.array([3.0, 4.0]), one, np.array([7.0, 8.0]), obs))
+    watcher(Moment(np.array([9.0, 4.0]), none, None, obs))
     assert [picture.shape for picture in shown] == [(120, 400, 3)] * 3
     assert [picture[50, 50, 0] for picture in shown] == [10, 20, 20]
     assert [picture[50, 250, 0] for picture in shown] == [20, 20, 20]

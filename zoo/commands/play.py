@@ -26,6 +26,10 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("run_dir", type=Path, help=HELP)
     parser.add_argument("--video", type=Path, metavar="FILE", help="write FILE.mp4 or FILE.gif instead of a window")
+    parser.add_argument(
+        "--map", type=Path, metavar="FILE.png",
+        help="a maze with goals instead: what each place is worth to the agent, its ways, and the subgoals on them",
+    )  # fmt: skip
     parser.add_argument("--episodes", type=int, default=4, help="how many (default 4)")
     parser.add_argument("--size", type=int, default=320, help="pixels of the larger side of an episode (default 320)")
     parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's)")
@@ -40,6 +44,8 @@ def main(arguments: list[str]) -> int:
     for option, least in (("episodes", 1), ("size", 64)):
         if getattr(args, option) < least:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least {least}.")
+    if args.map:
+        return _map(args)
     from zoo.checkpoint import check_file
     from zoo.commands import pictures
 
@@ -68,6 +74,27 @@ def main(arguments: list[str]) -> int:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
     if args.log:
         _log(args.run_dir, args.video, record)
+    return 0
+
+
+def _map(args: argparse.Namespace) -> int:
+    """Draws a maze."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UsageError("--map needs matplotlib. Type: pip install 'rl-zoo[bench]'") from error
+    from zoo.checkpoint import check_file, replacing_path
+    from zoo.commands.value_map import draw
+
+    if args.map.suffix != ".png":
+        raise UsageError(f"--map {args.map} must end in .png.")
+    check_file(args.map, args.force)
+    matplotlib.use("Agg")
+    config, agent = open_player(args.run_dir, args.env, args.file)
+    explore = args.explore or not (args.deterministic or config.eval_deterministic)
+    with replacing_path(args.map) as partial:
+        draw(agent, config, partial, args.episodes, config.seed if args.seed is None else args.seed, explore)
+    print(f"written: {args.map}")
     return 0
 
 

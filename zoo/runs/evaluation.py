@@ -37,6 +37,7 @@ class Moment(NamedTuple):
     returns: np.ndarray  # [E] so far
     running: np.ndarray  # [E] bool: not over yet
     expected: np.ndarray | None  # [E] what the critics expect of the action that is about to be taken; None without any
+    obs: np.ndarray  # [E, ...] that the action was chosen for
 
 
 def seeds(what: str, *numbers: int, count: int) -> Any:
@@ -83,7 +84,7 @@ def _play(
     while running.any():
         action = policy.act(obs, explore)
         if watch:
-            watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action)))
+            watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action), obs))
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action)
         if not np.isfinite(reward).all() or (obs.dtype.kind == "f" and not np.isfinite(obs).all()):
@@ -104,7 +105,7 @@ def _play(
             idle |= running & (still >= IDLE_STEPS)
             running &= ~idle
     if watch:
-        watch(Moment(returns, running, None))
+        watch(Moment(returns, running, None, obs))
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
