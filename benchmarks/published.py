@@ -150,7 +150,7 @@ def official(dataset: str) -> str | None:
     The task of one of NeoRL-2's: `neorl2/Pipeline` of `Pipeline-train.npz`. The kind of one of OGBench's: `stitch` of
     `antmaze-large-stitch-v0.npz`.
     """
-    if found := re.fullmatch(r"(?:.*/)?\w+-\w+-(\w+)-v0\.npz", dataset):
+    if found := re.fullmatch(r"(?:.*/)?[\w-]+-(navigate|stitch|explore|play|noisy)-v0\.npz", dataset):
         return found[1]
     if found := re.fullmatch(r"(?:.*/)?(\w+)-train\.npz", dataset):
         return f"neorl2/{found[1]}"

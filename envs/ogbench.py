@@ -1,4 +1,4 @@
-"""OGBench's mazes, with goals (Park et al. 2024, arXiv 2410.20092): `ogbench/pointmaze-large`, `ogbench/antmaze-giant`.
+"""OGBench's tasks with goals (Park et al. 2024, arXiv 2410.20092): `ogbench/antmaze-giant`, `ogbench/cube-double`.
 
 An observation is the state and behind it the goal, which is a state too. Reaching the goal pays 1 and ends the episode:
 a return is whether it was reached. Every environment has five tasks, each a start and a goal around which they vary.
@@ -13,14 +13,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-IDS = "ogbench/<maze>"
+IDS = "ogbench/<task>"
 PREFIX = "ogbench/"
-MAZES = {  # OGBench's name without its version -> steps of an episode
+TASKS = {  # OGBench's name without its version -> steps of an episode
     **{f"pointmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
     **{f"antmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
     **{f"humanoidmaze-{maze}": 4_000 if maze == "giant" else 2_000 for maze in ("medium", "large", "giant")},
     **{f"antsoccer-{maze}": 1_000 for maze in ("arena", "medium")},
-}
+    "cube-single": 200, "cube-double": 500, "cube-triple": 1_000, "cube-quadruple": 1_000,
+    "scene": 750,
+    "puzzle-3x3": 500, "puzzle-4x4": 500, "puzzle-4x5": 1_000, "puzzle-4x6": 1_000,
+}  # fmt: skip
 
 
 class GoalBox(gymnasium.spaces.Box):
@@ -47,6 +50,8 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
 
         env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
+        if isinstance(getattr(type(env), "action_space", None), property):  # a new one at every call, which has no seed
+            env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
         self.env = env
         self.metadata, self.render_mode = env.metadata, render_mode
         (size,) = env.observation_space.shape
@@ -95,5 +100,5 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             np.random.set_state(others)
 
 
-for _name, _steps in MAZES.items():
+for _name, _steps in TASKS.items():
     gymnasium.register(PREFIX + _name, "zoo.envs.ogbench:GoalEnv", kwargs={"name": _name}, max_episode_steps=_steps)
