@@ -6,6 +6,7 @@ The first copy of an environment begins with the first task, the second with the
 through all of them, an episode each.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -47,11 +48,15 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     """
 
     def __init__(self, name: str, copy: int = 0, render_mode: str | None = None) -> None:
-        import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
+        with warnings.catch_warnings():  # of a screen that is missing, of the arm's bounds in float64
+            warnings.simplefilter("ignore")
+            import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
 
-        env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
-        if isinstance(getattr(type(env), "action_space", None), property):  # a new one at every call, which has no seed
-            env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
+            env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
+            if isinstance(
+                getattr(type(env), "action_space", None), property
+            ):  # a new one at every call, without a seed
+                env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
         self.env = env
         self.metadata, self.render_mode = env.metadata, render_mode
         (size,) = env.observation_space.shape
