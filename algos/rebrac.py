@@ -46,7 +46,7 @@ class Config:
     actor_penalty: float = 1.0  # beta_1, weight of the squared distance to the data's action in the actor's loss
     critic_penalty: float = 1.0  # beta_2, weight of the squared distance to the data's next action in the target
     online_penalty: float = 0.5  # online beta_1 falls linearly to this share of itself (CORL)
-    exploration_noise: float = 0.0  # of the actor, online, in units of half the range
+    exploration_noise: float = 0.0  # standard deviation of noise on actions online, in units of half their range
     normalize_q: bool = True  # values in the actor's loss are scaled to a mean size of 1, lambda
     policy_delay: int = 2  # updates of the critics for one of actor and targets
     target_noise: float = 0.2  # standard deviation of the noise on the target's actions
@@ -133,7 +133,7 @@ class ReBRAC(Agent):
         Args:
             batch: transitions, and what follows them.
             delayed: with the actor and the targets.
-            decay: by so much of itself at the start beta_1 falls after it, at most to `online_penalty`.
+            decay: the share of beta_1 that it loses after this update, until `online_penalty` is left.
         """
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)

@@ -10,7 +10,8 @@ and the values it climbs are scaled to a mean size of one, so that a single weig
 The mean |Q| is the batch's and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in the
 authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and the
 mean |Q| is of the policy's actions, not of the data's. With a sampler that weighs episodes, observations are normalized
-by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the data unweighted.
+by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the data unweighted. Online it goes on
+with the same losses and explores as TD3 does, which is not in the paper.
 """
 
 import copy
@@ -43,7 +44,7 @@ class Config:
     alpha: float = 2.5  # weight of the values against the cloning, Eq. 5
     policy_delay: int = 2  # updates of the critics for one of actor and targets
     target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions
-    exploration_noise: float = 0.1  # of the actor, online, in units of half the range; TD3's
+    exploration_noise: float = 0.1  # standard deviation of noise on actions online, in units of half their range
     target_noise_clip: float = 0.5  # c, the largest such noise
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
