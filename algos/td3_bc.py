@@ -10,8 +10,8 @@ and the values it climbs are scaled to a mean size of one, so that a single weig
 The mean |Q| is the batch's and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in the
 authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and the
 mean |Q| is of the policy's actions, not of the data's. With a sampler that weighs episodes, observations are normalized
-by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the data unweighted. Online it goes on
-with the same losses and explores as TD3 does, which is not in the paper.
+by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the data unweighted. Online it goes
+on with the same losses and explores as TD3 does, which is not in the paper.
 """
 
 import copy
