@@ -29,9 +29,9 @@ from zoo.machine import processor
 
 SECTIONS = {
     "iql": tables.iql, "td3_bc": tables.td3_bc, "cql": tables.cql, "rebrac": tables.rebrac, "edac": tables.edac,
-    "policies": tables.policies, "sac": tables.sac, "td3": tables.td3, "ppo": tables.ppo, "atari": tables.atari,
-    "streaming": tables.streaming, "samplers": tables.samplers, "dynamics": tables.dynamics, "vector": tables.vector,
-    "scaling": scaling, "seeds": tables.seeds, "bfloat16": tables.bfloat16,
+    "policies": tables.policies, "goals": tables.goals, "sac": tables.sac, "td3": tables.td3, "ppo": tables.ppo,
+    "atari": tables.atari, "streaming": tables.streaming, "samplers": tables.samplers, "dynamics": tables.dynamics,
+    "vector": tables.vector, "scaling": scaling, "seeds": tables.seeds, "bfloat16": tables.bfloat16,
 }  # fmt: skip
 CHECKOUTS = {
     "corl": "CORL's folder algorithms/offline (github corl-team/CORL)",
@@ -39,6 +39,7 @@ CHECKOUTS = {
     "jax-corl": "github nissymori/JAX-CORL",
     "mbrcsl": "github zhaoyizhou1123/mbrcsl",
     "streaming": "github mohmdelsayed/streaming-drl",
+    "ogbench": "github seohongpark/ogbench",
 }
 FIGURES = Path(__file__).parent.parent / "results" / "speed.json"
 

@@ -129,3 +129,33 @@ def jax_corl(algo: str, folder: str) -> Run:
         return (rng, state), losses
 
     return fastest(step, (rng, state), updates=2)
+
+
+def ogbench(algo: str, folder: str, hidden: int, depth: int) -> Run:
+    """Its agent's update on a batch of its dataset, sampled in NumPy, one call each, as in its script."""
+    sys.path.insert(0, str(Path(folder) / "impls"))
+    from agents import agents  # type: ignore[import-not-found]
+    from utils import datasets  # type: ignore[import-not-found]
+
+    module = sys.modules[f"agents.{algo}"]
+    config, layers = module.get_config(), (hidden,) * depth
+    sizes = {name: layers for name in ("actor_hidden_dims", "value_hidden_dims") if name in config}
+    config.update({"batch_size": 256, **sizes})
+    rng, episodes, steps, state_dim, action_dim = np.random.default_rng(0), 200, 1_001, 29, 8
+    states = rng.standard_normal((episodes * steps, state_dim), dtype=np.float32)
+    actions = rng.uniform(-1, 1, (episodes * steps, action_dim)).astype(np.float32)
+    last = np.arange(1, episodes * steps + 1) % steps == 0
+    whole = datasets.Dataset.create(
+        observations=states, actions=actions, terminals=last.astype(np.float32), valids=(~last).astype(np.float32)
+    )
+    data = getattr(datasets, config["dataset_class"])(whole, config)
+    batch = data.sample(256)
+    agent = agents[algo].create(0, batch["observations"], batch["actions"], config)
+
+    def run(count: int) -> None:
+        nonlocal agent
+        for _ in range(count):
+            agent, info = agent.update(data.sample(256))
+        jax.block_until_ready(info)
+
+    return run

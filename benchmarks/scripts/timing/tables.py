@@ -116,6 +116,20 @@ def policies(args: Namespace) -> Iterator[Table]:
     yield Table("The same policies, actions", 200, subjects, note=note)
 
 
+def goals(args: Namespace) -> Iterator[Table]:
+    shape: dict[str, Any] = {"hidden": 256, "depth": 3}
+    note = (
+        "Ant Maze's shapes, three hidden layers of 256, batches of 256 with their goals, which OGBench samples in "
+        "NumPy; its updates are one call each, as in its script."
+    )
+    for algo in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota"):
+        subjects = zoo("goals.py", "updates", algo=algo, **shape)
+        if args.ogbench and algo != "ota":
+            given = {"algo": algo, "folder": args.ogbench} | shape
+            subjects["OGBench"] = Subject("jax_peers.py", "ogbench", given, args.jax_python)
+        yield Table(f"{algo.upper()}, updates", 30, subjects, note=note)
+
+
 def edac(args: Namespace) -> Iterator[Table]:
     subjects = zoo("offline.py", "updates", algo="edac") | checkouts(args, "edac")
     note = f"Ten critics, three hidden layers of 256. {JAX_DIFFERENCE}"
