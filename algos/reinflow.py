@@ -12,7 +12,7 @@ action. Flow and noise climb; without exploring the noise is left out.
 
 (Section 4, Algorithm 1; H is the chain's entropy, divided as its density is.) `steps` are the flow's updates,
 `online_steps` PPO's, of which the first `online_starts` teach the value alone. `max_std` falls: held for the first 35 %
-of the updates, then by a cosine to 70 % of the way from `min_std`.
+of the online steps, then by a cosine to 70 % of the way from `min_std`.
 
 Where paper and authors' code (github ReinFlow/ReinFlow) differ, this is the code: density and entropy are divided, and
 the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it:
@@ -37,7 +37,7 @@ from zoo.data.buffers import RolloutBuffer
 from zoo.errors import UsageError
 from zoo.models.flow import FlowPolicy
 from zoo.nn import MLP, Normalizer, RunningNormalizer
-from zoo.nn.optim import Adam, cosine
+from zoo.nn.optim import Adam
 from zoo.returns import ReturnsSoFar, gae
 from zoo.spec import Spec
 
@@ -53,7 +53,8 @@ ACTION_SPACES = ("continuous",)
 NOISE_HIDDEN = (64, 64)  # widths of the noise's hidden layers
 NOISE_BOUND = 3.0  # standard deviations
 LOG_PROB_BOUND = 1.0  # nats, a dimension and step
-HOLD, LEFT = 0.35, 0.7  # of max_std: the share of the updates for which it stays, the share of its range at their end
+HOLD = 0.35  # the share of the online steps for which max_std stays
+LEFT = 0.7  # the share of its way from min_std that is left at their end
 
 
 @dataclass
@@ -118,9 +119,9 @@ class Minibatch(NamedTuple):
 
 
 class ReinFlow(Agent):
-    def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
+    def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
-        self.spec, self.config, self.total_steps = spec, config, total_steps
+        self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
         self.returns_so_far = ReturnsSoFar(config.discount)
         self.return_normalizer = RunningNormalizer(())
@@ -129,9 +130,9 @@ class ReinFlow(Agent):
         self.value = MLP(spec.obs_dim, 1, config.value_hidden, nn.Mish)
         self.max_std: Tensor
         self.register_buffer("max_std", torch.tensor(config.max_std))
-        climbing = [*self.flow.parameters()] + ([*self.noise.parameters()] if config.noise == "learned" else [])
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
-        self.actor_optimizer = Adam(climbing, config.actor_lr)
+        noise = self.noise.parameters() if config.noise == "learned" else []
+        self.actor_optimizer = Adam([*self.flow.parameters(), *noise], config.actor_lr)
         self.value_optimizer = Adam(self.value.parameters(), config.value_lr)
 
     def flow_loss(self, batch: Batch) -> Tensor:
@@ -216,10 +217,16 @@ class ReinFlow(Agent):
         advantage = gae(reward, value, next_value, rollout.terminated, ended, discount, lambda_)
         return Minibatch(obs, chain, log_prob, *(y.flatten() for y in (advantage, advantage + value)))
 
-    def learn(self, rollout: Transition, value_only: bool = False) -> Metrics:
+    def learn(self, rollout: Transition, done: float, value_only: bool = False) -> Metrics:
         """`epochs` passes over a rollout in minibatches, each pass in an order of its own.
 
-        Returns the means of what an update, or one of the value alone, gave.
+        Args:
+            rollout: `[T, N, ...]`, its actions chains.
+            done: the share of all online steps that are taken, by which `max_std` falls.
+            value_only: the value alone learns.
+
+        Returns:
+            The means of what an update gave.
         """
         whole = self.prepare(rollout)
         update = self.update_value if value_only else self.update
@@ -228,9 +235,9 @@ class ReinFlow(Agent):
             order = torch.randperm(len(whole.returns), device=whole.returns.device)
             shuffled = (x[order].chunk(self.config.minibatches) for x in whole)
             steps += [update(Minibatch(*minibatch)) for minibatch in zip(*shuffled, strict=True)]
-        done = self.actor_optimizer.step / self.total_steps
-        share = LEFT + (1 - LEFT) * cosine(((done - HOLD) / (1 - HOLD)).clamp(0, 1))
-        self.max_std.copy_(self.config.min_std + share * (self.config.max_std - self.config.min_std))
+        falling = min(max((done - HOLD) / (1 - HOLD), 0.0), 1.0)
+        share = LEFT + (1 - LEFT) * (1 + math.cos(math.pi * falling)) / 2
+        self.max_std.fill_(self.config.min_std + share * (self.config.max_std - self.config.min_std))
         spread = whole.returns.var()
         explained = torch.where(spread > 0, 1 - whole.advantage.var() / spread, 0.0)
         means = {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
@@ -274,17 +281,17 @@ def fine_tune(run: "Run", agent: ReinFlow, config: Config) -> None:
         buffer.clear()
         agent.returns_so_far.reset()
     for step in run.online_steps():
+        taken = step - run.config.steps
         chain = agent.sample(envs.obs)
         buffer.append(envs.step(agent.flow.from_unit(chain[:, -1]))._replace(action=chain))
         if len(buffer) == config.num_steps:
-            run.log(agent.learn(buffer.stacked(), step - run.config.steps < run.config.online_starts))
+            run.log(agent.learn(buffer.stacked(), taken / run.config.online_steps, taken < run.config.online_starts))
             buffer.clear()
 
 
 def train(run: "Run", config: Config) -> ReinFlow:
     data = run.dataset()
-    rollouts = (run.config.online_steps - run.config.online_starts) // (config.num_steps * run.config.num_envs)
-    agent = ReinFlow(data.spec, config, max(1, rollouts) * config.epochs * config.minibatches)
+    agent = ReinFlow(data.spec, config)
     data.prepare(agent, config)
     run.track(agent=agent)
     clone = run.compiled(agent.clone)

@@ -22,7 +22,7 @@ K, DIM = 4, 2
 
 def make(**settings) -> ReinFlow:
     torch.manual_seed(0)
-    agent = ReinFlow(SPEC, Config(**SMALL | settings), total_steps=80).double()
+    agent = ReinFlow(SPEC, Config(**SMALL | settings)).double()
     with torch.no_grad():
         agent.normalizer.mean.copy_(torch.tensor([0.5, -1.0, 0.0]))
         agent.normalizer.std.copy_(torch.tensor([2.0, 0.5, 1.0]))
@@ -139,7 +139,7 @@ def test_a_rollout_is_learned_from_as_by_naive_loops():
     data, reference = rollout(agent), Reference(agent)
     before = agent.state_dict()
     torch.manual_seed(2)
-    agent.learn(data)
+    agent.learn(data, 0.0)
 
     steps, envs = data.reward.shape
     scale = np.std(so_far(data), ddof=0)
@@ -193,8 +193,8 @@ def so_far(data: Transition) -> list[float]:
 
 def test_the_largest_noise_is_held_and_falls_to_7_tenths_of_the_way():
     agent, seen = make(min_std=0.1, max_std=0.2), []
-    for _ in range(10):  # of eight updates each, 80 in all
-        agent.learn(rollout(agent))
+    for done in range(1, 11):
+        agent.learn(rollout(agent), done / 10)
         seen.append(float(agent.max_std))
     shares = [min(max((done / 10 - 0.35) / 0.65, 0), 1) for done in range(1, 11)]
     expected = [0.17 + 0.03 * 0.5 * (1 + math.cos(math.pi * share)) for share in shares]
@@ -204,14 +204,14 @@ def test_the_largest_noise_is_held_and_falls_to_7_tenths_of_the_way():
 def test_fixed_noise_stays_and_its_network_does_not_learn():
     agent = make(noise="fixed")
     before = copy.deepcopy(agent.noise.state_dict())
-    agent.learn(rollout(agent))
+    agent.learn(rollout(agent), 0.0)
     assert all(torch.equal(value, before[name]) for name, value in agent.noise.state_dict().items())
 
 
 def test_a_value_alone_learns_where_it_is_told_to():
     agent = make()
     before = copy.deepcopy(agent.state_dict())
-    agent.learn(rollout(agent), value_only=True)
+    agent.learn(rollout(agent), 0.0, value_only=True)
     for name, value in agent.state_dict().items():
         if name.startswith(("flow.net", "noise.")):
             assert torch.equal(value, before[name]), name
