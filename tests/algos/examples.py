@@ -31,6 +31,8 @@ def batch_for(agent: Agent, seed: int) -> Any:
     columns["next_action"], columns["follows"] = columns["action"].roll(1), ~columns["terminated"]
     columns["reached"] = columns["terminated"]
     columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
+    if "chain" in kind._fields:
+        columns["chain"] = 0.1 * torch.randn(*shape, 5, spec.action_dim, generator=generator)  # one that is likely
     return kind(**{name: columns[name] for name in kind._fields})
 
 

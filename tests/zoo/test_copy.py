@@ -212,9 +212,16 @@ def test_chosen_settings(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_goes_on_online(folder: Path) -> None:
-    file = copied("awac", folder, "online_steps=40", "online_starts=10")
-    learns_the_same("awac", folder, file, "online_steps=40", "online_starts=10", evaluations=6)
+@pytest.mark.parametrize(
+    ("name", "steps", "settings"),
+    [
+        ("awac", 40, ("online_starts=10",)),
+        ("reinflow", 180, ("online_starts=64", "algo.num_steps=64", "algo.minibatches=4")),
+    ],
+)
+def test_goes_on_online(folder: Path, name: str, steps: int, settings: tuple[str, ...]) -> None:
+    settings = (f"online_steps={steps}", *settings)
+    learns_the_same(name, folder, copied(name, folder, *settings), *settings, evaluations=2 + steps // 10)
 
 
 @pytest.mark.slow

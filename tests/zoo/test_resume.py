@@ -206,11 +206,21 @@ def test_a_run_interrupted_in_a_stage_says_how_to_continue(start, pendulum_file,
     same(run_dir, staged)
 
 
-@pytest.mark.parametrize("saved", [100, 300])
-def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(start, command, tmp_path, zoo, saved):
+BUFFER = ("algo=iql", "log_every=10")
+ROLLOUTS = ("algo=reinflow", "algo.num_steps=50", "algo.minibatches=5", "log_every=50")  # a row a rollout
+
+
+@pytest.mark.parametrize(
+    ("learns_from", "saved"), [(BUFFER, 100), (BUFFER, 300), (ROLLOUTS, 100), (ROLLOUTS, 330)],
+    ids=["buffer, offline", "buffer, online", "rollouts, offline", "rollouts, within one"],
+)  # fmt: skip
+def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(
+    start, command, tmp_path, zoo, learns_from, saved
+):
     run_dir = tmp_path / "run"
-    settings = [setting for setting in command if not setting.startswith(("steps=", "checkpoint_every="))]
-    settings += ["steps=200", "online_steps=400", f"checkpoint_every={saved}", "env.backend=gymnasium"]
+    others = ("algo=", "steps=", "checkpoint_every=", "log_every=")
+    settings = [setting for setting in command if not setting.startswith(others)]
+    settings += [*learns_from, "steps=200", "online_steps=400", f"checkpoint_every={saved}", "env.backend=gymnasium"]
     assert zoo(*settings, f"run_dir={tmp_path / 'whole'}").code == 0
     process = start(*settings, f"run_dir={run_dir}")
     process.wait_for(run_dir / "checkpoint.pt")
@@ -224,7 +234,7 @@ def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(sta
     assert result.code == 0, result.err
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     assert state["step"] == 600
-    assert state["tracked"]["online_buffer"]["size"] == 400
+    assert learns_from == ROLLOUTS or state["tracked"]["online_buffer"]["size"] == 400
     same(run_dir, tmp_path / "whole")
 
 

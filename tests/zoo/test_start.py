@@ -56,6 +56,15 @@ def test_the_same_algorithm_begins_with_networks_and_moments(offline, pendulum_f
     assert float(found["critic_optimizer.step"]) == 3
 
 
+def test_what_an_agent_knows_of_running_episodes_is_not_handed_on(pendulum_file, tmp_path):
+    short = {"num_steps": 10, "minibatches": 2, "epochs": 1, "hidden": [8]}
+    given = {"dataset": pendulum_file, "online_steps": 20, "algo_config": short}
+    train("reinflow", tmp_path / "one", **given)
+    run = train("reinflow", tmp_path / "other", init_from=str(tmp_path / "one"), **given)
+    assert {"flow", "noise", "value"} <= set(run.record["init_from"]["parts"])
+    assert "returns_so_far" not in run.record["init_from"]["parts"]
+
+
 def test_soft_actor_critic_begins_with_the_parts_of_cql_and_acts_by_them(offline, tmp_path, monkeypatch, capsys):
     found, acted = first_state(monkeypatch, RLPD), []
     act = RLPD.act

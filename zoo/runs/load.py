@@ -115,7 +115,7 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
         )
     if config.base_mode == "noise" and not hasattr(agent, "generate"):
         raise UsageError(
-            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl, expo or fql."
+            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl, expo, fql or reinflow."
         )
     return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
 

@@ -86,8 +86,10 @@ def learned(agent: Agent) -> Parts:
 
 
 def tensors(part: nn.Module | nn.Parameter) -> list[Tensor]:
-    """All that a part holds."""
-    return [part] if isinstance(part, nn.Parameter) else list(part.state_dict(keep_vars=True).values())
+    """All that a part holds, but for what it knows of running episodes (`zoo.returns.ReturnsSoFar`)."""
+    if isinstance(part, nn.Parameter):
+        return [part]
+    return [value for value in part.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
 
 
 def unlike(needed: Parts, found: Parts) -> list[str]:
