@@ -10,9 +10,9 @@ action. Flow and noise climb; without exploring the noise is left out.
     policy   L_pi = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)] - c H,  rho = pi / pi_old
     value    L_V  = E[(V(s) - R)^2] / 2
 
-(Section 4, Algorithm 1; H is the chain's entropy, divided as its density is.) `steps` are the flow's updates,
-`online_steps` PPO's, of which the first `online_starts` teach the value alone. `max_std` falls: held for the first 35 %
-of the online steps, then by a cosine to 70 % of the way from `min_std`.
+H is the chain's entropy, divided as its density is. `steps` are the flow's updates, `online_steps` PPO's, of which the
+first `online_starts` teach the value alone. `max_std` falls: held for the first 35 % of the online steps, then by a
+cosine to 70 % of the way from `min_std`.
 
 Where paper and authors' code (github ReinFlow/ReinFlow) differ, this is the code: density and entropy are divided, and
 the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it:
