@@ -94,8 +94,8 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
     """
     if config.base is None:
         return None
-    able = [name for name, other in algorithms().items() if _corrects(other)]
     if not _corrects(algorithm):
+        able = [name for name, other in algorithms().items() if _corrects(other)]
         raise UsageError(f"base={config.base}: {algorithm.name} corrects no policy. Those that can: {', '.join(able)}")
     if takes_data(config, algorithm):
         raise UsageError(
@@ -121,7 +121,14 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
 
 
 def _corrects(algorithm: Algorithm) -> bool:
-    return algorithm.setting == "online" and "continuous" in algorithm.action_spaces and algorithm.family != "streaming"
+    """Whether it learns online, with continuous actions, and can do without a dataset."""
+    if algorithm.setting != "online" or "continuous" not in algorithm.action_spaces or algorithm.family == "streaming":
+        return False
+    try:
+        algorithm.module.Config(**({} if algorithm.data == "none" else {algorithm.data: 0.0}))
+    except ValueError:
+        return False
+    return True
 
 
 def load_adversary(config: CorruptionConfig) -> Adversary | None:

@@ -48,6 +48,9 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     columns |= {"terminated": never, "reached": never, "follows": ~never, "inside": ~never}
     columns["next_action"] = columns["action"]
     columns["index"] = torch.arange(rows, device=device)
+    if "chain" in kind._fields:  # of ReinFlow's steps
+        config: Any = agent.config
+        columns["chain"] = 0.1 * torch.randn(rows, config.flow_steps + 1, spec.action_dim, device=device)
     columns["timestep"] = torch.arange(CONTEXT, device=device).expand(rows, CONTEXT)
 
     def batch() -> Any:
