@@ -247,7 +247,7 @@ class ReinFlow(Agent):
     def sample(self, obs: Tensor) -> Tensor:
         """Chains `[N, K + 1, A]` from noise to action, in units of half the action's range."""
         obs = self.normalizer(obs)
-        chain = [torch.randn(len(obs), self.spec.action_dim, device=obs.device)]
+        chain = [torch.randn(obs.shape[0], self.spec.action_dim, device=obs.device)]
         for k in range(self.config.flow_steps):
             mean, std = self.transition(obs, chain[-1], torch.full_like(obs[:, :1], k / self.config.flow_steps))
             chain.append(mean + std * torch.randn_like(mean).clamp(-NOISE_BOUND, NOISE_BOUND))
@@ -266,7 +266,7 @@ class ReinFlow(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         if explore:
             return self.flow.from_unit(self.sample(obs)[:, -1])
-        return self.generate(obs, torch.zeros(len(obs), self.spec.action_dim, device=obs.device))
+        return self.generate(obs, torch.zeros(obs.shape[0], self.spec.action_dim, device=obs.device))
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
