@@ -16,6 +16,7 @@ import numpy as np
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
+from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError
 from zoo.settings.compose import as_overrides, compose
 from zoo.settings.config import flat
@@ -98,7 +99,7 @@ class Result:
     def altered(self) -> dict[str, Any]:
         """What differs from the environment of that name: other episodes, sticky actions, other dynamics."""
         usual = vars(EnvConfig())
-        names = ("max_episode_steps", "sticky", "gravity", "friction", "action_noise", "changed_in")
+        names = ("max_episode_steps", "sticky", *DYNAMICS, "changed_in")
         env = {**usual, **self.config["env"]}
         return {name: env[name] for name in names if env[name] != usual[name]}
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
+DYNAMICS = ("gravity", "friction", "action_noise")
 CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
 
@@ -56,7 +57,7 @@ class EnvConfig:
             raise ValueError(
                 f"env.sticky={self.sticky}: {self.id} has no sticky actions, only Atari games have. Leave it out"
             )
-        for name in ("gravity", "friction", "action_noise"):
+        for name in DYNAMICS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"env.{name}={getattr(self, name)} must be a number that is not below 0")
         if self.changed_in not in CHANGED_IN:
@@ -77,8 +78,7 @@ class EnvConfig:
     @property
     def changes(self) -> dict[str, float]:
         """The settings that change its dynamics."""
-        usual = {"gravity": 1.0, "friction": 1.0, "action_noise": 0.0}
-        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        return {name: getattr(self, name) for name in DYNAMICS if getattr(self, name) != getattr(EnvConfig, name)}
 
     @property
     def is_atari(self) -> bool:

@@ -53,9 +53,8 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
 
             env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
-            if isinstance(
-                getattr(type(env), "action_space", None), property
-            ):  # a new one at every call, without a seed
+            # the arm's makes a new space at every call, whose random numbers nothing seeds
+            if isinstance(getattr(type(env), "action_space", None), property):
                 env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
         self.env = env
         self.metadata, self.render_mode = env.metadata, render_mode

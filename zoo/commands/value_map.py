@@ -73,6 +73,8 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
     world = getattr(envs.envs[0].unwrapped, "env", None) if hasattr(envs, "envs") else None
     if not hasattr(world, "maze_map"):
         raise UsageError(f"--map: {config.env.id} is no maze of OGBench's. Leave --map out.")
+    if agent.goal_values(torch.zeros(1, agent.spec.obs_dim)) is None:
+        raise UsageError(f"--map: {type(agent).__name__} has no values of goals. Leave --map out.")
     maze, size, watch = Maze(world), agent.spec.state_dim, Trace()
     played = evaluate(agent, envs, seed, explore, watch)
     figure, panels = plt.subplots(1, episodes, figsize=(3.2 * episodes, 3.2), squeeze=False)
@@ -80,8 +82,7 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
         seen = watch.of(episode)
         states, goal = maze.states(seen[0, :size]), torch.from_numpy(seen[:1, size:])
         values = agent.goal_values(torch.cat([states, goal.expand(len(states), -1)], -1))
-        if values is None:
-            raise UsageError(f"--map: {type(agent).__name__} has no values of goals. Leave --map out.")
+        assert values is not None
         shown = np.full(maze.open.shape, np.nan)
         shown[maze.open] = values.numpy()
         panel.imshow(shown.reshape(maze.shape), origin="lower", extent=maze.extent, cmap="viridis")

@@ -13,14 +13,15 @@ from zoo.copying.simplify import simplify
 from zoo.copying.write import file_text
 from zoo.data.corruption import CorruptionConfig
 from zoo.envs import spec_of
+from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
 from zoo.settings.registry import algorithm
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
-    "env.max_episode_steps", "env.sticky", "env.gravity", "env.friction", "env.action_noise", "seeds", "logger",
-    "compile", "init_from", "resume", "keep_agents", "matmul_precision",
+    "env.max_episode_steps", "env.sticky", *(f"env.{name}" for name in DYNAMICS), "seeds", "logger", "compile",
+    "init_from", "resume", "keep_agents", "matmul_precision",
 )  # fmt: skip
 
 
