@@ -213,10 +213,13 @@ def train(run: "Run", config: Config) -> CQL:
     data.prepare(agent, config)
     run.track(agent=agent)
     returns = MonteCarloReturns(data, config.discount) if config.calibrated else None
+
+    def update(batch: Any, _: int = 0) -> Metrics:
+        return agent.update(returns.add_to(batch) if returns else batch)
+
     for _ in run.steps():
-        batch: Any = data.sample(config.batch_size)
-        run.log(agent.update(returns.add_to(batch) if returns else batch))
-    learn_online(run, agent, data, config.batch_size, returns)
+        run.log(update(data.sample(config.batch_size)))
+    learn_online(run, agent, data, config.batch_size, returns, update)
     return agent
 
 
