@@ -15,6 +15,7 @@ from zoo.benchmarks.published import Reference, builtin, unmatched
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.records import MEASURES, Result
 from zoo.benchmarks.stats import Estimate, aggregates, improvement, mean, verdict
+from zoo.benchmarks.switch import Switch, switches
 from zoo.benchmarks.trials import reached
 from zoo.errors import UsageError
 
@@ -108,6 +109,7 @@ class Report:
         improvements: for each two methods, over all tasks that both were set, and on each: how likely a run of the
             first is better.
         tried: what is reached by trying, of each algorithm that ran with several settings.
+        switched: what became of the methods that went on online.
     """
 
     folder: Path
@@ -118,6 +120,7 @@ class Report:
     overall: list[dict[str, Any]]
     improvements: list[dict[str, Any]]
     tried: list[Tried]
+    switched: list[Switch]
 
     @cached_property
     def styles(self) -> dict[str, plots.Style]:
@@ -159,7 +162,8 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
     scores = scored(rows)
     groups = grouped(scores, notes)
-    return Report(folder, rows, notes, comparisons, groups, over_tasks(scores, groups), improved(scores), tries(rows))
+    overall, improvements = over_tasks(scores, groups), improved(scores)
+    return Report(folder, rows, notes, comparisons, groups, overall, improvements, tries(rows), switches(rows))
 
 
 def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.benchmarks import plots
+from zoo.benchmarks import plots, switch
 from zoo.benchmarks.analysis import Comparison, Report, Row, Tried
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import LEAST_RUNS
@@ -21,6 +21,13 @@ TRIALS_TEXT = (
     "it plays, the normalized score of the policy that has the best mean then, and between what the middle half of "
     f"{REPEATS:,} repetitions lies. After one episode that is a policy at random."
 )
+SWITCHES = "From offline to online"
+SWITCHES_TEXT = (
+    "Offline is the last evaluation before the first online step, dip how far below it the lowest online evaluation "
+    "lies, online the mean of all online evaluations: in normalized scores, 100 less that is the regret. The data's "
+    "value is what the critics say of transitions of the dataset: at the first online evaluation, lowest and last."
+)
+SWITCHES_HEADER = ("task", "method", "seeds", "measure", *switch.FIGURES, "the data's value")
 TRIALS_HEADER = ("task", "algorithm", "policies", "settings", *(f"{pulls:,}" for pulls in PULLS))
 
 
@@ -49,6 +56,8 @@ def text(report: Report, folder: Path) -> str:
             if row["whole"]
         ]
         parts.append(as_markdown(["tasks", "the one", "the other", "probability"], pairs))
+    if report.switched:
+        parts += [f"## {SWITCHES}", SWITCHES_TEXT, as_markdown(SWITCHES_HEADER, switches_lines(report.switched))]
     if report.tried:
         parts += [f"## {TRIALS}", TRIALS_TEXT, as_markdown(TRIALS_HEADER, trials_lines(report.tried))]
         parts.append("![Score of the choice by the number of episodes tried](trials.png)")
@@ -139,6 +148,16 @@ def last_shares(row: Row, names: Sequence[str]) -> str:
     """What columns of shares end with, the mean over the runs that have them."""
     runs = [run for run in row.runs if all(name in run.columns for name in names)]
     return ", ".join(f"{np.mean([run.columns[name][-1] for run in runs]):.0%}" for name in names) if runs else ""
+
+
+def switches_lines(switched: Sequence[switch.Switch]) -> list[list[Any]]:
+    """What became of each method that went on online: cells under `SWITCHES_HEADER`."""
+    return [
+        [one.row.task, one.row.method, len(one.row.runs), MEASURES[one.row.measure]]
+        + [str(getattr(one, figure)) for figure in switch.FIGURES]
+        + [", ".join(f"{value:.1f}" for value in one.data_value)]
+        for one in switched
+    ]
 
 
 def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:

@@ -26,6 +26,7 @@ def html(report: "Report", summary: str, folder: Path) -> str:
     from plotly.offline import get_plotlyjs
 
     title = report.folder.resolve().name
+    switches, trials = markdown.switches_lines(report.switched), markdown.trials_lines(report.tried)
     data = {
         "title": title,
         "summary": summary,
@@ -44,12 +45,13 @@ def html(report: "Report", summary: str, folder: Path) -> str:
             for row in report.improvements
             if row["whole"]
         ],
-        "trials": {
-            "title": markdown.TRIALS,
-            "text": markdown.TRIALS_TEXT,
-            "header": markdown.TRIALS_HEADER,
-            "lines": markdown.trials_lines(report.tried),
-        },
+        "more": [
+            {"title": title, "text": text, "header": header, "lines": lines, "names": names}
+            for title, text, header, lines, names in (
+                (markdown.SWITCHES, markdown.SWITCHES_TEXT, markdown.SWITCHES_HEADER, switches, 4),
+                (markdown.TRIALS, markdown.TRIALS_TEXT, markdown.TRIALS_HEADER, trials, 2),
+            )
+        ],
     }
     # a script ends at the first </script> and not before the last of some <!--, wherever they stand
     parts = {"title": escape(title), "plotly": get_plotlyjs()}

@@ -110,8 +110,8 @@ class Reference:
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of algorithm, sampler and rewards; records of older runs lack the last."""
-    usual = {"reward_scale": RunConfig.reward_scale, "reward_shift": RunConfig.reward_shift}
+    """The settings of algorithm, sampler, rewards and the online stage; records of older runs lack some."""
+    usual = {name: value for name, value in vars(RunConfig).items() if name in OF_LEARNING}
     return usual | {k: v for k, v in settings.items() if k.startswith(OF_LEARNING) and k != "algo.name"}
 
 

@@ -5,6 +5,7 @@ itself; and `area`, the mean over all evaluations, the area under the learning c
 seeds of their own, apart from the training's.
 """
 
+import re
 import shlex
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -29,7 +30,9 @@ MEASURES = {
 }  # fmt: skip
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
 # settings that make one method another: of what is learned from and how; and of how long and how it is run
-OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift")
+RUNS = ("init_from", "base")  # other runs, of which each seed may have its own
+OF_ONLINE = ("online_starts", "online_updates", "online_fraction", "base_mode", "base_scale", *RUNS)
+OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift", *OF_ONLINE)
 METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "eval_deterministic")
 
 
@@ -119,8 +122,10 @@ class Result:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of the method, flat."""
-        return {key: value for key, value in flat(self.config).items() if key.startswith(METHOD) and key != "algo.name"}
+        """The settings of the method, flat; of other runs that it began with, their names without the seed."""
+        chosen = {k: v for k, v in flat(self.config).items() if k.startswith(METHOD) and k != "algo.name"}
+        runs = {name: re.sub(r"-?seed\d+.*", "", Path(chosen[name]).name) for name in RUNS if chosen.get(name)}
+        return chosen | runs
 
     @cached_property
     def changed(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.benchmarks import markdown, page, plots, published
+from zoo.benchmarks import markdown, page, plots, published, switch
 from zoo.benchmarks.analysis import Report, build
 from zoo.benchmarks.reading import NONDETERMINISM
 from zoo.benchmarks.records import FIGURES, MEASURES
@@ -121,6 +121,13 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             {"tasks": "; ".join(row["tasks"]), "method": row["method"], "than": row["than"]}
             | spread(row["probability"])
             for row in report.improvements
+        ],
+        "switches": [
+            {"task": one.row.task, "method": one.row.method, "measure": MEASURES[one.row.measure]}
+            | {"seeds": len(one.row.runs), "figure": figure}
+            | spread(getattr(one, figure))
+            for one in report.switched
+            for figure in switch.FIGURES
         ],
         "trials": [
             {"task": one.task, "algorithm": one.algo, "policies": one.policies, "settings": one.settings}

@@ -36,7 +36,7 @@ def run(tmp_path):
         data = {"name": config.dataset, "fingerprint": config.dataset} if takes_data(config, algorithm) else None
         known = {"status": "finished", "config": settings, "versions": VERSIONS, "code": "x"}
         (folder / "run.json").write_text(json.dumps(known | ({"dataset": data} if data else {}) | record))
-        steps = np.linspace(0, config.steps, len(values) + 1)[1:].astype(int)
+        steps = np.linspace(0, config.steps + config.online_steps, len(values) + 1)[1:].astype(int)
         with (folder / "evaluations.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["step", "return_mean", "score", "returns"])
@@ -77,6 +77,9 @@ def test_final_best_and_area_are_kept_apart(run, tmp_path):
         ("algo=stream_ac env=hopper preset=stream-barrier", "hopper", "stream_ac, stream-barrier"),
         ("algo=riql env=hopper preset=paper corruption=random-obs", "hopper, demo, random-obs", "riql, paper"),
         ("algo=iql env=hopper preset=paper algo.beta=99", "hopper, demo", "iql, paper, beta=99.0"),
+        ("algo=cql env=hopper online_steps=9 online_fraction=0.5", "hopper, demo", "cql, online_fraction=0.5"),
+        ("algo=rlpd env=hopper init_from=runs/cql-seed3-2026", "hopper, demo", "rlpd, init_from=cql"),
+        ("algo=sac env=hopper base=runs/bc base_scale=0.2", "hopper", "sac, base=bc, base_scale=0.2"),
     ],
 )
 def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, tmp_path, overrides, task, method):
@@ -689,6 +692,29 @@ def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, t
         assert (tmp_path / folder / "report" / "trials.png").read_bytes().startswith(b"\x89PNG")
         page = (tmp_path / folder / "report" / "report.html").read_text()
         assert '"lines": [["hopper, medium", "iql", 4, 2, ' in page
+
+
+def test_what_went_online_is_shown_with_its_dip_and_what_the_critics_say_of_the_data(run, tmp_path):
+    command = "algo=iql env=hopper dataset=medium steps=20 online_steps=20"
+    for seed, (offline, lowest, final) in enumerate([(50, 20, 80), (40, 60, 70)]):
+        values = [score("hopper", value) for value in (10.0, offline, lowest, final)]
+        folder = run(f"runs/{seed}", f"{command} seed={seed}", values)
+        valued = "".join(f"{step},{step},{value}\n" for step, value in [(20, ""), (25, 9), (30, 2), (40, 5)])
+        (folder / "metrics.csv").write_text("step,seconds,data_value\n" + valued)
+    run("runs/offline", "algo=bc env=hopper dataset=medium steps=20", [1.0, 2.0])
+    assert main(["bench", "export", str(tmp_path / "runs"), str(tmp_path / "archives" / "runs.csv")]) == 0
+    for folder in ("runs", "archives"):
+        assert main(["report", str(tmp_path / folder)]) == 0
+        rows = table(tmp_path / folder, "switches")
+        assert {row["method"] for row in rows} == {"iql"}
+        assert {row["figure"]: float(row["value"]) for row in rows} == pytest.approx(
+            {"offline": 45, "dip": 15, "online": 57.5, "final": 75}
+        )
+        text = (tmp_path / folder / "report" / "report.md").read_text()
+        line = "| hopper, medium | iql | 2 | normalized score | 45.0 | 15.0 | 57.5 | 75.0 | 2.0, 2.0, 5.0 |"
+        assert line in text.partition("## From offline to online")[2]
+        page = (tmp_path / folder / "report" / "report.html").read_text()
+        assert '"lines": [["hopper, medium", "iql", 2, "normalized score", "45.0", "15.0", ' in page
 
 
 def test_seeds_alone_are_not_settings_to_choose_from(run, tmp_path):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zoo.models.fitted_q import Estimate
     from zoo.settings.config import RunConfig
 
-UPDATES = 20_000  # of fitted Q evaluation
+UPDATES = 10_000  # of fitted Q evaluation
 
 
 class Choice(NamedTuple):
