@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.nn.initialization import glorot_
@@ -36,10 +37,10 @@ class Quasimetric(nn.Module):
     def between(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances `[B]` from latents `[B, D]` to others."""
         x, y = (latent.view(*latent.shape[:-1], -1, self.group) for latent in (x, y))  # [B, groups, group]
-        ends, order = torch.cat([x, y], -1).sort(-1)
-        # going up the sorted ends, an interval opens at its x_i and closes at its y_i; empty ones count for nothing
-        valid = (x < y).to(x)
-        opened = torch.cat([valid, -valid], -1).gather(-1, order).cumsum(-1) > 0.5
-        union = (ends.diff(dim=-1) * opened[..., :-1]).sum(-1)  # [B, groups]
+        start, order = x.sort(-1)
+        end = torch.maximum(x, y).gather(-1, order)  # empty intervals have no length
+        # going through the intervals by where they start, each adds what lies beyond all before
+        reached = torch.cat([start[..., :1], end.cummax(-1).values[..., :-1]], -1)
+        union = F.relu(end - torch.maximum(start, reached)).sum(-1)  # [B, groups]
         share = self.share.sigmoid()
         return share * union.mean(-1) + (1 - share) * union.amax(-1)
