@@ -40,7 +40,8 @@ def first_state(monkeypatch, agent_class) -> dict[str, torch.Tensor]:
 
     def seen(agent, *batch, **named):
         if not found:
-            found.update({name: value.clone() for name, value in agent.state_dict().items()})
+            tensors = {name: value for name, value in agent.state_dict().items() if isinstance(value, torch.Tensor)}
+            found.update({name: value.clone() for name, value in tensors.items()})
         return update(agent, *batch, **named)
 
     monkeypatch.setattr(agent_class, "update", seen)
@@ -63,6 +64,19 @@ def test_what_an_agent_knows_of_running_episodes_is_not_handed_on(pendulum_file,
     run = train("reinflow", tmp_path / "other", init_from=str(tmp_path / "one"), **given)
     assert {"flow", "noise", "value"} <= set(run.record["init_from"]["parts"])
     assert "returns_so_far" not in run.record["init_from"]["parts"]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_ppo_goes_on_with_its_running_statistics(tmp_path, monkeypatch, normalized):
+    short = {"num_steps": 10, "minibatches": 2, "epochs": 1, "hidden": [8], "normalize_obs": normalized}
+    train("ppo", tmp_path / "one", steps=20, algo_config=short)
+    found = first_state(monkeypatch, type(load_agent(tmp_path / "one")[1]))
+    train("ppo", tmp_path / "other", steps=20, seed=5, init_from=str(tmp_path / "one"), algo_config=short)
+    expected = state(tmp_path / "one")
+    names = [name for name in expected if name.startswith(("actor.", "value.", "policy.", "normalizer."))]
+    assert all(torch.equal(found[name], expected[name]) for name in names)
+    assert ("normalizer.mean" in names) == normalized
+    assert found["return_normalizer.count"] == expected["return_normalizer.count"] + 10
 
 
 def test_soft_actor_critic_begins_with_the_parts_of_cql_and_acts_by_them(offline, tmp_path, monkeypatch, capsys):

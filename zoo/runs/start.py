@@ -77,11 +77,11 @@ def parts(agent: Agent) -> Parts:
 
 
 def learned(agent: Agent) -> Parts:
-    """The parts that must come from the other run, those that hold nothing left out."""
+    """The parts that must come from the other run: not those that hold nothing, nor what a dataset normalizes by."""
     return {
         name: part
         for name, part in parts(agent).items()
-        if not isinstance(part, Adam | Normalizer) and list(tensors(part))
+        if not isinstance(part, Adam) and type(part) is not Normalizer and list(tensors(part))
     }
 
 
@@ -125,7 +125,8 @@ def shaping(theirs: Any, ours: Any) -> str:
 
 def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, other_config: RunConfig) -> None:
     """Whether networks see the same observations and rewards in both runs. Raises UsageError where they do not."""
-    for ours, theirs in zip(normalization(agent), normalization(other), strict=True):
+    comes_along = "normalizer" in learned(agent)
+    for ours, theirs in zip(normalization(other if comes_along else agent), normalization(other), strict=True):
         if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6):
             raise UsageError(
                 f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
@@ -143,5 +144,6 @@ def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, othe
 
 def normalization(agent: Agent) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation by which an agent normalizes observations."""
-    found = getattr(agent, "normalizer", None) or Normalizer(agent.spec.obs_shape)
+    found = getattr(agent, "normalizer", None)
+    found = found if isinstance(found, Normalizer) else Normalizer(agent.spec.obs_shape)
     return found.mean.cpu(), found.std.cpu()
