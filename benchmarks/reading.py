@@ -60,9 +60,10 @@ def read_run(run_dir: Path) -> Result | str:
             for name in rows[-1]
             if name not in ("step", "returns")
         }
-        columns |= _training_return(run_dir, steps) | _data_value(run_dir, steps)
+        metrics = _metrics(run_dir)
+        columns |= _training_return(metrics, steps) | _data_value(metrics, steps)
         returns = np.array((rows[-1].get("returns") or "").split(), float)
-        result = Result(run_dir, record, steps, columns, _seconds(run_dir, steps), returns=returns)
+        result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
         _ = result.peer or result.record["versions"]["zoo"]
         due = int(result.config["steps"]) + int(result.config["online_steps"])
@@ -73,9 +74,18 @@ def read_run(run_dir: Path) -> Result | str:
     return result
 
 
-def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
+def _metrics(run_dir: Path) -> list[dict[str, str]]:
+    """The rows of a run's `metrics.csv`; none where it has no such file."""
+    path = run_dir / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _seconds(metrics: list[dict[str, str]], steps: np.ndarray) -> np.ndarray:
     """Seconds of training up to each of the steps."""
-    known = [(int(row["step"]), float(row["seconds"])) for row in _metrics(run_dir, "seconds")]
+    known = [(int(row["step"]), float(row["seconds"])) for row in metrics if row["seconds"]]
     if not known:
         return np.full(len(steps), np.nan)
     times = np.array([(0, 0.0), *known])
@@ -83,18 +93,9 @@ def _seconds(run_dir: Path, steps: np.ndarray) -> np.ndarray:
     return seconds
 
 
-def _metrics(run_dir: Path, *names: str) -> list[dict[str, str]]:
-    """The rows of a run's `metrics.csv` that have these columns; none where it has no such file."""
-    path = run_dir / "metrics.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if all(row.get(name) for name in names)]
-
-
-def _data_value(run_dir: Path, steps: np.ndarray) -> dict[str, np.ndarray]:
+def _data_value(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, np.ndarray]:
     """`data_value`: the critics' value of the dataset, the last before each evaluation; none where it has none."""
-    rows = _metrics(run_dir, "data_value")
+    rows = [row for row in metrics if row.get("data_value")]
     if not rows:
         return {}
     known = np.array([int(row["step"]) for row in rows])
@@ -102,9 +103,9 @@ def _data_value(run_dir: Path, steps: np.ndarray) -> dict[str, np.ndarray]:
     return {"data_value": values[np.searchsorted(known, steps, side="right")]}
 
 
-def _training_return(run_dir: Path, steps: np.ndarray) -> dict[str, np.ndarray]:
+def _training_return(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, np.ndarray]:
     """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none."""
-    rows = _metrics(run_dir, "episode_return", "episode_length")
+    rows = [row for row in metrics if row.get("episode_return") and row.get("episode_length")]
     means, counts, before = [], [], 0
     for row in rows:  # the mean of the episodes that ended since the row before
         length, step = float(row["episode_length"]), int(row["step"])

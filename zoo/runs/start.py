@@ -125,13 +125,13 @@ def shaping(theirs: Any, ours: Any) -> str:
 
 def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, other_config: RunConfig) -> None:
     """Whether networks see the same observations and rewards in both runs. Raises UsageError where they do not."""
-    comes_along = "normalizer" in learned(agent)
-    for ours, theirs in zip(normalization(other if comes_along else agent), normalization(other), strict=True):
-        if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6):
-            raise UsageError(
-                f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
-                "all. Give a run with algo.normalize_obs=false, and leave it off here."
-            )
+    known = zip(normalization(agent), normalization(other), strict=True)
+    alike = all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6) for ours, theirs in known)
+    if not alike and "normalizer" not in learned(agent):  # those come along
+        raise UsageError(
+            f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
+            "all. Give a run with algo.normalize_obs=false, and leave it off here."
+        )
     ours_, theirs_ = (
         (one.reward_scale, one.reward_shift, getattr(one.algo, "normalize_reward", False))
         for one in (config, other_config)
