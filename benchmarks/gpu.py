@@ -3,34 +3,39 @@
     pip install -e . pytest pytest-xdist
     python benchmarks/gpu.py                                # at most 9 minutes; benchmarks/results/gpu.json
     python benchmarks/gpu.py --minutes 30 --out gpu.json
+    python benchmarks/gpu.py graph seeds                    # these parts only
+    python benchmarks/gpu.py --table                        # updates/s of each algorithm, of what the file has
 
 Needs a checkout. First come the tests that are marked `gpu`, then the speeds, each part within its own share of the
-time; what no time was left for, and what is not installed, is named. Without a GPU it runs the same tests on the CPU,
+time; what no time was left for, and what is missing, is named. Without a GPU it runs the same tests on the CPU,
 measures nothing, and says so. The exit code is 1 where a test fails.
 """
 
 import argparse
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zoo.benchmarks.scripts.timing.budget import measure_within
-from zoo.benchmarks.scripts.timing.gpu import COMPILED, EAGER, GRAPH
 from zoo.benchmarks.scripts.timing.page import as_markdown
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
 from zoo.envs.make import BACKENDS
 from zoo.machine import gpus, processor
+from zoo.runs.compilation import GRAPH, OLDEST, needed_to_compile
 from zoo.runs.provenance import commit
 from zoo.settings.registry import algorithms
 
@@ -38,31 +43,31 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "results" / "gpu.json"
 FIRST = ("iql", "sac", "ppo")  # measured before the other algorithms
 SEEDS = (1, 8, 64, 256)
-NUM_ENVS = (256, 4_096)
 CUDA = {"device": "cuda"}
 ON_GPU = "Memory is what PyTorch allocated on the GPU."
 
 # --- What is measured -------------------------------------------------------------------------------------------------
 
 
-def updates() -> Iterator[Table]:
-    """Every algorithm; the compiled ones without a CUDA graph last, whose code is kept by then."""
+def updates(compiled: bool | str, title: str, count: int) -> Iterator[Table]:
+    """Every algorithm."""
     names = [*FIRST, *(name for name in algorithms() if name not in FIRST)]
-    for how in (GRAPH, EAGER, COMPILED):
-        subjects = {f"zoo, {name}": Subject("gpu.py", "updates", {"algo": name, "how": how} | CUDA) for name in names}
-        note = f"Batches of 256 of Hopper's shapes, or of four discrete actions; streams: a sample. {ON_GPU}"
-        title = {GRAPH: "Updates, compiled and as a CUDA graph", EAGER: "Updates, eager"}.get(how, "Updates, compiled")
-        yield Table(title, 200, subjects, note=note)
+    subjects = {
+        f"zoo, {name}": Subject("gpu.py", "updates", {"algo": name, "compiled": compiled} | CUDA) for name in names
+    }
+    note = f"Batches of 256 of Hopper's shapes, or of four discrete actions; streams: a sample. {ON_GPU}"
+    yield Table(f"Updates, {title}", count, subjects, note=note)
 
 
 def seeds() -> Iterator[Table]:
-    for algo in FIRST:
-        subjects = {
-            f"zoo, {algo} of {count} seeds": Subject("gpu.py", "seeds", {"algo": algo, "count": count} | CUDA)
-            for count in SEEDS
-        }
-        note = f"Of all agents together, each with a batch of 256 of its own. {ON_GPU}"
-        yield Table(f"Updates of all of several seeds of {algo}", 10, subjects, note=note)
+    subjects = {}
+    for precision, (algo, count) in itertools.product(("highest", "high"), itertools.product(FIRST, SEEDS)):
+        if precision == "highest" or count == SEEDS[-1]:
+            name = f"zoo, {algo} of {count} seeds{', TF32' * (precision == 'high')}"
+            given = {"algo": algo, "count": count, "precision": precision} | CUDA
+            subjects[name] = Subject("gpu.py", "seeds", given)
+    note = f"Of all agents together, each with a batch of 256 of its own; compiled, and a CUDA graph. {ON_GPU}"
+    yield Table("Updates of all of several seeds", 10, subjects, note=note)
 
 
 def peers() -> Iterator[Table]:
@@ -70,7 +75,7 @@ def peers() -> Iterator[Table]:
         ("SAC on Hopper-v5, environment steps with an update each", "off_policy", {"algo": "sac"}, 200, 1),
         ("PPO on one Hopper-v5, environment steps", "on_policy", {}, 1, 2_048),
     ):
-        subjects = {"zoo": Subject("online.py", function, {**algo, "compiled": True} | CUDA)}
+        subjects = {"zoo": Subject("online.py", function, {**algo, "compiled": best()} | CUDA)}
         if importlib.util.find_spec("stable_baselines3"):
             given = {"library": "stable_baselines3"} | {key: value.upper() for key, value in algo.items()} | CUDA
             subjects["Stable-Baselines3"] = Subject("stable.py", function, given)
@@ -78,25 +83,33 @@ def peers() -> Iterator[Table]:
 
 
 def warp() -> Iterator[Table]:
-    for number in NUM_ENVS:
-        made = {"num_envs": number, "backend": "warp"} | CUDA
-        yield Table(
-            f"{number} Hopper-v5 of warp alone, steps", 100, {"zoo": Subject("online.py", "alone", made)}, number
-        )
-        steps = {"num_steps": 32, "compiled": True} | made
+    for env, number in itertools.product(("Hopper-v5", "HalfCheetah-v5"), (4_096,)):
+        made = {"env": env, "num_envs": number, "backend": "warp"} | CUDA
+        yield Table(f"{number} {env} of warp alone, steps", 100, {"zoo": Subject("online.py", "alone", made)}, number)
+        steps = {"num_steps": 32, "compiled": best()} | made
         subjects = {"zoo, PPO": Subject("online.py", "on_policy", steps)}
         note = f"Rollouts of 32 steps an environment, 320 gradient steps after each. {ON_GPU}"
-        yield Table(f"PPO on {number} Hopper-v5 of warp, steps", 1, subjects, 32 * number, note)
-        learning = {"algo": "sac", "updates": 1, "compiled": True} | made
-        subjects = {"zoo, SAC": Subject("online.py", "off_policy", learning)}
-        note = f"An update a step of all environments. {ON_GPU}"
-        yield Table(f"SAC on {number} Hopper-v5 of warp, steps", 100 * number, subjects, note=note)
+        yield Table(f"PPO on {number} {env} of warp, steps", 1, subjects, 32 * number, note)
+    learning = {"algo": "sac", "updates": 1, "compiled": best(), "num_envs": 256, "backend": "warp"} | CUDA
+    subjects = {"zoo, SAC": Subject("online.py", "off_policy", learning)}
+    note = f"An update a step of all environments. {ON_GPU}"
+    yield Table("SAC on 256 Hopper-v5 of warp, steps", 25_600, subjects, note=note)
 
 
-PARTS: dict[str, tuple[Callable[[], Iterator[Table]], float]] = {  # and their shares of the time
-    "updates": (updates, 0.35), "seeds": (seeds, 0.15), "peers": (peers, 0.08), "warp": (warp, 0.12),
-}  # fmt: skip
-TESTS = 0.3  # the tests' share
+def best() -> bool | str:
+    """The fastest that there is on this GPU."""
+    return GRAPH if needed_to_compile("cuda", OLDEST) else True
+
+
+TESTS, TESTED = "tests", 0.25  # their share of the time, and below those of the other parts
+PARTS: dict[str, tuple[Callable[[], Iterator[Table]], float]] = {
+    "graph": (partial(updates, GRAPH, "as a CUDA graph", 200), 0.12),
+    "seeds": (seeds, 0.2),
+    "warp": (warp, 0.15),
+    "peers": (peers, 0.05),
+    "compiled": (partial(updates, True, "compiled and as a CUDA graph", 200), 0.25),
+    "eager": (partial(updates, False, "eager", 50), 0.1),
+}
 AT_ONCE = 8  # tests
 OUTCOMES = ("PASSED", "FAILED", "ERROR")
 
@@ -105,7 +118,9 @@ def missing() -> dict[str, str]:
     """The parts that cannot be measured here, and why."""
     if not torch.cuda.is_available():
         return dict.fromkeys(PARTS, "there is no GPU")
-    return {} if "warp" in BACKENDS else {"warp": "there is no env.backend=warp"}
+    absent = {} if "warp" in BACKENDS else {"warp": "there is no env.backend=warp"}
+    needed = needed_to_compile("cuda", OLDEST)
+    return absent | ({"compiled": f"it needs {needed}"} if needed else {})
 
 
 # --- What is checked --------------------------------------------------------------------------------------------------
@@ -118,13 +133,13 @@ def tests(seconds: float, device: str) -> dict[str, Any]:
         seconds: after which what still runs is ended.
 
     Returns:
-        How many passed, which failed, and `over` if not all were run.
+        How many passed, which failed, what pytest says of those, and `over` if not all were run.
     """
     if not importlib.util.find_spec("pytest"):
-        return {"passed": 0, "failed": [], "over": "pytest is not installed"}
+        return {"passed": 0, "failed": [], "said": "", "over": "pytest is not installed"}
     marked = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in path.read_text()]
     places, marks = (marked, "gpu") if device == "cuda" else (["tests/zoo/test_gpu.py"], "not gpu and not slow")
-    command = [sys.executable, "-m", "pytest", "-vv", "-m", marks, "--tb=line", "-p", "no:cacheprovider", *places]
+    command = [sys.executable, "-m", "pytest", "-vv", "-m", marks, "--tb=short", "-p", "no:cacheprovider", *places]
     if device == "cuda" and importlib.util.find_spec("xdist"):
         command += ["-n", str(AT_ONCE)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -143,7 +158,8 @@ def tests(seconds: float, device: str) -> dict[str, Any]:
     if process.returncode not in (0, 1) and not over:
         over = (said.strip().splitlines() or ["pytest said nothing"])[-1]
     failed = [name for name, how in outcomes.items() if name and how != "PASSED"]
-    return {"passed": list(outcomes.values()).count("PASSED"), "failed": failed, "over": over}
+    reasons = "\n".join(re.findall(r"^E   .*", said, re.MULTILINE))
+    return {"passed": list(outcomes.values()).count("PASSED"), "failed": failed, "said": reasons, "over": over}
 
 
 def outcome(line: str) -> tuple[str, str]:
@@ -153,12 +169,30 @@ def outcome(line: str) -> tuple[str, str]:
     return name[0] if name else "", how[0] if how else ""
 
 
+def as_table(figures: dict[str, list[dict[str, Any]]]) -> str:
+    """Updates/s of each algorithm, eager and as CUDA graphs, as Markdown."""
+    columns = {part: figures[part][0] for part in ("eager", "graph", "compiled") if figures.get(part)}
+    lines = [f"| updates/s | {' | '.join(columns)} |", f"|---|{'--:|' * len(columns)}"]
+    for name in sorted({name for table in columns.values() for name in table["subjects"]}):
+        cells = []
+        for table in columns.values():
+            timed = table["subjects"].get(name)
+            cells.append(f"{table['count'] / statistics.median(timed['seconds']):,.0f}" if timed else "")
+        lines.append(f"| {name.removeprefix('zoo, ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[TESTS, *PARTS, []], help="which (default: all)", metavar="PART")
     parser.add_argument("--minutes", type=float, default=9, help="at most (default: 9)")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the figures are written (JSON)")
+    parser.add_argument("--table", action="store_true", help="only print the updates/s that FILE has")
     args = parser.parse_args(arguments)
+    if args.table:
+        print(as_table(json.loads(args.out.read_text())["figures"]))
+        return 0
     seconds = 60 * args.minutes - 15  # the rest is for what has to end
     end = time.monotonic() + seconds
     # many processes compile side by side; what they print is read when they are ended, too
@@ -166,38 +200,42 @@ def main(arguments: list[str] | None = None) -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     known = gpus() | {"processor": processor(), "torch": torch.__version__, "commit": commit()}
     print("; ".join(f"{name} {value}" for name, value in known.items()), flush=True)
-    absent, unmeasured = missing(), list[str]()
-    checks = tests(TESTS * seconds if absent.keys() != PARTS.keys() else seconds, device)
-    print(f"\ntests on {device}: {checks['passed']} passed, {len(checks['failed'])} failed", flush=True)
-    for name in checks["failed"]:
-        print(f"failed: {name}", flush=True)
-    if checks["over"]:
-        print(f"not all tests were run: {checks['over']}", flush=True)
-    figures: dict[str, Any] = {}
+    absent = missing()
+    chosen = {name: PARTS[name] for name in PARTS if name in args.parts or not args.parts}
+    shares = {name: share for name, (_, share) in chosen.items() if name not in absent}
+    checks: dict[str, Any] = {"passed": 0, "failed": [], "over": "they were not asked for"}
+    kept: dict[str, Any] = {"machine": known, "tests": checks, "not measured": {}, "figures": {}}
+    if args.parts and args.out.exists() and (before := json.loads(args.out.read_text()))["machine"] == known:
+        kept = before  # the other parts stay
+    if TESTS in args.parts or not args.parts:
+        checks = tests(seconds * (TESTED / (TESTED + sum(shares.values()))), device)
+        print(f"\ntests on {device}: {checks['passed']} passed, {len(checks['failed'])} failed", flush=True)
+        for name in checks["failed"]:
+            print(f"failed: {name}", flush=True)
+        if checks["over"]:
+            print(f"not all tests were run: {checks['over']}", flush=True)
+        print(checks.pop("said"), flush=True)
+        kept["tests"] = checks
 
     def say(line: str) -> None:
-        unmeasured.append(line)
+        kept["not measured"][name].append(line)
         print(line, flush=True)
 
     def write() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"machine": known, "tests": checks, "not measured": unmeasured, "figures": figures}
         args.out.write_text(json.dumps(kept, indent=1) + "\n")
 
-    shares = {name: share for name, (_, share) in PARTS.items() if name not in absent}
-    for name, (part, share) in PARTS.items():
+    for name, (part, share) in chosen.items():
+        kept["not measured"][name], kept["figures"][name] = [], []
         if name in absent:
             say(f"{name}: not measured: {absent[name]}")
             continue
-        left = [other for other in shares if list(PARTS).index(other) >= list(PARTS).index(name)]
-        until = time.monotonic() + (end - time.monotonic()) * share / sum(shares[other] for other in left)
-        tables = list(part())
-        for number, table in enumerate(tables):
-            measured = measure_within(table, (until - time.monotonic()) / (len(tables) - number), say)
-            if measured.subjects:
-                figures.setdefault(name, []).append(dataclasses.asdict(measured))
-                print(f"\n{as_markdown(measured)}", flush=True)
-            write()  # what there is, should the machine be taken away
+        left = [other for other in shares if list(shares).index(other) >= list(shares).index(name)]
+        share_of_left = share / sum(shares[other] for other in left)
+        for measured in measure_within(list(part()), (end - time.monotonic()) * share_of_left, say):
+            kept["figures"][name].append(dataclasses.asdict(measured))
+            print(f"\n{as_markdown(measured)}", flush=True)
+        write()  # what there is, should the machine be taken away
     write()
     print(f"\nwritten to {args.out}")
     return 1 if checks["failed"] else 0

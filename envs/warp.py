@@ -160,7 +160,7 @@ class WarpEnvs:
         rows = 4 * contacts + model.njnt  # a pyramid each, and the joints' limits
         put: Any = self._mujoco_warp.put_model(model)
         if self._device.type == "cuda":  # the order of atomic additions would differ from run to run
-            put.opt.deterministic = True
+            put.opt.deterministic = int(self._mujoco_warp.DeterminismType.ALL)
         return put, self._mujoco_warp.make_data(model, self.num_envs, nconmax=contacts, njmax=rows)
 
     def _advance(self) -> None:

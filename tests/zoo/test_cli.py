@@ -28,11 +28,11 @@ REFUSED = {
     "word for a whole number": (["algo=iql", "env=pendulum", "steps=abc"], ["steps=abc", "whole number"]),
     "fraction for a whole number": (["algo=iql", "env=pendulum", "seed=1.5"], ["seed=1.5", "whole number"]),
     "word for a number": (["algo=iql", "env=pendulum", "algo.expectile=abc"], ["algo.expectile=abc", "takes a number"]),
-    "number for a switch": (["algo=iql", "env=pendulum", "compile=7"], ["compile=7", "auto, true, false"]),
+    "number for a switch": (["algo=iql", "env=pendulum", "compile=7"], ["compile=7", "auto, true, false, graph"]),
     "number for an algorithm's switch": (
         ["algo=iql", "env=pendulum", "algo.normalize_obs=0.5"], ["algo.normalize_obs=0.5", "true or false"],
     ),
-    "word for a switch": (["algo=iql", "env=pendulum", "compile=maybe"], ["compile=maybe", "auto, true, false"]),
+    "word for a switch": (["algo=iql", "env=pendulum", "compile=maybe"], ["compile=maybe", "auto, true, false, graph"]),
     "word in a list of numbers": (["algo=iql", "env=pendulum", "algo.hidden=[a]"], ["algo.hidden=[a]", "whole number"]),
     "null where there is none": (["algo=iql", "env=pendulum", "seed=null"], ["seed=null"]),
     "no steps": (["algo=iql", "env=pendulum", "steps=0"], ["steps=0 must be at least 1"]),

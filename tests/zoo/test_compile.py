@@ -14,7 +14,8 @@ import torch._inductor.config  # looks for the compiler, now, before a test name
 from zoo.agent import Metrics
 from zoo.errors import RunError, UsageError
 from zoo.runs import compilation
-from zoo.runs.compilation import compile_update, compiles, needed_to_compile
+from zoo.runs.compilation import GRAPH, accelerated, compile_update, compiles, needed_to_compile
+from zoo.runs.cuda_graph import Replayed
 from zoo.settings.compose import compose
 
 NO_COMPILER = "no-such-compiler"
@@ -46,7 +47,7 @@ def settings(*overrides: str):
     ids=str,
 )
 def test_long_runs_are_compiled_and_say_so_in_a_line(monkeypatch, capsys, overrides, compiled):
-    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: None)
     assert compiles(settings(*overrides)) == compiled
     said = capsys.readouterr()
     assert said.out.count("\n") == compiled
@@ -56,21 +57,63 @@ def test_long_runs_are_compiled_and_say_so_in_a_line(monkeypatch, capsys, overri
 
 @pytest.mark.parametrize("given", [True, False])
 def test_what_is_asked_for_is_done_without_a_word(monkeypatch, capsys, given):
-    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: None)
     for steps in (10, 1_000_000):
         assert compiles(settings(f"steps={steps}", f"compile={given}")) == given
     assert capsys.readouterr().out == ""
 
 
 def test_a_resumed_run_keeps_what_it_began_with(monkeypatch, capsys):
-    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: None)
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: None)
     assert compiles(settings("steps=10"), begun=True)
     assert not compiles(settings("steps=1_000_000"), begun=False)
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(compilation, "needed_to_compile", lambda _: "a C++ compiler")
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: "a C++ compiler")
     assert not compiles(settings("steps=1_000_000"), begun=False)
     with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
         compiles(settings("steps=10"), begun=True)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    monkeypatch.setattr(compilation, "resolve_device", lambda _: torch.device("cuda"))
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_on_a_gpu_what_is_not_compiled_is_a_graph(monkeypatch, capsys):
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: None)
+    assert compiles(settings("steps=10")) == GRAPH
+    assert compiles(settings("steps=1_000_000", "compile=graph")) == GRAPH
+    assert capsys.readouterr().out == ""
+    assert compiles(settings("steps=1_000_000")) is True
+    for steps in (10, 1_000_000):
+        assert compiles(settings(f"steps={steps}", "compile=false")) is False
+        assert compiles(settings(f"steps={steps}"), begun=GRAPH) == GRAPH
+    capsys.readouterr()
+    monkeypatch.setattr(compilation, "needed_to_compile", lambda *_: "Triton")
+    assert compiles(settings("steps=1_000_000")) == GRAPH
+    assert "not compiled, which would be faster but needs Triton" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_torch_that_cannot_compile_all_updates_compiles_where_it_must(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.12.1+cu130"))
+    assert compiles(settings("steps=1_000_000")) is False
+    assert "needs a newer torch than 2.12.1" in capsys.readouterr().out
+    assert compiles(settings("steps=10", "compile=true")) is True
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.10.0"))
+    with pytest.raises(UsageError, match=r"needs a newer torch than 2\.10\.0"):
+        compiles(settings("steps=10", "compile=true"))
+
+
+def test_a_graph_is_for_a_gpu(zoo, pendulum_file):
+    result = zoo("run", *SHORT, f"dataset={pendulum_file}", "run_dir=run", "compile=graph", "device=cpu")
+    assert result.code == 2
+    assert result.err == "zoo: compile=graph is for a GPU, and this run is on the CPU. Try: compile=true\n"
+    assert not Path("run").exists()
+    assert compiles(settings(), begun=GRAPH) == GRAPH  # of a run that began on a GPU
+    assert accelerated(dict, GRAPH, torch.device("cpu")) is dict
+    assert isinstance(accelerated(dict, GRAPH, torch.device("cuda")), Replayed)
 
 
 def test_the_help_says_the_rule(zoo):

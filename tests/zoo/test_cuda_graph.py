@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo.algos import sac, td3
 from zoo.errors import RunError
 from zoo.runs import cuda_graph
-from zoo.runs.compilation import compile_update
+from zoo.runs.compilation import GRAPH, OLDEST, accelerated, compile_update, needed_to_compile
 from zoo.runs.cuda_graph import WARM_UPS, Replayed
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
@@ -154,22 +154,23 @@ def test_what_cannot_be_recorded_is_a_failure_in_a_line(monkeypatch):
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @each_algorithm
-def test_on_a_gpu_a_replayed_update_is_the_compiled_one(algorithm):
+def test_on_a_gpu_a_replayed_update_is_the_one_that_was_recorded(algorithm, compiled):
     """Also from the middle on, as a run that is resumed takes it: from the state and the generator's state."""
     device = torch.device("cuda")
+    if compiled and (missing := needed_to_compile("cuda", OLDEST)):
+        pytest.skip(missing)
     for spec in specs(algorithm):
         plain = make(algorithm, spec).to(device)
         agents = [plain, copy.deepcopy(plain), copy.deepcopy(plain)]
         batches = [batch_for(plain, seed) for seed in range(2 * WARM_UPS + 4)]
         batches = [torch.utils._pytree.tree_map(lambda x: x.to(device), batch) for batch in batches]
-        compiled, *replayed = (
-            compile_update(agent.update, device=where)
-            for agent, where in zip(agents, (None, device, device), strict=True)
-        )
+        update = compile_update(plain.update) if compiled else plain.update
+        replayed = [accelerated(agent.update, compiled or GRAPH, device) for agent in agents[1:]]
         torch.manual_seed(0)
         for batch in batches:
-            expected = {name: value.clone() for name, value in compiled(batch).items()}
+            expected = {name: value.clone() for name, value in update(batch).items()}
         torch.manual_seed(0)
         for i, batch in enumerate(batches):
             if i == WARM_UPS + 2:

@@ -165,15 +165,15 @@ class EnsembleCritic(EnsembleMLP):
 
         What the first layer makes of an observation is computed once.
         """
-        first, *rest = self
+        first, second, *rest = self
         assert isinstance(first, EnsembleLinear)
         of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
         members, (n, count, _) = len(of_obs), actions.shape
         of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
         x = of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)
-        if not isinstance(rest[0], EnsembleLayerNorm):  # an activation, which changes no view in place
-            x = rest.pop(0)(x)
-        return self.through(rest, x.flatten(1, 2)).view(members, n, count, -1)
+        if isinstance(second, EnsembleLayerNorm):  # an activation changes no view in place
+            return self.through([second, *rest], x.flatten(1, 2)).view(members, n, count, -1)
+        return self.through(rest, second(x).flatten(1, 2)).view(members, n, count, -1)
 
 
 @torch.no_grad()

@@ -23,36 +23,60 @@ from zoo.runs.cuda_graph import Replayed
 from zoo.runs.device import resolve_device
 from zoo.settings.config import RunConfig
 
+GRAPH = "graph"  # compile=graph: on a GPU the update as it is, as a CUDA graph
+OLDEST, SURE = "2.11", "2.13"  # of PyTorch: can compile updates, and all of them
 COMPILED_FROM = 20_000  # steps; about as many updates win back on a CPU what compiling them takes
 
 
-def compiles(config: RunConfig, begun: bool | None = None) -> bool:
-    """Whether a run's update is compiled; where `compile=auto` decides, a line says so.
+def compiles(config: RunConfig, begun: bool | str | None = None) -> bool | str:
+    """Whether a run's update is compiled, or "graph"; where `compile=auto` decides, a line says so.
+
+    On a GPU what is not compiled, because the run is short or something is missing, is a CUDA graph all the same.
 
     Args:
-        begun: whether it was when the run began, if it is resumed.
+        begun: what it was when the run began, if it is resumed.
 
     Raises:
-        UsageError: it must be compiled, and cannot be on this machine.
+        UsageError: it must be compiled, and cannot be on this machine; or there is no GPU for a graph.
     """
-    must = config.compile is True if begun is None else begun
-    steps = config.steps + config.online_steps
-    if not must and (begun is not None or config.compile is False or steps < COMPILED_FROM):
-        return False
-    missing = needed_to_compile(config.device)
-    if missing and must:
+    chosen = config.compile if begun is None else begun
+    on_gpu = resolve_device(config.device).type == "cuda"
+    if chosen == GRAPH and not on_gpu and begun is None:
+        raise UsageError("compile=graph is for a GPU, and this run is on the CPU. Try: compile=true")
+    if chosen is False or chosen == GRAPH:
+        return chosen
+    if chosen == "auto" and config.steps + config.online_steps < COMPILED_FROM:
+        return GRAPH if on_gpu else False
+    missing = needed_to_compile(config.device, OLDEST if chosen is True else SURE)
+    if missing and chosen is True:
         raise UsageError(f"compile={config.compile}: the update is to be compiled, which needs {missing}")
     if missing:
         print(f"compile=auto: the update is not compiled, which would be faster but needs {missing}", flush=True)
-    elif not must:
+        return GRAPH if on_gpu else False
+    if chosen == "auto":
         print("compile=auto: the update is compiled, for half a minute the first time (compile=false: not)", flush=True)
-    return not missing
+    return True
 
 
-def needed_to_compile(device: str = "cpu") -> str | None:
-    """What compiling lacks on this machine, and how to get it; None where it works."""
+def accelerated(update: Callable[..., Any], how: bool | str, device: torch.device) -> Callable[..., Any]:
+    """An update as a run takes it.
+
+    Args:
+        how: what `compiles` gives.
+    """
+    if how == GRAPH:
+        return Replayed(update, device) if device.type == "cuda" else update
+    return compile_update(update, device=device) if how else update
+
+
+def needed_to_compile(device: str = "cpu", oldest: str = SURE) -> str | None:
+    """What compiling lacks on this machine, and how to get it; None where it works.
+
+    Args:
+        oldest: of PyTorch.
+    """
     keep_compiled()
-    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+    if torch.__version__ < oldest:
         return f"a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'"
     if resolve_device(device).type == "cuda":
         return None if importlib.util.find_spec("triton") else "Triton: pip install triton"
@@ -76,12 +100,9 @@ def compile_update(
             changes must stay where they are in memory.
 
     Raises:
-        UsageError: torch is too old.
         RunError: from the compiled update, where compiling fails.
     """
     keep_compiled()
-    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-        raise UsageError(f"compile=true needs {needed_to_compile()}")
     torch._dynamo.config.trace_autograd_ops = True
     lower()
     options: dict[str, Any] = {"guard_filter_fn": changing}
@@ -89,6 +110,11 @@ def compile_update(
         # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
         options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
         options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
+        options["deterministic"] = (
+            True  # a reduction's order is not what was the fastest this time: runs resume exactly
+        )
+        if torch.__version__ < SURE:  # which stops at an assertion of its own about lists of tensors
+            options["loop_ordering_after_fusion"] = False
         if platform.machine() == "x86_64":
             # what PyTorch says of the processor is true: its probes each load all of torch in a process of their own
             options["cpp.vec_isa_ok"] = True

@@ -11,7 +11,7 @@ for ordinary inputs, without an error, and checks at every call what holds here 
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -48,30 +48,50 @@ class Replayed:
 
 
 class Recording:
-    """An update for arguments of one kind: the same shapes, types and values that are no tensors."""
+    """An update for arguments of one kind: the same shapes, types and values that are no tensors.
+
+    What is copied in and out is copied together, tensors of one type or shape by one kernel: a launch takes as long as
+    a small matrix product.
+    """
 
     def __init__(
         self, update: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any], device: torch.device
     ) -> None:
         positional, named = tree_map_only(Tensor, torch.clone, (positional, named))
-        self._arguments = list(tensors_in((*positional, *named.values())))  # stay where they are
+        arguments = list(tensors_in((*positional, *named.values())))  # stay where they are
+        self._copies = [(rows, [arguments[i] for i in rows]) for rows in alike(x.dtype for x in arguments)]
         self._call = functools.partial(update, *positional, **named)
         self._device, self._warm_ups = device, WARM_UPS
         self._replay: Callable[[], None] | None = None
 
     def __call__(self, arguments: list[Tensor]) -> Any:
-        if arguments:
-            torch._foreach_copy_(self._arguments, arguments)
+        for rows, places in self._copies:
+            torch._foreach_copy_(places, [arguments[i] for i in rows])
         if self._warm_ups:
             self._warm_ups -= 1
             return warmed_up(self._call, self._device)
         if self._replay is None:
-            self._replay, outputs = recorded(self._call, self._device)
-            self._outputs, self._structure = tree_flatten(outputs)
+            self._replay, self._stacks = recorded(self._stacked, self._device)
         self._replay()
-        kept = [torch.empty_like(output) for output in self._outputs]
-        torch._foreach_copy_(kept, self._outputs)
-        return tree_unflatten(kept, self._structure)
+        outputs: list[Any] = [None] * self._structure.num_leaves
+        for rows, stack in zip(self._rows, self._stacks, strict=True):
+            for i, output in zip(rows, stack.clone().unbind(), strict=True):
+                outputs[i] = output
+        return tree_unflatten(outputs, self._structure)
+
+    def _stacked(self) -> list[Tensor]:
+        """Calls the update; what it returns, stacked where shapes and types are the same."""
+        outputs, self._structure = tree_flatten(self._call())
+        self._rows = alike((x.shape, x.dtype) for x in outputs)
+        return [torch.stack([outputs[i].detach() for i in rows]) for rows in self._rows]
+
+
+def alike(kinds: Iterable[Any]) -> list[list[int]]:
+    """The places of each kind."""
+    found: dict[Any, list[int]] = {}
+    for i, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(i)
+    return list(found.values())
 
 
 def kind_of(value: Any) -> Any:

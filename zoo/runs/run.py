@@ -15,7 +15,7 @@ from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
 from zoo.errors import UsageError
 from zoo.nn import linear
-from zoo.runs.compilation import compile_update, compiles
+from zoo.runs.compilation import accelerated, compiles
 from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
@@ -132,10 +132,10 @@ class Run:
                 self._tracked.load(name, self._state["tracked"], new_episodes)
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        """An update as one compiled graph, if the run is to compile."""
+        """An update as one compiled graph or a CUDA graph, as `compile` says."""
         if self._together:
             return self._together.join(update, self.record["compiled"])
-        return compile_update(update, device=self.device) if self.record["compiled"] else update
+        return accelerated(update, self.record["compiled"], self.device)
 
     def report(self, line: str) -> None:
         """Prints a note, once, and keeps it under `notes` in `run.json`."""

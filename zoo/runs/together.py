@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 from zoo.agent import Metrics
 from zoo.data.dataset import Dataset
-from zoo.runs.compilation import compile_update
+from zoo.runs.compilation import GRAPH, accelerated, compile_update
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
 from zoo.runs.stacked import Stack, StackedUpdate, largest_product
@@ -59,7 +59,7 @@ class Together:
         self._rng: list[dict[str, Tensor]] = []  # of each run, while it waits
         self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
         self._dataset: Dataset | None = None  # of the first run that has one
-        self._compiles = False
+        self._compiles: bool | str = False
         self._stack: Stack | None = None
         self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # of a kind; None: each run takes it alone
 
@@ -102,12 +102,13 @@ class Together:
         finally:
             self._rng[i] = rng_state(self.device)
 
-    def join(self, update: Callable[..., Metrics], compiles: bool) -> Callable[..., Metrics]:
+    def join(self, update: Callable[..., Metrics], compiles: bool | str) -> Callable[..., Metrics]:
         """An update of the run that calls this, to be taken together with those of the others."""
         updates, hub, self._compiles = self._updates[self.index], getcurrent().parent, compiles
         number = len(updates)
         updates.append(update)
-        alone = compile_update(update) if compiles else update  # no CUDA graph: a stack moves the agent's tensors
+        # no CUDA graph: a stack moves the agent's tensors
+        alone = compile_update(update) if compiles and compiles != GRAPH else update
 
         def joined(*positional: Any, **named: Any) -> Metrics:
             request = Request(number, (positional, named))
@@ -165,5 +166,5 @@ class Together:
             print(f"seeds: {len(self.seeds)} agents learn one after another, which is faster on a CPU", flush=True)
             return None
         self._stack = self._stack or Stack(agents)
-        compiler = functools.partial(compile_update, device=self.device) if self._compiles else None
+        compiler = functools.partial(accelerated, how=self._compiles, device=self.device)
         return StackedUpdate(self._stack, update, arguments, compiler)

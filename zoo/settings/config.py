@@ -43,7 +43,7 @@ class RunConfig:
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
-    compile: Any = "auto"  # torch.compile the update: true, false, or auto: in runs of 20,000 steps or more
+    compile: Any = "auto"  # torch.compile the update: true, false, auto (runs of 20,000 steps or more), graph (CUDA)
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
     logger: str = "tensorboard"  # tensorboard, wandb, trackio, several: tensorboard+wandb, or none; CSV always
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
@@ -66,8 +66,8 @@ class RunConfig:
             raise ValueError(f"base_mode={self.base_mode} does not exist; there are residual, noise")
         if self.base_scale <= 0:
             raise ValueError(f"base_scale={self.base_scale} must be above 0")
-        if not isinstance(self.compile, bool) and self.compile != "auto":
-            raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false")
+        if not isinstance(self.compile, bool) and self.compile not in ("auto", "graph"):
+            raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false, graph")
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
                 f"matmul_precision={self.matmul_precision} does not exist; there are highest, high, medium"

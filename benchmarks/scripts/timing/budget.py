@@ -1,98 +1,109 @@
 """Subjects timed in turn within a given time: built side by side, a group at a time.
 
 Compiling takes most of the time, and takes place on the CPU: the subjects of a group, as many as there are cores, build
-and warm up at once. Then each is timed alone, while the others wait at a read. What no time is left for is named.
+and warm up at once, whichever tables they belong to. Then each is timed alone, while the others wait at a read. A group
+takes the time that it needs; what none is left for is named.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from zoo.benchmarks.launchers import cores
-from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Subject, Table, Timed
+from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Table, Timed
 
-BUILDING = 0.7  # of the time; what has not been built by then is given up, so that the others are timed
+BUILDING = 0.7  # of the time that is left; what has not been built by then is given up, so that the others are timed
 LEAST = 3  # rounds of each group, while its time is not over
-MOST = 9
+MOST = 5
 
 
-def measure_within(table: Table, seconds: float, say: Callable[[str], None]) -> Measured:
-    """Times the subjects of a table, in the order in which they are given.
+class Place(NamedTuple):
+    """A subject's: its table and its name there."""
+
+    table: Table
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.table.title}: {self.name}"
+
+
+def measure_within(tables: Sequence[Table], seconds: float, say: Callable[[str], None]) -> Iterator[Measured]:
+    """Times the subjects of tables, in the order in which they are given. Yields the tables that have any, at the end.
 
     Args:
         seconds: after which all processes are ended.
         say: is called with a line for each subject that is left out, and why.
     """
     end = time.monotonic() + seconds
-    measured = Measured(table.title, table.count, table.worth, table.note, 1, {}, {}, {})
-    names, size = list(table.subjects), cores()
-    for start in range(0, len(names), size):
-        group = {name: table.subjects[name] for name in names[start : start + size]}
-        share = (end - time.monotonic()) * len(group) / len(names[start:])
-        if share <= 0:
-            for name in group:
-                say(f"{table.title}: {name} was not measured: no time was left")
+    measured = [Measured(table.title, table.count, table.worth, table.note, 1, {}, {}, {}) for table in tables]
+    places = [Place(table, name) for table in tables for name in table.subjects]
+    for start in range(0, len(places), cores()):
+        group = places[start : start + cores()]
+        left = end - time.monotonic()
+        if left <= 0:
+            for place in group:
+                say(f"{place} was not measured: no time was left")
             continue
-        for name, timed in _timed(table, group, share, measured, say):
-            measured.subjects[name] = timed
-    return measured
+        for place, timed, versions in _timed(group, left, say):
+            kept = measured[next(i for i, table in enumerate(tables) if table is place.table)]
+            kept.subjects[place.name] = timed
+            kept.versions |= versions
+    yield from (one for one in measured if one.subjects)
 
 
 def _timed(
-    table: Table, group: dict[str, Subject], seconds: float, measured: Measured, say: Callable[[str], None]
-) -> Iterator[tuple[str, Timed]]:
-    """The subjects of a group that were built and timed within the seconds."""
+    group: list[Place], seconds: float, say: Callable[[str], None]
+) -> Iterator[tuple[Place, Timed, dict[str, str]]]:
+    """The subjects of a group that were built and timed within the seconds, and the versions of what they import."""
     end = time.monotonic() + seconds
-    left: dict[str, str] = {}
-    timed: dict[str, Timed] = {}
+    left: dict[int, str] = {}
+    timed: dict[int, Timed] = {}
+    versions: dict[int, dict[str, str]] = {}
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(Process(subject, 1)) for name, subject in group.items()}
+        processes = [stack.enter_context(Process(place.table.subjects[place.name], 1)) for place in group]
 
-        def warm_up(name: str) -> None:
+        def warm_up(i: int) -> None:
             try:
                 for _ in range(3):  # builds and compiles, compiles again, and records
-                    processes[name].run(table.count)
-                timed[name] = Timed()
+                    processes[i].run(group[i].table.count)
+                timed[i] = Timed()
             except Left as reason:
-                left[name] = str(reason)
+                left[i] = str(reason)
 
-        with (
-            ended_after(BUILDING * seconds, lambda: [processes[name] for name in processes if name not in timed]),
-            ThreadPoolExecutor(len(processes)) as threads,
-        ):
-            list(threads.map(warm_up, processes))
-        over = {name for name in left if time.monotonic() >= end - (1 - BUILDING) * seconds}
-        timed = {name: timed[name] for name in processes if name in timed}  # in their order
-        with ended_after(end - time.monotonic(), lambda: list(processes.values())):
+        unbuilt = lambda: [process for i, process in enumerate(processes) if i not in timed]  # noqa: E731
+        with ended_after(BUILDING * seconds, unbuilt), ThreadPoolExecutor(len(group)) as threads:
+            list(threads.map(warm_up, range(len(group))))
+        over = set(left) if time.monotonic() >= end - (1 - BUILDING) * seconds else set()
+        with ended_after(end - time.monotonic(), lambda: processes):
             for number in range(MOST):
                 begun = time.monotonic()
-                for name in list(timed):
+                for i in sorted(timed):
                     try:
-                        answer = processes[name].run(table.count)
+                        answer = processes[i].run(group[i].table.count)
                     except Left as reason:
-                        left[name] = str(reason)
-                        if time.monotonic() < end or not timed[name].seconds:
-                            over |= {name} if time.monotonic() >= end else set()
-                            del timed[name]
+                        left[i] = str(reason)
+                        if time.monotonic() < end or not timed[i].seconds:
+                            over |= {i} if time.monotonic() >= end else set()
+                            del timed[i]
                         continue
-                    timed[name].seconds.append(answer["seconds"])
-                    timed[name].peak = answer["peak"]
-                    measured.versions |= answer["versions"]
+                    timed[i].seconds.append(answer["seconds"])
+                    timed[i].peak, versions[i] = answer["peak"], answer["versions"]
                 now = time.monotonic()
                 if now >= end or (number + 1 >= LEAST and now + 2 * (now - begun) > end):
                     break
     whole = min((len(one.seconds) for one in timed.values()), default=0)  # the last round may have been cut off
-    for name in processes:
-        if name in timed:
-            yield name, Timed(timed[name].seconds[:whole], timed[name].peak)
+    for i, place in enumerate(group):
+        if i in timed:
+            yield place, Timed(timed[i].seconds[:whole], timed[i].peak), versions[i]
         else:
-            say(f"{table.title}: {name} was not measured: {'its time was over' if name in over else left[name]}")
+            say(f"{place} was not measured: {'its time was over' if i in over else left[i]}")
 
 
 @contextmanager
-def ended_after(seconds: float, processes: Callable[[], list[Process]]) -> Iterator[None]:
+def ended_after(seconds: float, processes: Callable[[], Iterable[Process]]) -> Iterator[None]:
     """Ends the processes that are named then when the time is over."""
 
     def end() -> None:

@@ -3,6 +3,7 @@
 import typing
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from zoo.agent import Agent
 from zoo.benchmarks.scripts.timing.offline import BATCH_SIZE, SPEC, Run, begin, repeat
-from zoo.runs.compilation import compile_update
+from zoo.runs.compilation import accelerated
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
@@ -21,7 +22,6 @@ STATES = ("value_goal", "actor_goal", "subgoal", "waypoint", "option_end", "opti
 DISCRETE = Spec(SPEC.obs_shape, num_actions=4)
 WITH_GOAL = replace(SPEC, obs_shape=(2 * SPEC.obs_dim,), goal_dim=SPEC.obs_dim)
 CONTEXT = 20  # steps of a window, where an algorithm learns from windows
-EAGER, COMPILED, GRAPH = "eager", "compiled", "graph"
 
 
 def make(algo: str, device: torch.device, **settings: Any) -> Agent:
@@ -60,22 +60,28 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     return batch
 
 
-def updates(algo: str, how: str, device: str, size: int = BATCH_SIZE) -> Run:
-    """Batches and updates of an algorithm: `eager`, `compiled`, or `graph`, which on a GPU is a CUDA graph too."""
+def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE) -> Run:
+    """Batches and updates of an algorithm, as a run with that `compile` takes them."""
     begin()
     where = torch.device(device)
     agent = make(algo, where)
-    batch = source(agent, where, size)
-    update = agent.update if how == EAGER else compile_update(agent.update, device=where if how == GRAPH else None)
+    batch, update = source(agent, where, size), accelerated(agent.update, compiled, where)
     return repeat(lambda: update(batch()))
 
 
-def seeds(algo: str, count: int, device: str, compiled: bool = True, size: int = BATCH_SIZE) -> Run:
-    """Batches and updates of so many agents as one program."""
+def seeds(
+    algo: str, count: int, device: str, compiled: bool | str = True, precision: str = "highest", size: int = BATCH_SIZE
+) -> Run:
+    """Batches and updates of so many agents as one program.
+
+    Args:
+        precision: of products, `matmul_precision`.
+    """
     begin()
+    torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
     agents = [make(algo, where) for _ in range(count)]
     batch = source(agents[0], where, size)
-    compiler = (lambda program: compile_update(program, device=where)) if compiled else None
+    compiler = partial(accelerated, how=compiled, device=where)
     program = StackedUpdate(Stack(agents), agents[0].update, ((batch(),), {}), compiler)
     return repeat(lambda: program([program.noise() for _ in agents], [((batch(),), {}) for _ in agents]))

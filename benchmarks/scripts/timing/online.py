@@ -10,7 +10,7 @@ from zoo.algos import dqn, ppo, stream_ac
 from zoo.benchmarks.scripts.timing.offline import Run, begin, repeat
 from zoo.data.buffers import ReplayBuffer, RolloutBuffer, replay_buffer
 from zoo.envs import EnvConfig, make
-from zoo.runs.compilation import compile_update
+from zoo.runs.compilation import accelerated, compile_update
 from zoo.runs.stepper import EnvStepper
 from zoo.streaming import Sample
 
@@ -31,9 +31,9 @@ def stepper(env: str, num_envs: int, backend: str, device: str = "cpu") -> Any:
     return EnvStepper(envs, 0, torch.device(device), lambda *_: None)
 
 
-def alone(num_envs: int, backend: str, device: str = "cpu") -> Run:
-    """Hoppers under uniformly random actions; those of Gymnasium and EnvPool are sampled beforehand."""
-    envs = stepper(HOPPER, num_envs, backend, device)
+def alone(num_envs: int, backend: str, device: str = "cpu", env: str = HOPPER) -> Run:
+    """Environments under uniformly random actions; those of Gymnasium and EnvPool are sampled beforehand."""
+    envs = stepper(env, num_envs, backend, device)
     if backend == "warp":
         return repeat(lambda: envs.step(envs.random_action()))
     actions = itertools.cycle([envs.envs.action_space.sample() for _ in range(1_000)])
@@ -41,7 +41,7 @@ def alone(num_envs: int, backend: str, device: str = "cpu") -> Run:
 
 
 def off_policy(
-    algo: str, compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", device: str = "cpu",
+    algo: str, compiled: bool | str = False, num_envs: int = 1, backend: str = "gymnasium", device: str = "cpu",
     updates: int | None = None,
 ) -> Run:  # fmt: skip
     """Of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps.
@@ -57,7 +57,7 @@ def off_policy(
     buffer = ReplayBuffer(100_000, envs.spec, where)
     for _ in range(max(10, 1_000 // num_envs) if updates else 1_000):
         buffer.add(envs.step(envs.random_action()))
-    update = compile_update(agent.update, device=where) if compiled else agent.update
+    update = accelerated(agent.update, compiled, where)
     delays = itertools.cycle([(True,), (False,)] if algo == "td3" else [()])
 
     def step() -> None:
@@ -72,11 +72,11 @@ def off_policy(
 
 
 def on_policy(
-    compiled: bool = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT,
-    device: str = "cpu",
+    compiled: bool | str = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT,
+    device: str = "cpu", env: str = HOPPER,
 ) -> Run:  # fmt: skip
-    """Of `algos/ppo.py` on Hopper: a rollout of `num_steps` steps an environment, and what is learned from it."""
-    envs = stepper(HOPPER, num_envs, backend, device)
+    """Of `algos/ppo.py`: a rollout of `num_steps` steps an environment, and what is learned from it."""
+    envs = stepper(env, num_envs, backend, device)
     return rollouts(envs, ppo.Config(num_steps=num_steps), compiled, torch.device(device))
 
 
@@ -89,12 +89,11 @@ def pong_on_policy(backend: str, compiled: bool = False) -> Run:
     return rollouts(stepper(PONG, 8, backend), config, compiled)
 
 
-def rollouts(envs: Any, config: ppo.Config, compiled: bool, device: torch.device = CPU) -> Run:
+def rollouts(envs: Any, config: ppo.Config, compiled: bool | str, device: torch.device = CPU) -> Run:
     """PPO's loop, a rollout at a time."""
     begin()
     agent = ppo.PPO(envs.spec, config).to(device)
-    if compiled:
-        agent.update = compile_update(agent.update, device=device)  # type: ignore[method-assign]
+    agent.update = accelerated(agent.update, compiled, device)  # type: ignore[method-assign]
 
     def iterate() -> None:
         buffer = RolloutBuffer(device)
