@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 
 from zoo.data.arrays import Arrays
+from zoo.data.batch import Batch
 from zoo.nn.optim import Adam
 from zoo.runs import together
-from zoo.runs.stacked import Stack, largest_product, tensors_of
+from zoo.runs.stacked import Row, Stack, largest_product, leaves, tensors_of
 from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms
@@ -297,3 +299,26 @@ def test_runs_side_by_side_have_random_numbers_of_their_own():
     join = functools.partial(side_by_side.join, compiles=False)
     found = side_by_side.run([functools.partial(train, *case, join=join) for case in cases])
     assert found == expected
+
+
+# --- What is done for every agent at every update ---
+
+
+def test_leaves_are_what_pytorch_finds():
+    batch = Batch(*(torch.zeros(2) for _ in Batch._fields))
+    for values in (((batch,), {}), ((batch, True, None), {"delayed": False, "more": [torch.ones(1), (2, {})]})):
+        expected, _ = tree_flatten(values)
+        found = leaves(values)
+        assert len(found) == len(expected)
+        assert all(x is y for x, y in zip(found, expected, strict=True))
+
+
+def test_an_agents_metrics_are_a_row_of_all():
+    row = Row({"loss": torch.tensor([1.0, 2.0]), "q": torch.tensor([3.0, 4.0])}, 1)
+    assert {name: value.item() for name, value in row.items()} == {"loss": 2, "q": 4}
+    kept = {"loss": torch.tensor(9.0), "other": torch.tensor(5.0)}
+    kept |= row  # as an algorithm keeps those of the update before
+    assert {name: value.item() for name, value in kept.items()} == {"loss": 2, "other": 5, "q": 4}
+    assert (row | {"q": torch.tensor(7.0)})["q"] == 7
+    with pytest.raises(KeyError):
+        row["nothing"]

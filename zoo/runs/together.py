@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from zoo.agent import Metrics
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import GRAPH, accelerated, compile_update
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
-from zoo.runs.stacked import Stack, StackedUpdate, largest_product
+from zoo.runs.stacked import Stack, StackedUpdate, largest_product, leaves
 
 LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
 ALONE = object()  # the answer to a request: take the update yourself
@@ -38,8 +37,7 @@ class Request:
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
         """What a program is made for: shapes and types of the tensors, and all other values."""
-        flat, _ = tree_flatten(self.arguments)
-        return self.number, *((x.shape, x.dtype) if isinstance(x, Tensor) else x for x in flat)
+        return self.number, *[(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves(self.arguments)]
 
 
 class Together:

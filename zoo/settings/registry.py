@@ -191,12 +191,12 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
             f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
             + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
         )
-    with_goals = ", ".join(name for name, other in algorithms().items() if other.takes_goals)
     if chosen.takes_goals and not spec.goal_dim:
         raise UsageError(
             f"{chosen.name} learns to reach goals, and this environment gives none. Try: env=ogbench/pointmaze-medium"
         )
     if spec.goal_dim and chosen.data == "required" and not chosen.takes_goals:
+        with_goals = ", ".join(name for name, other in algorithms().items() if other.takes_goals)
         raise UsageError(
             f"{chosen.name} learns from rewards; the data of this environment has none, but goals. Try: {with_goals}."
         )
