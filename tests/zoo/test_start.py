@@ -171,6 +171,15 @@ def test_a_policy_of_another_meaning_is_refused(pendulum_file, tmp_path, refused
     assert "iql has no actor such as awac's" in refused("awac", tmp_path / "iql")
 
 
+def test_parts_of_another_kind_are_refused_with_the_settings_they_have(tmp_path, refused):
+    short = {"num_steps": 10, "minibatches": 2, "hidden": [8], "epochs": 1}
+    train("ppo", tmp_path / "ppo", steps=20, dataset="demo", algo_config=short | {"normalize_obs": False})
+    message = refused("ppo", tmp_path / "ppo", steps=20, dataset="demo", algo_config=short)
+    assert "its normalizer is of another kind than this run's" in message
+    assert "Build this one alike: " in message
+    assert "algo.normalize_obs=False" in message
+
+
 def test_networks_of_other_shapes_are_refused_with_the_settings_they_have(offline, refused):
     message = refused("rlpd", offline, algo_config={"learning_starts": 1})
     assert "its actor has other layers than this run's" in message

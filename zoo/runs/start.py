@@ -15,7 +15,14 @@ from zoo.runs.load import finished, load_agent, spec_of
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
-SHAPING = ("hidden", "num_critics", "layer_norm", "value_head", "num_bins")  # ends of settings that shape networks
+SHAPING = (
+    "hidden",
+    "num_critics",
+    "layer_norm",
+    "value_head",
+    "num_bins",
+    "normalize_obs",
+)  # ends of settings that shape
 
 Parts = dict[str, nn.Module | nn.Parameter]
 
@@ -50,7 +57,13 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
             f"bounds than on {config.env.name}. Give a run on {config.env.name}."
         )
     theirs, name = parts(other), record["algorithm"]["name"]
-    if missing := unlike(learned(agent), theirs):
+    missing = unlike(learned(agent), theirs)
+    if missing and name == algorithm.name:
+        raise UsageError(
+            f"{named}: its {', '.join(missing)} is of another kind than this run's. Build this one alike: "
+            f"{shaping(other_config.algo, config.algo)}"
+        )
+    if missing:
         able = ", ".join(file.name for file in algorithms().values() if could_start(file, agent))
         lacks = f"{name} has no {', '.join(missing)} such as {algorithm.name}'s"
         raise UsageError(f"{named}: {lacks}. Those that could start it: {able}")

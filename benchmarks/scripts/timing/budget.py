@@ -15,7 +15,7 @@ from typing import NamedTuple
 from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Table, Timed
 
-BUILDING = 0.7  # of the time that is left; what has not been built by then is given up, so that the others are timed
+BUILDING = 0.85  # of the time that is left; what has not been built by then is given up, so that the others are timed
 LEAST = 3  # rounds of each group, while its time is not over
 MOST = 5
 

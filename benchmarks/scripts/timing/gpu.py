@@ -69,16 +69,9 @@ def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE
     return repeat(lambda: update(batch()))
 
 
-def seeds(
-    algo: str, count: int, device: str, compiled: bool | str = True, precision: str = "highest", size: int = BATCH_SIZE
-) -> Run:
-    """Batches and updates of so many agents as one program.
-
-    Args:
-        precision: of products, `matmul_precision`.
-    """
+def seeds(algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE) -> Run:
+    """Batches and updates of so many agents as one program."""
     begin()
-    torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
     agents = [make(algo, where) for _ in range(count)]
     batch = source(agents[0], where, size)
