@@ -20,7 +20,9 @@ from torch.utils._pytree import tree_map_only
 import zoo as package
 from zoo.agent import Predictor
 from zoo.algos import iql, sac
+from zoo.data.ahead import SampledAhead
 from zoo.data.buffers import replay_buffer
+from zoo.data.dataset import Dataset
 from zoo.runs.run import Run
 from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
@@ -133,6 +135,20 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(zoo, pendulum_file,
     interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, agent, device, "compile=false")
 
 
+@pytest.mark.parametrize("sampler", ["uniform", "return"])
+def test_so_does_a_run_whose_batches_are_sampled_ahead(zoo, pendulum_file, tmp_path, monkeypatch, sampler):
+    """As they are on a GPU."""
+    dataset = Run.dataset
+
+    def sampled_ahead(run: Run) -> Dataset:
+        data = dataset(run)
+        data.sample = SampledAhead(data)  # type: ignore[method-assign]
+        return data
+
+    monkeypatch.setattr(Run, "dataset", sampled_ahead)
+    interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, iql.IQL, CPU, "compile=false", sampler)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [GPU])
 @pytest.mark.parametrize("agent", [iql.IQL, sac.SAC], ids=["iql", "sac"])
@@ -143,7 +159,7 @@ def test_so_does_a_compiled_run(zoo, pendulum_file, tmp_path, monkeypatch, agent
 
 def interrupted_and_resumed(
     zoo: Any, pendulum_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: Any, device: torch.device,
-    compiles: str,
+    compiles: str, sampler: str = "return",
 ) -> None:  # fmt: skip
     """A run that is interrupted at an update and resumed, beside one that is not."""
     settings = [
@@ -152,7 +168,7 @@ def interrupted_and_resumed(
         "env.backend=gymnasium", f"algo={agent.__name__.lower()}", compiles,
     ]  # fmt: skip
     offline = agent is iql.IQL
-    settings += [f"dataset={pendulum_file}", "sampler=return"] if offline else ["algo.learning_starts=20"]
+    settings += [f"dataset={pendulum_file}", f"sampler={sampler}"] if offline else ["algo.learning_starts=20"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert zoo("run", *settings, f"run_dir={whole}").code == 0
     log, updates = Run.log, []

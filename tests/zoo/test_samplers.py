@@ -7,7 +7,10 @@ import scipy.stats
 import torch
 from sklearn.linear_model import LinearRegression
 
+from zoo.data import ahead
+from zoo.data.ahead import SampledAhead
 from zoo.data.arrays import Arrays
+from zoo.data.batch import gather
 from zoo.data.dataset import Dataset
 from zoo.data.samplers import SamplerConfig, Uniform, Weighted
 from zoo.errors import UsageError
@@ -97,6 +100,44 @@ def test_a_batch_does_not_depend_on_how_many_are_sampled_ahead_of_a_checkpoint()
     torch.set_rng_state(state)
     other.sampler.prefetched = ahead
     assert all(torch.equal(other.sample(256).index, index) for index in expected)
+
+
+@pytest.mark.parametrize("name", ["uniform", "return"])
+def test_batches_sampled_ahead_are_those_of_the_same_indices(monkeypatch, name):
+    """As on a GPU, where the uniform sampler, too, draws many at a time."""
+    data, gathered = dataset(SamplerConfig(name)), []
+
+    def counted(source, index):
+        gathered.append(len(index))
+        return gather(source, index)
+
+    torch.manual_seed(0)
+    draw = data.sampler.draw if isinstance(data.sampler, Weighted) else data.sampler
+    indices = torch.cat([draw(64 * 4), draw(64 * 4)]).split(4)
+    data.use(data.sampler_config)
+    monkeypatch.setattr(ahead, "gather", counted)
+    sample = SampledAhead(data)
+    torch.manual_seed(0)
+    for i in range(70):
+        if i == 10:  # resumed: the rest of the indices is a tensor of its own
+            data.sampler.prefetched, sample = data.sampler.prefetched.clone(), SampledAhead(data)
+        for found, expected in zip(sample(4), gather(data, indices[i]), strict=True):
+            assert torch.equal(found, expected)
+    assert gathered == [256, 216, 256]
+
+
+def test_batches_sampled_ahead_are_of_the_data_as_it_is(monkeypatch):
+    data = dataset(SamplerConfig())
+    sample = SampledAhead(data)
+    before = sample(4)
+    data.scale_reward(2.0)
+    for size in (4, 3, 4, 50):  # also those that are no slices of equal ones
+        batch = sample(size)
+        assert torch.equal(batch.reward, data.reward[batch.index])
+    assert torch.equal(2 * before.reward, data.reward[before.index])
+    monkeypatch.setattr(ahead, "MOST", 100)
+    batch = SampledAhead(data)(4)
+    assert torch.equal(batch.obs, data.obs[batch.index])
 
 
 @pytest.mark.parametrize("name", ["return", "advantage"])

@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.errors import UsageError
 
 SAMPLERS = ("uniform", "return", "advantage", "top")
-BATCHES = 64  # as many does `Weighted` draw at a time
+BATCHES = 64  # as many does `Weighted` draw at a time; of `Uniform`, see `zoo.data.ahead`
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Uniform:
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
         self.weights: Tensor | None = None
-        self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # never any
+        self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # on a GPU alone
 
     def __call__(self, batch_size: int) -> Tensor:
         return torch.randint(self.size, (batch_size,), device=self.device)

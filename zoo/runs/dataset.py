@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from zoo.data.ahead import SampledAhead
 from zoo.data.arrays import Arrays, check_fits, missing_ends, out_of_bounds
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
@@ -48,7 +49,10 @@ def open_dataset(
     if corruption.name != CorruptionConfig.name:
         arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
     arrays = arrays._replace(reward=_rescaled(arrays.reward, config, report))
-    return Dataset(arrays, spec, device, config.sampler, unmarked, report), description
+    data = Dataset(arrays, spec, device, config.sampler, unmarked, report)
+    if device.type == "cuda":
+        data.sample = SampledAhead(data)  # type: ignore[method-assign]
+    return data, description
 
 
 def _rescaled(reward: np.ndarray, config: RunConfig, report: Callable[[str], None]) -> np.ndarray:

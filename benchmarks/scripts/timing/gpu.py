@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent
-from zoo.benchmarks.scripts.timing.offline import BATCH_SIZE, SPEC, Run, begin, repeat
+from zoo.benchmarks.scripts.timing.offline import BATCH_SIZE, SPEC, Run, begin, random_arrays, repeat
+from zoo.data.ahead import SampledAhead
+from zoo.data.batch import Batch
+from zoo.data.dataset import Dataset
 from zoo.runs.compilation import accelerated
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
@@ -36,6 +39,9 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     """What gives a new batch of the kind that the agent's `update` takes, of so many rows; of a stream a sample."""
     kind = typing.get_type_hints(agent.update)["batch"]
     spec = agent.spec
+    if kind is Batch and spec is SPEC:
+        sample = SampledAhead(Dataset(random_arrays(rows), SPEC, device))
+        return lambda: sample(size)
     shape = (rows, CONTEXT) if "timestep" in kind._fields else (rows,)
     columns: dict[str, Tensor] = {name: torch.randn(shape, device=device) for name in kind._fields}
     for name in ("obs", "next_obs", *(name for name in kind._fields if name in STATES)):
