@@ -131,8 +131,11 @@ def test_batches_sampled_ahead_are_of_the_data_as_it_is(monkeypatch):
     sample = SampledAhead(data)
     before = sample(4)
     data.scale_reward(2.0)
-    for size in (4, 3, 4, 50):  # also those that are no slices of equal ones
-        batch = sample(size)
+    for size in (4, 2, 2, 4, 3, 4, 50):  # also those that are no slices of equal ones
+        left, batch = data.sampler.prefetched, sample(size)
+        assert len(batch.index) == size
+        if len(left) >= size:
+            assert torch.equal(batch.index, left[:size])
         assert torch.equal(batch.reward, data.reward[batch.index])
     assert torch.equal(2 * before.reward, data.reward[before.index])
     monkeypatch.setattr(ahead, "MOST", 100)

@@ -28,7 +28,8 @@ class SampledAhead:
         if whole is None or len(whole) % batch_size or offset % batch_size:
             return gather(data, index)
         of = [whole, data.obs, data.action, data.reward, data.next_obs, data.terminated]
-        if len(of) != len(self._of) or any(x is not y for x, y in zip(of, self._of, strict=True)):
+        changed = len(self._batches) * batch_size != len(whole)
+        if changed or any(x is not y for x, y in zip(of, self._of, strict=True)):
             if len(whole) * sum(field[0].nbytes for field in of) > MOST:
                 return gather(data, index)
             fields = (field.view(-1, batch_size, *field.shape[1:]).unbind() for field in gather(data, whole))

@@ -110,7 +110,8 @@ def compile_update(
         # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
         options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
         options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # a reduction takes the order that it took before, not the fastest one now
+        # on a GPU a reduction takes the order that it took before, not the one that is the fastest now
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             options["deterministic"] = True
         if torch.__version__ < SURE:  # which on a GPU stops at an assertion of its own
             options["loop_ordering_after_fusion"] = False

@@ -15,14 +15,8 @@ from zoo.runs.load import finished, load_agent, spec_of
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
-SHAPING = (
-    "hidden",
-    "num_critics",
-    "layer_norm",
-    "value_head",
-    "num_bins",
-    "normalize_obs",
-)  # ends of settings that shape
+# how the names of settings end that shape an agent's parts
+SHAPING = ("hidden", "num_critics", "layer_norm", "value_head", "num_bins", "normalize_obs")
 
 Parts = dict[str, nn.Module | nn.Parameter]
 
