@@ -46,7 +46,7 @@ FAILED = {"passed": 1, "failed": ["a::b"], "said": "E   no", "over": "too late"}
 
 
 def test_a_failed_test_is_named_and_is_the_exit_code(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(script, "tests", lambda *_: FAILED)
+    monkeypatch.setattr(script, "tests", lambda *_: dict(FAILED))
     monkeypatch.setattr(script, "missing", lambda: dict.fromkeys(script.PARTS, "there is no GPU"))
     assert script.main(["--minutes", "1", "--out", str(tmp_path / "gpu.json")]) == 1
     said = capsys.readouterr().out

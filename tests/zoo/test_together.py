@@ -17,7 +17,8 @@ from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch
 from zoo.nn.optim import Adam
 from zoo.runs import together
-from zoo.runs.stacked import Row, Stack, largest_product, leaves, tensors_of
+from zoo.runs.cuda_graph import leaves
+from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
 from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms

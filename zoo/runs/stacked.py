@@ -17,12 +17,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
+from zoo.runs.cuda_graph import leaves
 from zoo.runs.device import enough_memory
+from zoo.runs.operations import EACH, Player, Recorder, copied, draw
 
 aten = torch.ops.aten
 PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
@@ -199,21 +201,6 @@ class Row(Mapping[str, Tensor]):
         return {**self, **others}
 
 
-def leaves(values: Any) -> list[Any]:
-    """What nested tuples, lists and dictionaries hold, as `tree_flatten` gives it, in a fifth of its time."""
-    if isinstance(values, dict):
-        values = values.values()
-    elif not isinstance(values, tuple | list):
-        return [values]
-    found = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        else:
-            found += leaves(value)
-    return found
-
-
 def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) -> int:
     """Multiplications of the largest matrix product of an update, which a copy of its module takes once.
 
@@ -241,83 +228,3 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in PRODUCTS:
             self.largest = max(self.largest, math.prod(result.shape) * args[PRODUCTS[func]].shape[-1])
         return result
-
-
-# --- Random numbers ---------------------------------------------------------------------------------------------------
-
-Draw = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]  # an operation and what it is called with
-
-
-def draw(operation: Callable[..., Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """Random numbers, as that operation gives them for tensors of these shapes."""
-    return operation(*tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, arguments), **named)
-
-
-def is_random(operation: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in operation.tags
-
-
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps which random numbers are asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.draws: list[Draw] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_random(func):
-            templates = tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, args)
-            self.draws.append((func, templates, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-class Player(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives these in the place of the random numbers that are asked for, in their order."""
-
-    def __init__(self, noise: list[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._noise = iter(noise)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not is_random(func):
-            return func(*args, **(kwargs or {}))
-        value = next(self._noise)
-        return args[0].copy_(value) if func._schema.is_mutable else value
-
-
-# --- Operations on lists of tensors, for which vmap has no rule, one tensor after the other ---------------------------
-
-
-def one_by_one(operation: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
-    """An operation on a list of tensors, and on lists or single values beside it, from that on one tensor."""
-
-    def apply(tensors: list[Tensor], *others: Any, **named: Any) -> list[Tensor]:
-        rows = [[x[i] if isinstance(x, list | tuple) else x for x in others] for i in range(len(tensors))]
-        return [operation(tensor, *row, **named) for tensor, row in zip(tensors, rows, strict=True)]
-
-    return apply
-
-
-def in_place(operation: Callable[..., Tensor]) -> Callable[..., None]:
-    """The same for one that changes its tensors, and gives nothing."""
-    apply = one_by_one(operation)
-    return lambda *arguments, **named: void(apply(*arguments, **named))
-
-
-def void(_: Any) -> None:
-    return None
-
-
-def copied(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return source.to(x.dtype).expand_as(x).clone()
-
-
-EACH: Any = {
-    aten._foreach_lerp_.Scalar: in_place(Tensor.lerp_),
-    aten._foreach_mul_.Scalar: in_place(Tensor.mul_),
-    aten._foreach_mul_.Tensor: in_place(Tensor.mul_),
-    aten._foreach_addcmul_.Scalar: in_place(lambda x, a, b, value=1: x.addcmul_(a, b, value=value)),
-    aten._foreach_mul.Tensor: one_by_one(torch.mul),
-    aten._foreach_add.List: one_by_one(lambda x, other, alpha=1: torch.add(x, other, alpha=alpha)),
-    aten._foreach_norm.Scalar: one_by_one(lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype)),
-}

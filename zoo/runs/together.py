@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from zoo.agent import Metrics
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import GRAPH, accelerated, compile_update
+from zoo.runs.cuda_graph import leaves
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
-from zoo.runs.stacked import Stack, StackedUpdate, largest_product, leaves
+from zoo.runs.stacked import Stack, StackedUpdate, largest_product
 
 LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
 ALONE = object()  # the answer to a request: take the update yourself

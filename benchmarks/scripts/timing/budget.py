@@ -21,9 +21,10 @@ MOST = 5
 
 
 class Place(NamedTuple):
-    """A subject's: its table and its name there."""
+    """A subject's: its table, what is kept of that, and its name there."""
 
     table: Table
+    measured: Measured
     name: str
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ def measure_within(tables: Sequence[Table], seconds: float, say: Callable[[str],
     """
     end = time.monotonic() + seconds
     measured = [Measured(table.title, table.count, table.worth, table.note, 1, {}, {}, {}) for table in tables]
-    places = [Place(table, name) for table in tables for name in table.subjects]
+    places = [Place(table, kept, name) for table, kept in zip(tables, measured, strict=True) for name in table.subjects]
     for start in range(0, len(places), cores()):
         group = places[start : start + cores()]
         left = end - time.monotonic()
@@ -48,9 +49,8 @@ def measure_within(tables: Sequence[Table], seconds: float, say: Callable[[str],
                 say(f"{place} was not measured: no time was left")
             continue
         for place, timed, versions in _timed(group, left, say):
-            kept = measured[next(i for i, table in enumerate(tables) if table is place.table)]
-            kept.subjects[place.name] = timed
-            kept.versions |= versions
+            place.measured.subjects[place.name] = timed
+            place.measured.versions |= versions
     yield from (one for one in measured if one.subjects)
 
 
@@ -73,7 +73,9 @@ def _timed(
             except Left as reason:
                 left[i] = str(reason)
 
-        unbuilt = lambda: [process for i, process in enumerate(processes) if i not in timed]  # noqa: E731
+        def unbuilt() -> list[Process]:
+            return [process for i, process in enumerate(processes) if i not in timed]
+
         with ended_after(BUILDING * seconds, unbuilt), ThreadPoolExecutor(len(group)) as threads:
             list(threads.map(warm_up, range(len(group))))
         over = set(left) if time.monotonic() >= end - (1 - BUILDING) * seconds else set()
