@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN: values and gradients against float64, and the choice of the library and where it is kept."""
+"""Linear layers in several ways: values and gradients against float64, the choice of one and where it is kept."""
 
 import json
 import time
@@ -143,30 +143,82 @@ def test_without_the_operator_all_is_as_ever(monkeypatch, cache):
     assert not choices_file().exists()
 
 
-@needs_onednn
-def test_rounded_products_are_left_to_torch(cache):
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """To bfloat16, in float64."""
+    return tensor.bfloat16().double()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(256, 14, 256), (512, 256, 128)], ids=str)
+def test_in_bfloat16_the_factors_and_the_product_are_rounded_once(monkeypatch, shape, relu, compiled):
+    monkeypatch.setattr(module, "serves", lambda *_: "bfloat16")
+    x, weight, bias = arguments(*shape, torch.float32)
+    direction = torch.randn(shape[0], shape[2], generator=torch.Generator().manual_seed(1))
+
+    def products() -> dict[str, torch.Tensor]:
+        out = linear(x, weight, bias, relu)
+        gradients = torch.autograd.grad((out * direction).sum(), (x, weight, bias))
+        return {"out": out.detach(), **dict(zip(("x", "weight", "bias"), gradients, strict=True))}
+
+    found = compile_update(products)() if compiled else products()
+    out = rounded(x) @ rounded(weight).T + bias
+    out = out.relu() if relu else out
+    gradient = (direction * (found["out"] > 0) if relu else direction).double()
+    expected = {
+        "out": out, "x": rounded(gradient) @ rounded(weight), "weight": rounded(gradient).T @ rounded(x),
+        "bias": gradient.sum(0),
+    }  # fmt: skip
+    for name, exact in expected.items():
+        assert found[name].dtype == torch.float32
+        assert relative_error(found[name], exact) < 2**-8, name  # half a unit of the product's last place, and some
+    assert relative_error(found["bias"], expected["bias"]) < 1e-6
+
+
+@pytest.fixture
+def medium():
     torch.set_float32_matmul_precision("medium")
-    try:
-        assert serves(256, 256, 256) == "mkl"
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("medium", "cache")
+def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch):
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
+    assert serves(256, 256, 256) == "bfloat16"
+    assert serves(4096, 256, 1) == serves(4096, 256, 6) == "mkl"  # values, actions
+    (kept,) = json.loads(choices_file().read_text()).values()
+    assert kept == {"256x256x256": "bfloat16"}
 
 
 @needs_onednn
-def test_the_faster_library_is_taken(monkeypatch):
+@pytest.mark.usefixtures("cache")
+def test_choices_of_the_precisions_are_kept_apart(monkeypatch, medium):
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
+    serves(256, 256, 256)
+    module.begin({})
+    torch.set_float32_matmul_precision("highest")
+    assert serves(256, 256, 256) == "onednn"
+    module.begin({})
+    torch.set_float32_matmul_precision("high")
+    assert serves(256, 256, 256) == "mkl"
+
+
+@pytest.mark.parametrize("other", [pytest.param("onednn", marks=needs_onednn), "bfloat16"])
+def test_the_faster_way_is_taken(monkeypatch, other):
     multiply = module.multiply
 
     def without(slow):
-        def delayed(x, weight, bias, relu, library):
-            time.sleep(0.02 * (library == slow))
-            return multiply(x, weight, bias, relu, library)
+        def delayed(x, weight, bias, relu, way):
+            time.sleep(0.02 * (way == slow))
+            return multiply(x, weight, bias, relu, way)
 
         return delayed
 
-    monkeypatch.setattr(module, "multiply", without("onednn"))
-    assert module.measure(64, 64, 64) == "mkl"
+    monkeypatch.setattr(module, "multiply", without(other))
+    assert module.measure(64, 64, 64, other) == "mkl"
     monkeypatch.setattr(module, "multiply", without("mkl"))
-    assert module.measure(64, 64, 64) == "onednn"
+    assert module.measure(64, 64, 64, other) == other
 
 
 @needs_onednn
@@ -177,7 +229,7 @@ def test_a_choice_is_measured_once_for_a_machine(monkeypatch, cache):
     monkeypatch.setattr(module, "choices", {})  # another process
     assert serves(256, 32, 64) == "onednn"
     serves(10**9, 256, 256)
-    assert measured == [(256, 32, 64), (2**27 // 256**2, 256, 256)]  # of huge batches a part
+    assert measured == [(256, 32, 64, "onednn"), (2**27 // 256**2, 256, 256, "onednn")]  # of huge batches a part
     (kept,) = json.loads(choices_file().read_text()).values()
     assert kept == {"256x32x64": "onednn", "2048x256x256": "onednn"}
 

@@ -1,8 +1,12 @@
-"""Linear layers on a CPU by the faster of two libraries: MKL, which PyTorch takes, and oneDNN, which it ships too.
+"""Linear layers on a CPU in the fastest of the ways that PyTorch has.
 
-On AMD's Zen 5 MKL multiplies float32 matrices at half the rate of oneDNN; on Intel's processors and on Zen 4 both are
-fast. Which is faster for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for this
-machine (`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear`.
+MKL multiplies float32 matrices where nothing else is said; oneDNN, which PyTorch ships too, is twice as fast on AMD's
+Zen 5, and no faster on Intel's processors and on Zen 4. With `matmul_precision=medium` PyTorch rounds the factors to
+bfloat16 where the processor has AMX; one that multiplies bfloat16 without it, as Zen 4 does, is twice as fast too if
+it is given matrices that are rounded before.
+
+Which way is the fastest for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for
+this machine (`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear`.
 """
 
 import functools
@@ -24,11 +28,12 @@ from zoo.nn import tracing
 
 SMALLEST, FEWEST_ROWS = 2**19, 32  # multiplications of a product, and rows: below, the call outweighs the arithmetic
 LARGEST = 2**27  # multiplications: of a larger product as many rows are measured
-GAIN = 1.1  # oneDNN is taken where it is so many times as fast: a choice must not hang on noise
+GAIN = 1.1  # another way than MKL is taken where it is so many times as fast: a choice must not hang on noise
 ROUNDS = 5  # of a measurement, whose fastest counts
-MKL, ONEDNN = "mkl", "onednn"
+MKL, ONEDNN, BFLOAT16 = "mkl", "onednn", "bfloat16"  # the first: as PyTorch does it
+HIDDEN = 64  # outputs: with fewer they may be values or actions, which are not rounded
 
-choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the library that serves it
+choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the way that serves it
 """Of the run so far; its checkpoints hold them, so that it computes the same when it is resumed."""
 
 _library = torch.library.Library("zoo", "DEF")  # type: ignore[no-untyped-call]
@@ -72,23 +77,27 @@ def lower() -> None:
         return kernel(x, weight, bias, "relu" if relu else "none", [], "")
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
-    """`x` `[B, inputs]`, `weight` `[outputs, inputs]` -> `[B, outputs]` by one of the libraries, without gradients."""
-    if library == ONEDNN:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
+    """`x` `[B, inputs]`, `weight` `[outputs, inputs]` -> `[B, outputs]` in one of the ways, without gradients."""
+    if way == ONEDNN:
         return torch.ops.zoo.linear.default(x.contiguous(), weight, bias, relu)  # type: ignore[no-any-return]
-    if bias is not None and torch.compiler.is_compiling():  # it is added in the loop that takes the ReLU
-        return (x @ weight.T + bias).relu() if relu else x @ weight.T + bias
-    out = F.linear(x, weight, bias)
+    if way == BFLOAT16:
+        out = (x.bfloat16() @ weight.bfloat16().T).float()
+        out = out if bias is None else out + bias
+    elif bias is not None and torch.compiler.is_compiling():  # it is added in the loop that takes the ReLU
+        out = x @ weight.T + bias
+    else:
+        out = F.linear(x, weight, bias)
     return out.relu() if relu else out
 
 
 class Layer(torch.autograd.Function):
-    """A linear layer, and its gradients, by one of the libraries."""
+    """A linear layer, and its gradients, in one of the ways."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
-        out = multiply(x, weight, bias, relu, library)
-        ctx.relu, ctx.library = relu, library
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
+        out = multiply(x, weight, bias, relu, way)
+        ctx.relu, ctx.way = relu, way
         ctx.save_for_backward(x, weight, *([out] if relu else []))
         return out
 
@@ -98,21 +107,21 @@ class Layer(torch.autograd.Function):
         if ctx.relu:
             gradient = torch.ops.aten.threshold_backward(gradient, out[0], 0)
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        grad_x = layer(gradient, weight.T, None, False, ctx.library) if needs_x else None
+        grad_x = layer(gradient, weight.T, None, False, ctx.way) if needs_x else None
         if not needs_weight:
             grad_weight = None
         elif x.shape[1] < gradient.shape[1]:  # rows that are long are up to four times as fast as those that are short
-            grad_weight = layer(x.T, gradient.T, None, False, ctx.library).T
+            grad_weight = layer(x.T, gradient.T, None, False, ctx.way).T
         else:
-            grad_weight = layer(gradient.T, x.T, None, False, ctx.library)
+            grad_weight = layer(gradient.T, x.T, None, False, ctx.way)
         return grad_x, grad_weight, gradient.sum(0) if needs_bias else None, None, None
 
 
-def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, library: str) -> Tensor:
+def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
     """`multiply`, with gradients where they are recorded."""
     if torch.is_grad_enabled():
-        return Layer.apply(x, weight, bias, relu, library)  # type: ignore[no-any-return, no-untyped-call]
-    return multiply(x, weight, bias, relu, library)
+        return Layer.apply(x, weight, bias, relu, way)  # type: ignore[no-any-return, no-untyped-call]
+    return multiply(x, weight, bias, relu, way)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
@@ -123,9 +132,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
-        library = serves(rows, *reversed(weight.shape))
+        way = serves(rows, *reversed(weight.shape))
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
-        out = layer(flat, weight, bias, relu, library)
+        out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
     if len(weight) == 1 and bias is not None and torch.compiler.is_compiling():  # fused with what stands around it
         out = (x * weight).sum(-1, keepdim=True) + bias
@@ -144,27 +153,32 @@ def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, by the library that is faster on this machine."""
+    """`nn.Linear`, in the way that is the fastest on this machine."""
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         return linear(x, self.weight, self.bias, relu)
 
 
-# --- The choice of the library ----------------------------------------------------------------------------------------
+# --- The choice of the way ------------------------------------------------------------------------------------------
 
 
 def serves(rows: int, inputs: int, outputs: int) -> str:
-    """The library that is faster for a layer of that shape and its gradients: `mkl` or `onednn`."""
-    if not available() or torch.get_float32_matmul_precision() != "highest":
+    """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`."""
+    rounded = torch.get_float32_matmul_precision()
+    if rounded == "highest" and available():
+        other = ONEDNN
+    elif rounded == "medium" and outputs >= HIDDEN:
+        other = BFLOAT16
+    else:
         return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
     rows = 2 ** (rows.bit_length() - 1)  # the next smaller power of two: some algorithms' numbers of rows vary
     shape = f"{rows}x{inputs}x{outputs}"
     if shape not in choices:
-        kept = _read()
+        kept = _read(other)
         if shape not in kept:
-            kept[shape] = measure(rows, inputs, outputs)
-            _write(kept)
+            kept[shape] = measure(rows, inputs, outputs, other)
+            _write(other, kept)
         choices[shape] = kept[shape]
     return choices[shape]
 
@@ -186,18 +200,18 @@ def available() -> bool:
 
 
 @torch.no_grad()
-def measure(rows: int, inputs: int, outputs: int) -> str:
-    """Times a layer's three products, with both libraries in turn."""
+def measure(rows: int, inputs: int, outputs: int, other: str) -> str:
+    """Times a layer's three products, by MKL and in the other way in turn."""
     x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
     gradient_of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
-    seconds: dict[str, list[float]] = {MKL: [], ONEDNN: []}
+    seconds: dict[str, list[float]] = {MKL: [], other: []}
     for _ in range(1 + ROUNDS):  # the first warms up
-        for library, taken in seconds.items():
+        for way, taken in seconds.items():
             begun = time.perf_counter()
             for operands in ((x, weight), (gradient, weight.T), gradient_of_weights):
-                multiply(*operands, None, False, library)
+                multiply(*operands, None, False, way)
             taken.append(time.perf_counter() - begun)
-    return ONEDNN if GAIN * min(seconds[ONEDNN]) < min(seconds[MKL]) else MKL
+    return other if GAIN * min(seconds[other]) < min(seconds[MKL]) else MKL
 
 
 def choices_file() -> Path:
@@ -205,20 +219,21 @@ def choices_file() -> Path:
     return cache_dir() / "linear.json"
 
 
-def _machine() -> str:
-    return f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+def _machine(other: str) -> str:
+    """The name under which choices between MKL and another way are kept."""
+    return f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {other}"
 
 
-def _read() -> dict[str, str]:
+def _read(other: str) -> dict[str, str]:
     """This machine's choices so far."""
-    return _all().get(_machine(), {})
+    return _all().get(_machine(other), {})
 
 
 def _all() -> dict[str, dict[str, str]]:
     file = choices_file()
     try:
         kept: dict[str, dict[str, str]] = json.loads(file.read_text())
-        assert all(name in (MKL, ONEDNN) for shapes in kept.values() for name in shapes.values())
+        assert all(name in (MKL, ONEDNN, BFLOAT16) for shapes in kept.values() for name in shapes.values())
         return kept
     except FileNotFoundError:
         return {}
@@ -227,12 +242,12 @@ def _all() -> dict[str, dict[str, str]]:
         return {}
 
 
-def _write(kept: dict[str, str]) -> None:
+def _write(other: str, kept: dict[str, str]) -> None:
     file = choices_file()
     partial = file.with_suffix(f".{os.getpid()}")  # runs that start side by side write their own
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(_all() | {_machine(): kept}, indent=2))
+        partial.write_text(json.dumps(_all() | {_machine(other): kept}, indent=2))
         partial.replace(file)
     except OSError:
         _say(f"{file} cannot be written: what is faster on this machine is measured in every run")

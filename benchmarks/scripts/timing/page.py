@@ -66,12 +66,12 @@ def ratio(peer: Timed, own: Timed) -> str:
 
 
 def conditions(table: Measured) -> str:
-    """Rounds, threads, versions, and the library that serves each shape of linear layer."""
+    """Rounds, threads, versions, and the way in which each shape of linear layer is served."""
     rounds = len(next(iter(table.subjects.values())).seconds)
     threads = f"{table.threads} thread" + "s" * (table.threads > 1)
     versions = ", ".join(f"{name} {version}" for name, version in table.versions.items())
     parts = [f"{rounds} rounds of {table.count:,}, {threads}; {versions}."]
-    for library, name in (("onednn", "oneDNN"), ("mkl", "MKL")):
-        served = sorted(shape for shape, chosen in table.linear.items() if chosen == library)
-        parts += [f"The zoo's linear layers by {name}: {', '.join(served)}."] * bool(served)
+    for way, name in (("bfloat16", "in bfloat16"), ("onednn", "by oneDNN"), ("mkl", "by MKL")):
+        served = sorted(shape for shape, chosen in table.linear.items() if chosen == way)
+        parts += [f"The zoo's linear layers {name}: {', '.join(served)}."] * bool(served)
     return " ".join(parts)
