@@ -37,7 +37,7 @@ class Planned:
         name: of its folder; unique among the runs of a suite, and versions of a run.
         overrides: what it is started with.
         settings: all of them, resolved.
-        id: digest of the settings, of the code and of the dataset's content.
+        id: digest of the settings, of the code, of the dataset's content and of the runs that it begins with.
         code: digest of the code that it was planned with.
         missing: the datasets that are not at hand.
     """
@@ -119,9 +119,17 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
         missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
         content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
     elif config.env.id.startswith(series.PREFIX):
-        content = hashlib.sha256(series.find(config.env.id.removeprefix(series.PREFIX)).read_bytes()).hexdigest()
+        content = file_digest(series.find(config.env.id.removeprefix(series.PREFIX)))
+    origins = []
+    for key, run in (("init_from", config.init_from), ("base", config.base)):
+        if run is None:
+            continue
+        checkpoint = Path(run, "checkpoint.pt")
+        if not checkpoint.is_file():
+            raise UsageError(f"suite {suite}, {' '.join(overrides)}: {key}={run} is not the folder of a run")
+        origins.append(file_digest(checkpoint))
     code = code_version(algorithm)
-    run_id = digest([settings, code, content])[:12]
+    run_id = digest([settings, code, content, *origins])[:12]
     name = f"{config.env.name}-{label(config, algorithm)}-seed{seed}-{run_id[:8]}"
     return Planned(name, (*overrides, f"env.backend={backend}"), settings, run_id, code, missing)
 
@@ -129,6 +137,12 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
 def digest(known: Any) -> str:
     """Digest of a JSON value."""
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def file_digest(file: Path) -> str:
+    """Digest of a file's content."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def check_data(runs: Sequence[Planned]) -> None:

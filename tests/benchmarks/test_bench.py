@@ -107,6 +107,22 @@ def test_a_run_on_a_series_is_another_if_the_file_is(suites, tmp_path):
     ids = set()
     for value in (1, 1, 2):
         (tmp_path / "mine.csv").write_text(f"a,b\n{value},2\n3,4\n5,6\n")
+        suite.file_digest.cache_clear()
+        (run,) = plan("mine")
+        ids.add(run.id)
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("key", ["init_from", "base"])
+def test_a_run_that_begins_with_another_is_another_if_that_one_is(suites, tmp_path, key):
+    suites("- {algo: sac, env: hopper, " + key + ": first}")
+    with pytest.raises(UsageError, match=f"{key}=first is not the folder of a run"):
+        plan("mine")
+    (tmp_path / "first").mkdir()
+    ids = set()
+    for content in ("weights", "weights", "others"):
+        (tmp_path / "first/checkpoint.pt").write_text(content)
+        suite.file_digest.cache_clear()
         (run,) = plan("mine")
         ids.add(run.id)
     assert len(ids) == 2

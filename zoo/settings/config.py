@@ -44,7 +44,7 @@ class RunConfig:
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt
     compile: Any = "auto"  # torch.compile the update: true, false, auto (runs of 20,000 steps or more), graph (CUDA)
-    matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16, CPUs too)
+    matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16 on a CPU)
     logger: str = "tensorboard"  # tensorboard, wandb, trackio, several: tensorboard+wandb, or none; CSV always
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
     resume: str | None = None  # a run's directory to continue from its last checkpoint
