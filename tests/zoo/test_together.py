@@ -321,5 +321,6 @@ def test_an_agents_metrics_are_a_row_of_all():
     kept |= row  # as an algorithm keeps those of the update before
     assert {name: value.item() for name, value in kept.items()} == {"loss": 2, "other": 5, "q": 4}
     assert (row | {"q": torch.tensor(7.0)})["q"] == 7
+    assert ({"q": torch.tensor(7.0)} | row)["q"] == 4
     with pytest.raises(KeyError):
         row["nothing"]

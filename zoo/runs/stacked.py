@@ -200,6 +200,9 @@ class Row(Mapping[str, Tensor]):
     def __or__(self, others: Mapping[str, Tensor]) -> Metrics:
         return {**self, **others}
 
+    def __ror__(self, others: Mapping[str, Tensor]) -> Metrics:
+        return {**others, **self}
+
 
 def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) -> int:
     """Multiplications of the largest matrix product of an update, which a copy of its module takes once.
