@@ -104,7 +104,15 @@ def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_a
 
 
 @pytest.fixture
-def two_gpus(monkeypatch):
+def asked_anew():
+    """What a record says of the machine is found again for this test, and after it."""
+    provenance.provenance.cache_clear()
+    yield
+    provenance.provenance.cache_clear()
+
+
+@pytest.fixture
+def two_gpus(monkeypatch, asked_anew):
     """Two GPUs of one kind, as PyTorch and nvidia-smi would say."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda i: "NVIDIA H100")
@@ -124,7 +132,7 @@ def test_a_record_names_gpus_driver_and_cuda(capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_a_record_has_none():
+def test_without_a_gpu_a_record_has_none(asked_anew):
     hardware = provenance.provenance(algorithm("bc"))["hardware"]
     assert hardware["gpu"] is None
     assert {"driver", "cuda"}.isdisjoint(hardware)

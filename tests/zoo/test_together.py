@@ -16,12 +16,13 @@ from torch.utils._pytree import tree_flatten
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch
 from zoo.nn.optim import Adam
-from zoo.runs import together
+from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
-from zoo.settings.compose import takes_data
+from zoo.settings.compose import compose, takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms
+from zoo.settings.seeds import seed_by_seed
 
 SMALL = ("steps=60", "eval_every=30", "log_every=20", "env.backend=gymnasium", "compile=false")
 STAGED = (
@@ -276,6 +277,25 @@ def test_datasets_are_in_memory_once_where_they_are_the_same(zoo, monkeypatch, p
         assert same == set(Arrays._fields) - {"reward"}
         assert not torch.equal(other.reward, first.reward)
     assert abs(first.obs.mean()) < 1e-3
+
+
+def test_a_dataset_is_read_once_for_all_seeds(zoo, monkeypatch, pendulum_file):
+    read, load = [], dataset.load_arrays
+    monkeypatch.setattr(dataset, "load_arrays", lambda env, *given: read.append(given) or load(env, *given))
+    arguments = ("algo=iql", "env=pendulum", f"dataset={pendulum_file}", *LARGE[2:])
+    for ran in (1, 2):
+        assert zoo("run", *arguments, "seeds=3", f"run_dir=runs{ran}").code == 0
+        assert len(read) == ran  # and not kept for the next command
+    records = [json.loads(Path(f"runs1/seed{seed}/run.json").read_text())["dataset"] for seed in range(3)]
+    assert records[0] == records[1] == records[2]
+
+
+@pytest.mark.parametrize(("given", "folders"), [("runs", ["runs/seed2", "runs/seed5"]), ("[a,b]", ["a", "b"])])
+def test_the_settings_of_each_seed_are_those_of_a_run_alone(given, folders):
+    arguments = ["algo=iql", "env=hopper", "algo.tau=0.1", "preset=paper", "dataset=medium"]
+    found = seed_by_seed([*arguments, "seeds=2,5", f"run_dir={given}"])
+    alone = [[f"seed={seed}", f"run_dir={folder}"] for seed, folder in zip((2, 5), folders, strict=True)]
+    assert found == [compose([*arguments, *own]) for own in alone]
 
 
 def test_runs_side_by_side_have_random_numbers_of_their_own():

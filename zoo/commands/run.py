@@ -31,7 +31,7 @@ def main(arguments: list[str], file: Path | None = None) -> int:
     if any(argument.startswith("seeds=") for argument in arguments):
         if multirun:
             raise UsageError("-m is for runs one after another: seed=0,1,2 without seeds=, or leave -m out")
-        return _train_together([compose(job, file) for job in seed_by_seed(arguments)])
+        return _train_together(seed_by_seed(arguments, file))
     if not multirun:
         if any(argument.startswith("resume=") for argument in arguments):
             return _resume(arguments, file)

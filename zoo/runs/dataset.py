@@ -1,6 +1,7 @@
 """The dataset of a run: loaded, checked against the environment, corrupted if that was asked for."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from zoo.data.ahead import SampledAhead
 from zoo.data.arrays import Arrays, check_fits, missing_ends, out_of_bounds
+from zoo.data.catalog import Source
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
@@ -15,6 +17,20 @@ from zoo.envs import EnvConfig, time_limit
 from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
+
+Content = tuple[Arrays, list[Source], str]  # with its fingerprint
+_kept: dict[tuple[str, str], Content] | None = None  # by environment and name, where datasets are read once
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Within it a dataset that several runs open is read for the first. Nothing changes the arrays in place."""
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _kept = None
 
 
 def open_dataset(
@@ -94,7 +110,7 @@ def _changed(named: str) -> str:
 def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) -> tuple[Arrays, str, dict[str, Any]]:
     """A dataset that fits the environment, why its ends cannot be relied on, if so, and its description."""
     limit = time_limit(env.id)
-    arrays, sources = load_arrays(env, name, limit)
+    arrays, sources, fingerprint = _content(name, env, limit)
     check_fits(arrays, spec, name, env)
     if outside := int(out_of_bounds(arrays.action, spec).sum()):
         report(
@@ -106,6 +122,16 @@ def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) 
         "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],
         "transitions": len(arrays.reward),
         "episodes": len(arrays.episode_starts),
-        "fingerprint": arrays.fingerprint(),
+        "fingerprint": fingerprint,
     }
     return arrays, missing_ends(arrays, name, env, limit), description
+
+
+def _content(name: str, env: EnvConfig, limit: int | None) -> Content:
+    if _kept is not None and (env.id, name) in _kept:
+        return _kept[env.id, name]
+    arrays, sources = load_arrays(env, name, limit)
+    content = arrays, sources, arrays.fingerprint()
+    if _kept is not None:
+        _kept[env.id, name] = content
+    return content

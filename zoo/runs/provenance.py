@@ -84,8 +84,9 @@ def _file(module: str, beside: Path) -> Path | None:
     return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
 
 
+@cache
 def provenance(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm file, code, versions, commit and hardware, as `run.json` holds them."""
+    """The algorithm file, code, versions, commit and hardware, as `run.json` holds them. Not to be changed."""
     return {
         "algorithm": {
             "name": algorithm.name,

@@ -91,16 +91,21 @@ class StackedUpdate:
             ) from error
         self._run = compiler(self._program) if compiler else self._program
 
+    @property
+    def random(self) -> bool:
+        """Whether it takes random numbers."""
+        return bool(self._draws)
+
     def noise(self) -> list[Tensor]:
         """The random numbers that one agent's next update takes, from the generators as they stand."""
         return [draw(operation, arguments, named) for operation, arguments, named in self._draws]
 
-    def __call__(self, noise: Sequence[list[Tensor]], arguments: Sequence[tuple[Any, ...]]) -> "list[Row]":
+    def __call__(self, noise: Sequence[list[Tensor]], arguments: Sequence[Sequence[Any]]) -> "list[Row]":
         """Updates all agents.
 
         Args:
             noise: of each agent, what `noise` gave for it.
-            arguments: of each agent, like the example.
+            arguments: of each agent, like the example, or the leaves of that.
 
         Returns:
             The metrics of each.

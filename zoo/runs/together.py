@@ -9,7 +9,6 @@ import contextlib
 import functools
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from zoo.agent import Metrics
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import GRAPH, accelerated, compile_update
 from zoo.runs.cuda_graph import leaves
+from zoo.runs.dataset import reading_once
 from zoo.runs.device import restore_rng, rng_state
 from zoo.runs.interruption import Interruption
 from zoo.runs.stacked import Stack, StackedUpdate, largest_product
@@ -28,17 +28,19 @@ LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster 
 ALONE = object()  # the answer to a request: take the update yourself
 
 
-@dataclass
 class Request:
-    """An update that a run waits for: the number of the function among those it joined, and what it is called with."""
+    """An update that a run waits for.
 
-    number: int
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    Attributes:
+        number: of the function, among those that the run joined.
+        arguments: that it is called with, positional and named.
+        leaves: the tensors and other values in these.
+        kind: what a program is made for: the number, shapes and types of the tensors, and all other values.
+    """
 
-    @functools.cached_property
-    def kind(self) -> tuple[Any, ...]:
-        """What a program is made for: shapes and types of the tensors, and all other values."""
-        return self.number, *[(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves(self.arguments)]
+    def __init__(self, number: int, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        self.number, self.arguments, self.leaves = number, arguments, leaves(arguments)
+        self.kind = (number, *[(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in self.leaves])
 
 
 class Together:
@@ -68,6 +70,8 @@ class Together:
         self._rng = [rng_state(self.device) for _ in trains]
         answers: dict[int, Any] = dict.fromkeys(range(len(trains)), ())
         results: dict[int, Any] = {}
+        begin = contextlib.ExitStack()  # in their first turns, in which they open their datasets
+        begin.enter_context(reading_once())
         try:
             while answers:
                 requests = {}
@@ -79,11 +83,13 @@ class Together:
                             self._stack.release(i)
                     else:
                         requests[i] = came
+                begin.close()
                 try:
                     answers = {i: (metrics,) for i, metrics in self._answer(requests).items()}
                 except Exception as error:  # it ends all of them, the first, which made their common folders, last
                     answers = dict.fromkeys(reversed(requests), error)
         finally:
+            begin.close()
             for member in self._members:
                 with contextlib.suppress(KeyboardInterrupt):  # that is what ended the others
                     member.throw(KeyboardInterrupt)
@@ -146,15 +152,20 @@ class Together:
         program = self._programs.get(kind) if kind is not None else None
         if program is None:
             return dict.fromkeys(requests, ALONE)
-        noise = {}
-        for i in requests:
-            restore_rng(self._rng[i], self.device)
-            noise[i] = program.noise()
-            self._rng[i] = rng_state(self.device)
+        noise = {i: self._noise(i, program) for i in requests}
         first = next(iter(requests))  # takes the places of runs that have ended, too
         places = [i if i in requests else first for i in range(len(self.seeds))]
-        metrics = program([noise[i] for i in places], [requests[i].arguments for i in places])
+        metrics = program([noise[i] for i in places], [requests[i].leaves for i in places])
         return {i: metrics[i] for i in requests}
+
+    def _noise(self, i: int, program: StackedUpdate) -> list[Tensor]:
+        """The random numbers of a run's next update."""
+        if not program.random:
+            return []
+        restore_rng(self._rng[i], self.device)
+        noise = program.noise()
+        self._rng[i] = rng_state(self.device)
+        return noise
 
     def _program(self, requests: dict[int, Request]) -> StackedUpdate | None:
         """The program of a kind of update; None where it would be no faster."""

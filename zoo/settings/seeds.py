@@ -1,19 +1,30 @@
 """`seeds=`: several runs of one command line, each with a seed of its own."""
 
+import copy
+import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from zoo.errors import UsageError
-from zoo.settings.compose import as_overrides, folders
+from zoo.settings.compose import compose, folders
+from zoo.settings.config import RunConfig
+from zoo.settings.registry import Algorithm
 
 
-def seed_by_seed(arguments: Sequence[str]) -> list[list[str]]:
-    """The runs that `seeds=8`, `seeds=0-7` or `seeds=0,3,5` asks for: `seed=` in its place, and a folder of each.
+def seed_by_seed(
+    arguments: Sequence[str], file: Path | None = None
+) -> list[tuple[RunConfig, Algorithm, dict[str, Any]]]:
+    """The runs that `seeds=8`, `seeds=0-7` or `seeds=0,3,5` asks for, each as `compose` gives it.
 
-    `run_dir=DIR` is where these folders are, `run_dir=[DIR,...]` names each.
+    `run_dir=DIR` is where their folders are, `run_dir=[DIR,...]` names each.
+
+    Args:
+        file: an algorithm file to run in place of one of the zoo's.
 
     Raises:
-        UsageError: these are no seeds, or there is something beside them that is for a single run.
+        UsageError: these are no seeds, or something beside them is for a single run; or from `compose`.
     """
     given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     text = given["seeds"].strip("[]'\" ")
@@ -32,13 +43,24 @@ def seed_by_seed(arguments: Sequence[str]) -> list[list[str]]:
     if not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds={text} names {'a seed twice' if seeds else 'none'}. Give for example: seeds=0-7")
     rest = [argument for argument in arguments if not argument.startswith(("seeds=", "run_dir="))]
-    if "run_dir" not in given:
-        return [[*rest, f"seed={seed}"] for seed in seeds]
-    dirs = folders(given["run_dir"])
-    if not given["run_dir"].startswith("["):
-        dirs = [f"{dirs[0].rstrip('/')}/seed{seed}" for seed in seeds]
-    if len(set(dirs)) < len(seeds) or len(dirs) > len(seeds):
-        raise UsageError(
-            f"run_dir={given['run_dir']} must name {len(seeds)} folders, one for each seed, or one that they all lie in"
-        )
-    return [[*rest, f"seed={seed}", *as_overrides({"run_dir": one})] for seed, one in zip(seeds, dirs, strict=True)]
+    dirs: list[str | None] = [None] * len(seeds)
+    if "run_dir" in given:
+        named = folders(given["run_dir"])
+        if not given["run_dir"].startswith("["):
+            named = [f"{named[0].rstrip('/')}/seed{seed}" for seed in seeds]
+        if len(set(named)) < len(seeds) or len(named) > len(seeds):
+            raise UsageError(
+                f"run_dir={given['run_dir']} must name {len(seeds)} folders, one for each seed, or one that they all "
+                "lie in"
+            )
+        dirs = list(named)
+    composed = compose(rest, file)
+    return [of_seed(*composed, seed, run_dir) for seed, run_dir in zip(seeds, dirs, strict=True)]
+
+
+def of_seed(
+    config: RunConfig, algorithm: Algorithm, settings: dict[str, Any], seed: int, run_dir: str | None
+) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """A run with another seed and folder."""
+    own: dict[str, Any] = {"seed": seed, "run_dir": run_dir}
+    return dataclasses.replace(copy.deepcopy(config), **own), algorithm, copy.deepcopy(settings) | own
