@@ -107,9 +107,9 @@ def test_needs_goals(algorithm, tmp_path, monkeypatch, capsys):
 def test_what_learns_from_rewards_is_told_which_algorithms_reach_goals(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", "algo=iql", "env=pointmaze-medium", f"dataset={data}", "run_dir=run"]) == 2
-    told = capsys.readouterr().err
-    assert "iql learns from rewards; the data of this environment has none, but goals. Try: " in told
-    assert all(file.name in told for file in ALGORITHMS)
+    message = capsys.readouterr().err
+    assert "iql learns from rewards; the data of this environment has none, but goals. Try: " in message
+    assert all(file.name in message for file in ALGORITHMS)
 
 
 def test_states_of_another_size_than_the_goals_are_refused(data, tmp_path, monkeypatch, capsys):

@@ -157,7 +157,7 @@ def test_of_chosen_noise_the_generator_makes_the_action_that_is_taken(generator,
 
 def test_a_policy_that_makes_no_actions_of_noise_is_refused(base, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "makes no actions of noise: base_mode=noise takes runs of dsrl, expo, fql or reinflow" in refusal(
+    assert "makes no actions of noise: base_mode=noise takes runs of dsrl, expo, fql, reinflow" in refusal(
         capsys, "algo=sac", "env=pendulum", f"base={base}", "base_mode=noise"
     )
     assert "base_mode=other does not exist; there are residual, noise" in refusal(

@@ -1,4 +1,4 @@
-"""Goals for transitions: which states they are, how often, and what is told of them."""
+"""Goals for transitions: which states they are, how often, and what is said of them."""
 
 import numpy as np
 import pytest

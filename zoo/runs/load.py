@@ -114,8 +114,9 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
             f"base={config.base} has a policy with a memory, which cannot be corrected. Take one of another algorithm."
         )
     if config.base_mode == "noise" and not hasattr(agent, "generate"):
+        able = [name for name, other in algorithms().items() if hasattr(other.agent_class, "generate")]
         raise UsageError(
-            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of dsrl, expo, fql or reinflow."
+            f"base={config.base} makes no actions of noise: base_mode=noise takes runs of {', '.join(able)}."
         )
     return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
 

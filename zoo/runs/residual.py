@@ -45,7 +45,7 @@ class Base(nn.Module):
         return self.bounds.from_unit(seen[:, self.spec.obs_dim :] + self.scale * correction)
 
     def correction(self, seen: Tensor, action: Tensor) -> Tensor | None:
-        """The correction `[B, A]` that gives an action; None where that cannot be told."""
+        """The correction `[B, A]` that gives an action; None where the action does not determine it."""
         return (self.bounds.to_unit(action) - seen[:, self.spec.obs_dim :]) / self.scale
 
 
