@@ -16,6 +16,7 @@ from examples import batch_for, make, specs
 from zoo.agent import Agent
 from zoo.nn.heads import CATEGORICAL, SCALAR
 from zoo.runs.compilation import compile_update
+from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import FAMILIES, algorithms, settings
 from zoo.spec import Spec
@@ -167,7 +168,7 @@ def test_agents_updated_together_learn_as_each_does_alone(algorithm):
                 noise.append(program.noise())
                 torch.manual_seed(seed + step)
                 expected.append(agent.update(batches[seed]))
-            found = program(noise, [((batch,), {}) for batch in batches])
+            found = program(noise, [leaves(batch) for batch in batches])
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
         for one, other in zip(together, alone, strict=True):

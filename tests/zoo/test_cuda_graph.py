@@ -13,7 +13,7 @@ from zoo.algos import sac, td3
 from zoo.errors import RunError
 from zoo.runs import cuda_graph
 from zoo.runs.compilation import GRAPH, OLDEST, accelerated, compile_update, needed_to_compile
-from zoo.runs.cuda_graph import WARM_UPS, Replayed
+from zoo.runs.cuda_graph import WARM_UPS, Replayed, leaves
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
 
@@ -99,16 +99,16 @@ def test_the_update_of_several_agents_is_recorded_too():
     agents = [make(algorithms()["sac"], spec) for _ in range(3)]
     plain = copy.deepcopy(agents)
     assert isinstance(agents[0], sac.SAC)
-    arguments = [((batch_for(agent, seed),), {}) for seed, agent in enumerate(agents)]
+    example = ((batch_for(agents[0], 0),), {})
     taken, expected = (
-        StackedUpdate(Stack(several), several[0].update, arguments[0], compiler)
+        StackedUpdate(Stack(several), several[0].update, example, compiler)
         for several, compiler in ((agents, lambda program: Replayed(program, CPU)), (plain, None))
     )
     for seed in range(WARM_UPS + 3):
-        arguments = [((batch_for(agent, 10 * seed + i),), {}) for i, agent in enumerate(agents)]
+        batches = [leaves(batch_for(agent, 10 * seed + i)) for i, agent in enumerate(agents)]
         torch.manual_seed(seed)
         noise = [taken.noise() for _ in agents]
-        for found, wanted in zip(taken(noise, arguments), expected(noise, arguments), strict=True):
+        for found, wanted in zip(taken(noise, batches), expected(noise, batches), strict=True):
             assert {name: x.item() for name, x in found.items()} == {name: x.item() for name, x in wanted.items()}
     for one, other in zip(agents, plain, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(state(one).values(), state(other).values(), strict=True))

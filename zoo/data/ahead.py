@@ -1,5 +1,7 @@
 """Sampling for a GPU, on which each operation takes as long as all of a batch: many batches are sampled at once."""
 
+import operator
+
 from torch import Tensor
 
 from zoo.data.batch import Batch, gather
@@ -25,12 +27,11 @@ class SampledAhead:
         """`batch_size` transitions, sampled with replacement by the sampler."""
         data, index = self._data, self._indices(batch_size)
         whole, offset = index._base, index.storage_offset()
-        if whole is None or len(whole) % batch_size or offset % batch_size:
+        if whole is None or whole.numel() % batch_size or offset % batch_size:
             return gather(data, index)
         of = [whole, data.obs, data.action, data.reward, data.next_obs, data.terminated]
-        changed = len(self._batches) * batch_size != len(whole)
-        if changed or any(x is not y for x, y in zip(of, self._of, strict=True)):
-            if len(whole) * sum(field[0].nbytes for field in of) > MOST:
+        if len(self._batches) * batch_size != whole.numel() or not all(map(operator.is_, of, self._of)):
+            if whole.numel() * sum(field[0].nbytes for field in of) > MOST:
                 return gather(data, index)
             fields = (field.view(-1, batch_size, *field.shape[1:]).unbind() for field in gather(data, whole))
             self._of, self._batches = of, [Batch(*batch) for batch in zip(*fields, strict=True)]
@@ -40,7 +41,7 @@ class SampledAhead:
         sampler = self._data.sampler
         if not isinstance(sampler, Uniform):
             return sampler(batch_size)  # draws many at a time itself
-        if len(sampler.prefetched) < batch_size:
+        if sampler.prefetched.numel() < batch_size:
             sampler.prefetched = sampler(BATCHES * batch_size)
         index, sampler.prefetched = sampler.prefetched[:batch_size], sampler.prefetched[batch_size:]
         return index

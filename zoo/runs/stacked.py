@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
-from zoo.runs.cuda_graph import leaves
 from zoo.runs.device import enough_memory
 from zoo.runs.operations import EACH, Player, Recorder, copied, draw
 
@@ -100,21 +99,20 @@ class StackedUpdate:
         """The random numbers that one agent's next update takes, from the generators as they stand."""
         return [draw(operation, arguments, named) for operation, arguments, named in self._draws]
 
-    def __call__(self, noise: Sequence[list[Tensor]], arguments: Sequence[Sequence[Any]]) -> "list[Row]":
+    def __call__(self, noise: Sequence[list[Tensor]], given: Sequence[list[Any]]) -> "list[Row]":
         """Updates all agents.
 
         Args:
             noise: of each agent, what `noise` gave for it.
-            arguments: of each agent, like the example, or the leaves of that.
+            given: of each agent, the `leaves` of arguments like the example.
 
         Returns:
             The metrics of each.
         """
-        flat = [leaves(each) for each in arguments]
-        data = [torch.stack([each[i] for each in flat]) for i in self._used]
+        data = [torch.stack([each[i] for each in given]) for i in self._used]
         metrics = self._run([torch.stack(each) for each in zip(*noise, strict=True)], data)
         columns = dict(zip(self._metrics, metrics, strict=True))
-        return [Row(columns, i) for i in range(len(flat))]
+        return [Row(columns, i) for i in range(len(given))]
 
     def _trace(self, update: Callable[..., Metrics], flat: list[Any]) -> GraphModule:
         """The update as a graph without side effects: state, random numbers and data -> state and metrics."""

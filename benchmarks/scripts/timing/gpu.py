@@ -15,6 +15,7 @@ from zoo.data.ahead import SampledAhead
 from zoo.data.batch import Batch
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import accelerated
+from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
@@ -83,4 +84,4 @@ def seeds(algo: str, count: int, device: str, compiled: bool | str = True, size:
     batch = source(agents[0], where, size)
     compiler = partial(accelerated, how=compiled, device=where)
     program = StackedUpdate(Stack(agents), agents[0].update, ((batch(),), {}), compiler)
-    return repeat(lambda: program([program.noise() for _ in agents], [((batch(),), {}) for _ in agents]))
+    return repeat(lambda: program([program.noise() for _ in agents], [leaves(batch()) for _ in agents]))

@@ -7,6 +7,7 @@ from typing import Any
 from zoo.benchmarks.scripts.timing.offline import CPU, SPEC, Run, begin, random_arrays, repeat
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import compile_update
+from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.streaming import Sample
 
@@ -38,4 +39,4 @@ def agents(algo: str, count: int, together: bool, compiled: bool = False, hidden
         return repeat(lambda: [update(batch()) for update in updates])
     stack = Stack(several)
     program = StackedUpdate(stack, several[0].update, ((batch(),), {}), compile_update if compiled else None)
-    return repeat(lambda: program([program.noise() for _ in several], [((batch(),), {}) for _ in several]))
+    return repeat(lambda: program([program.noise() for _ in several], [leaves(batch()) for _ in several]))
