@@ -21,7 +21,7 @@ from zoo.benchmarks.trials import PULLS, middle
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
 
-# what is written, besides the tables, a CSV file each
+# what is written, besides the tables that have rows, a CSV file each
 FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png", "profiles.svg")
 
 
@@ -58,11 +58,15 @@ def write(report: Report, folder: Path) -> None:
         RunError: it cannot be written; or runs contradict each other, which the report says.
     """
     numbers = tables(report)
+    written = [*FILES, *(f"{name}.csv" for name, table in numbers.items() if table)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in numbers.items():
-            with replacing(folder / f"{name}.csv") as file:
-                file.write(as_csv(table).encode())
+            if table:
+                with replacing(folder / f"{name}.csv") as file:
+                    file.write(as_csv(table).encode())
+            else:  # of an earlier report
+                (folder / f"{name}.csv").unlink(missing_ok=True)
         plots.save(plots.learning_curves(report.rows, report.styles), folder / "curves")
         plots.save(plots.profiles(report.groups, report.styles), folder / "profiles")
         if report.tried:
@@ -75,7 +79,7 @@ def write(report: Report, folder: Path) -> None:
     except OSError as error:
         raise RunError(f"cannot write the report to {folder}: {error.strerror}.") from error
     print(text.partition("## Curves")[0].rstrip())
-    print(f"\nwritten to {folder}/: {', '.join(FILES)}, {', '.join(f'{name}.csv' for name in numbers)}")
+    print(f"\nwritten to {folder}/: {', '.join(written)}")
     if contradicting := [note for note in report.notes if note.startswith(NONDETERMINISM)]:
         raise RunError(f"{contradicting[0]}. Find out why before you trust any of them.")
 
@@ -160,8 +164,7 @@ def spread(estimate: Estimate) -> dict[str, Any]:
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     """A table with the columns of its first row."""
     text = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()

@@ -241,9 +241,13 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
     assert "unfinished is left out: it is running, not finished" in printed
     assert "6 runs written" in printed
     shutil.rmtree(tmp_path / "runs" / "unfinished")
-    for folder in ("runs", "archives"):
-        assert main(["report", str(tmp_path / folder)]) == 0
     tables = ("results", "published", "overall", "improvement", "speeds")
+    for folder in ("runs", "archives"):
+        of_an_earlier_report = tmp_path / folder / "report" / "trials.csv"
+        of_an_earlier_report.parent.mkdir()
+        of_an_earlier_report.touch()
+        assert main(["report", str(tmp_path / folder)]) == 0
+        assert {file.stem for file in of_an_earlier_report.parent.glob("*.csv")} == {*tables, "runs"}
     for path in (*(f"report/{name}.csv" for name in tables), "report/curves.svg", "report/curves.png"):
         assert (tmp_path / "archives" / path).read_bytes() == (tmp_path / "runs" / path).read_bytes(), path
     runs, archived = (table(tmp_path / folder, "runs") for folder in ("runs", "archives"))
