@@ -103,13 +103,19 @@ def test_members_one_by_one_are_the_batched_network(monkeypatch, layer_norm, of_
         torch.testing.assert_close(one_by_one, batched, rtol=1e-5, atol=1e-3)
 
 
-@needs_onednn
-def test_several_actions_of_an_observation_are_as_one_by_one(monkeypatch):
-    monkeypatch.setattr(module, "serves", lambda *_: "onednn")
-    critic, obs, actions = EnsembleCritic(2, 11, 3, [64, 64]), torch.randn(64, 11), torch.randn(5, 64, 3)
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("way", ["mkl", pytest.param("onednn", marks=needs_onednn), "batched"])
+def test_several_actions_of_an_observation_are_as_one_by_one(monkeypatch, way, layer_norm):
+    monkeypatch.setattr(module, "serves", lambda *_: way)
+    width = 8 if way == "batched" else 64  # small layers are
+    critic = EnsembleCritic(2, 11, 3, [width, width], layer_norm=layer_norm, norm_first=True)
+    obs, actions = torch.randn(64, 11), torch.randn(5, 64, 3)
+    assert critic.one_by_one(actions.flatten(0, 1)) == (way != "batched")
     together = critic.of_many(obs, actions)
-    for i, action in enumerate(actions):
-        torch.testing.assert_close(together[:, i], critic(obs, action), rtol=1e-4, atol=1e-5)
+    apart = torch.stack([critic(obs, action) for action in actions], 1)
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+    gradients = (torch.autograd.grad(out.square().mean(), list(critic.parameters())) for out in (together, apart))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.Tanh])
@@ -175,6 +181,19 @@ def test_in_bfloat16_the_factors_and_the_product_are_rounded_once(monkeypatch, s
     assert relative_error(found["bias"], expected["bias"]) < 1e-6
 
 
+def test_in_bfloat16_a_compiled_ensemble_has_the_gradients_of_its_layers(monkeypatch):
+    """GCC 12 miscompiles loops that transpose bfloat16 matrices side by side: some gradients were NaN."""
+    monkeypatch.setattr(module, "serves", lambda *_: "bfloat16")
+    torch.manual_seed(0)
+    critic, obs, action = EnsembleCritic(2, 11, 3, [256, 256, 256]), torch.randn(256, 11), torch.randn(256, 3)
+
+    def gradients(obs: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(critic(obs, action).square().mean(), list(critic.parameters()))
+
+    for compiled, exact in zip(compile_update(gradients)(obs, action), gradients(obs, action), strict=True):
+        assert relative_error(compiled, exact) < 2**-7
+
+
 @pytest.fixture
 def medium():
     torch.set_float32_matmul_precision("medium")
@@ -184,17 +203,20 @@ def medium():
 
 @pytest.mark.usefixtures("medium", "cache")
 def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch):
-    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
+    measured = []
+    monkeypatch.setattr(module, "measure", lambda *shape: measured.append(shape) or "bfloat16")
     assert serves(256, 256, 256) == "bfloat16"
     assert serves(4096, 256, 1) == serves(4096, 256, 6) == "mkl"  # values, actions
+    assert serves(256, 256, 256, True) == "bfloat16"  # compiled, where rounding costs nothing
+    assert measured == [(256, 256, 256, "bfloat16", False), (256, 256, 256, "bfloat16", True)]
     (kept,) = json.loads(choices_file().read_text()).values()
-    assert kept == {"256x256x256": "bfloat16"}
+    assert kept == {"256x256x256": "bfloat16", "256x256x256 compiled": "bfloat16"}
 
 
 @needs_onednn
 @pytest.mark.usefixtures("cache")
 def test_choices_of_the_precisions_are_kept_apart(monkeypatch, medium):
-    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other, _: other)
     serves(256, 256, 256)
     module.begin({})
     torch.set_float32_matmul_precision("highest")
@@ -229,7 +251,9 @@ def test_a_choice_is_measured_once_for_a_machine(monkeypatch, cache):
     monkeypatch.setattr(module, "choices", {})  # another process
     assert serves(256, 32, 64) == "onednn"
     serves(10**9, 256, 256)
-    assert measured == [(256, 32, 64, "onednn"), (2**27 // 256**2, 256, 256, "onednn")]  # of huge batches a part
+    assert serves(256, 32, 64, True) == "onednn"  # the same, compiled
+    # of huge batches a part
+    assert measured == [(256, 32, 64, "onednn", False), (2**27 // 256**2, 256, 256, "onednn", False)]
     (kept,) = json.loads(choices_file().read_text()).values()
     assert kept == {"256x32x64": "onednn", "2048x256x256": "onednn"}
 

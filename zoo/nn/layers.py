@@ -124,27 +124,49 @@ class EnsembleMLP(nn.Sequential):
                 layers.insert(-1 if norm_first else len(layers), EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
+        self.members = members
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.through(self, x)
+        if self.one_by_one(x):
+            return self.each(self, list(x.unbind()) if x.dim() == 3 else [x] * self.members)
+        for layer in self:
+            x = layer(x)
+        return x
 
-    def through(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
-        """What some of the layers, in a row, make of `[members, B, inputs]`, or `[B, inputs]` for all members."""
-        layers = list(layers)
-        weights = [layer.weight for layer in layers if isinstance(layer, EnsembleLinear)]
-        if not any(is_large(x.shape[-2], weight, x) for weight in weights):
-            for layer in layers:
-                x = layer(x)
-            return x
-        each = list(x.unbind()) if x.dim() == 3 else [x] * len(weights[0])
+    def of_pairs(self, x: Tensor, y: Tensor) -> Tensor:
+        """`forward` of `x` `[B, ...]`, repeated n times, beside `y` `[n B, ...]`: `[members, n B, outputs]`.
+
+        What the first layer makes of `x` is computed once.
+        """
+        first, *rest = self
+        assert isinstance(first, EnsembleLinear)
+        of_x, of_y = torch.split(first.weight, [x.shape[-1], y.shape[-1]], 2)
+        times = len(y) // len(x)
+        if self.one_by_one(y):
+            each = zip(of_x.unbind(), of_y.unbind(), first.bias.squeeze(1).unbind(), strict=True)
+            return self.each(rest, [linear(x, a, bias).repeat(times, 1) + linear(y, b, None) for a, b, bias in each])
+        x, y = x.expand(self.members, -1, -1), y.expand(self.members, -1, -1)
+        out = torch.baddbmm(torch.baddbmm(first.bias, x, of_x.mT).repeat(1, times, 1), y, of_y.mT)
+        for layer in rest:
+            out = layer(out)
+        return out
+
+    def one_by_one(self, x: Tensor) -> bool:
+        """Whether each member's layers are products of their own, for inputs such as `x` `[..., B, inputs]`."""
+        layers = (layer for layer in self if isinstance(layer, EnsembleLinear))
+        return any(is_large(x.shape[-2], layer.weight, x) for layer in layers)
+
+    @staticmethod
+    def each(layers: Iterable[nn.Module], members: list[Tensor]) -> Tensor:
+        """What layers in a row make of each member's own `[B, inputs]`: `[members, B, outputs]`."""
         for layer, relu in fused(layers):
             if isinstance(layer, EnsembleLinear):
-                each = layer.each(each, relu)
+                members = layer.each(members, relu)
             elif isinstance(layer, EnsembleLayerNorm):
-                each = layer.each(each)
+                members = layer.each(members)
             else:
-                each = [layer(one) for one in each]
-        return torch.stack(each)
+                members = [layer(one) for one in members]
+        return torch.stack(members)
 
 
 class EnsembleCritic(EnsembleMLP):
@@ -161,19 +183,9 @@ class EnsembleCritic(EnsembleMLP):
         return super().forward(torch.cat([obs, action], -1))
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`.
-
-        What the first layer makes of an observation is computed once.
-        """
-        first, second, *rest = self
-        assert isinstance(first, EnsembleLinear)
-        of_obs, of_action = torch.split(first.weight.mT, [obs.shape[-1], actions.shape[-1]], dim=1)
-        members, (n, count, _) = len(of_obs), actions.shape
-        of_each = torch.baddbmm(first.bias, obs.expand(members, -1, -1), of_obs)[:, None]  # [members, 1, B, width]
-        x = of_each + (actions.flatten(0, 1) @ of_action).view(members, n, count, -1)
-        if isinstance(second, EnsembleLayerNorm):  # an activation changes no view in place
-            return self.through([second, *rest], x.flatten(1, 2)).view(members, n, count, -1)
-        return self.through(rest, second(x).flatten(1, 2)).view(members, n, count, -1)
+        """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`."""
+        out = self.of_pairs(obs, actions.flatten(0, 1))
+        return out.view(len(out), *actions.shape[:2], -1)
 
 
 @torch.no_grad()

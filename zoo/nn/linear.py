@@ -107,6 +107,9 @@ class Layer(torch.autograd.Function):
         if ctx.relu:
             gradient = torch.ops.aten.threshold_backward(gradient, out[0], 0)
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        grad_bias = gradient.sum(0) if needs_bias else None
+        if ctx.way == BFLOAT16:  # rounded before they are transposed: compiled, they would be copied into that order
+            x, weight, gradient = x.bfloat16(), weight.bfloat16(), gradient.bfloat16()
         grad_x = layer(gradient, weight.T, None, False, ctx.way) if needs_x else None
         if not needs_weight:
             grad_weight = None
@@ -114,7 +117,7 @@ class Layer(torch.autograd.Function):
             grad_weight = layer(x.T, gradient.T, None, False, ctx.way).T
         else:
             grad_weight = layer(gradient.T, x.T, None, False, ctx.way)
-        return grad_x, grad_weight, gradient.sum(0) if needs_bias else None, None, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
@@ -132,7 +135,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
-        way = serves(rows, *reversed(weight.shape))
+        outputs, inputs = weight.shape
+        way = serves(rows, inputs, outputs, torch.compiler.is_compiling())
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
         out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
@@ -162,8 +166,11 @@ class Linear(nn.Linear):
 # --- The choice of the way ------------------------------------------------------------------------------------------
 
 
-def serves(rows: int, inputs: int, outputs: int) -> str:
-    """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`."""
+def serves(rows: int, inputs: int, outputs: int, compiled: bool = False) -> str:
+    """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`.
+
+    Compiled, factors are rounded in the loops that make them; otherwise rounding them takes its time too.
+    """
     rounded = torch.get_float32_matmul_precision()
     if rounded == "highest" and available():
         other = ONEDNN
@@ -173,11 +180,12 @@ def serves(rows: int, inputs: int, outputs: int) -> str:
         return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
     rows = 2 ** (rows.bit_length() - 1)  # the next smaller power of two: some algorithms' numbers of rows vary
-    shape = f"{rows}x{inputs}x{outputs}"
+    compiled = compiled and other == BFLOAT16
+    shape = f"{rows}x{inputs}x{outputs}{' compiled' if compiled else ''}"
     if shape not in choices:
         kept = _read(other)
         if shape not in kept:
-            kept[shape] = measure(rows, inputs, outputs, other)
+            kept[shape] = measure(rows, inputs, outputs, other, compiled)
             _write(other, kept)
         choices[shape] = kept[shape]
     return choices[shape]
@@ -199,25 +207,34 @@ def available() -> bool:
         return False
 
 
-def measure(rows: int, inputs: int, outputs: int, other: str) -> str:
-    """The faster of MKL and another way."""
-    seconds = fastest(rows, inputs, outputs, MKL, other)
+def measure(rows: int, inputs: int, outputs: int, other: str, rounded: bool = False) -> str:
+    """The faster of MKL and another way; `rounded`: bfloat16 of factors that are rounded already."""
+    seconds = fastest(rows, inputs, outputs, MKL, other, rounded=rounded)
     return other if GAIN * seconds[other] < seconds[MKL] else MKL
 
 
 @torch.no_grad()
-def fastest(rows: int, inputs: int, outputs: int, *ways: str) -> dict[str, float]:
+def fastest(rows: int, inputs: int, outputs: int, *ways: str, rounded: bool = False) -> dict[str, float]:
     """The seconds that a layer's three products take in each of the ways, which are timed in turn."""
-    x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
-    gradient_of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(1 + ROUNDS):  # the first warms up
         for way, taken in seconds.items():
+            products = _products(
+                rows, inputs, outputs, torch.bfloat16 if rounded and way == BFLOAT16 else torch.float32
+            )
             begun = time.perf_counter()
-            for operands in ((x, weight), (gradient, weight.T), gradient_of_weights):
-                multiply(*operands, None, False, way)
+            for x, weight in products:
+                multiply(x, weight, None, False, way)
             taken.append(time.perf_counter() - begun)
     return {way: min(taken) for way, taken in seconds.items()}
+
+
+def _products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """The factors of a layer's three products: its values, and the gradients of its inputs and of its weights."""
+    shapes = (rows, inputs), (outputs, inputs), (rows, outputs)
+    x, weight, gradient = (torch.ones(shape, dtype=dtype) for shape in shapes)
+    of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
+    return [(x, weight), (gradient, weight.T), of_weights]
 
 
 def choices_file() -> Path:

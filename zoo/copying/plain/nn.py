@@ -51,11 +51,9 @@ class EnsembleMLP(nn.Sequential):
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
-    def through(self, layers: Iterable[nn.Module], x: Tensor) -> Tensor:
-        """What some of the layers, in a row, make of `[members, B, inputs]`."""
-        for layer in layers:
-            x = layer(x)
-        return x
+    def of_pairs(self, x: Tensor, y: Tensor) -> Tensor:
+        """`forward` of `x` `[B, ...]`, repeated n times, beside `y` `[n B, ...]`: `[members, n B, outputs]`."""
+        return self(torch.cat([x.repeat(len(y) // len(x), 1), y], -1))  # type: ignore[no-any-return]
 
 
 class Adam(torch.optim.Adam):
