@@ -203,20 +203,17 @@ def medium():
 
 @pytest.mark.usefixtures("medium", "cache")
 def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch):
-    measured = []
-    monkeypatch.setattr(module, "measure", lambda *shape: measured.append(shape) or "bfloat16")
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
     assert serves(256, 256, 256) == "bfloat16"
     assert serves(4096, 256, 1) == serves(4096, 256, 6) == "mkl"  # values, actions
-    assert serves(256, 256, 256, True) == "bfloat16"  # compiled, where rounding costs nothing
-    assert measured == [(256, 256, 256, "bfloat16", False), (256, 256, 256, "bfloat16", True)]
     (kept,) = json.loads(choices_file().read_text()).values()
-    assert kept == {"256x256x256": "bfloat16", "256x256x256 compiled": "bfloat16"}
+    assert kept == {"256x256x256": "bfloat16"}
 
 
 @needs_onednn
 @pytest.mark.usefixtures("cache")
 def test_choices_of_the_precisions_are_kept_apart(monkeypatch, medium):
-    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other, _: other)
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
     serves(256, 256, 256)
     module.begin({})
     torch.set_float32_matmul_precision("highest")
@@ -251,9 +248,7 @@ def test_a_choice_is_measured_once_for_a_machine(monkeypatch, cache):
     monkeypatch.setattr(module, "choices", {})  # another process
     assert serves(256, 32, 64) == "onednn"
     serves(10**9, 256, 256)
-    assert serves(256, 32, 64, True) == "onednn"  # the same, compiled
-    # of huge batches a part
-    assert measured == [(256, 32, 64, "onednn", False), (2**27 // 256**2, 256, 256, "onednn", False)]
+    assert measured == [(256, 32, 64, "onednn"), (2**27 // 256**2, 256, 256, "onednn")]  # of huge batches a part
     (kept,) = json.loads(choices_file().read_text()).values()
     assert kept == {"256x32x64": "onednn", "2048x256x256": "onednn"}
 

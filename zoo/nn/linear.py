@@ -135,8 +135,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
-        outputs, inputs = weight.shape
-        way = serves(rows, inputs, outputs, torch.compiler.is_compiling())
+        way = serves(rows, *reversed(weight.shape))
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
         out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
@@ -166,11 +165,8 @@ class Linear(nn.Linear):
 # --- The choice of the way ------------------------------------------------------------------------------------------
 
 
-def serves(rows: int, inputs: int, outputs: int, compiled: bool = False) -> str:
-    """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`.
-
-    Compiled, factors are rounded in the loops that make them; otherwise rounding them takes its time too.
-    """
+def serves(rows: int, inputs: int, outputs: int) -> str:
+    """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`."""
     rounded = torch.get_float32_matmul_precision()
     if rounded == "highest" and available():
         other = ONEDNN
@@ -180,12 +176,11 @@ def serves(rows: int, inputs: int, outputs: int, compiled: bool = False) -> str:
         return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
     rows = 2 ** (rows.bit_length() - 1)  # the next smaller power of two: some algorithms' numbers of rows vary
-    compiled = compiled and other == BFLOAT16
-    shape = f"{rows}x{inputs}x{outputs}{' compiled' if compiled else ''}"
+    shape = f"{rows}x{inputs}x{outputs}"
     if shape not in choices:
         kept = _read(other)
         if shape not in kept:
-            kept[shape] = measure(rows, inputs, outputs, other, compiled)
+            kept[shape] = measure(rows, inputs, outputs, other)
             _write(other, kept)
         choices[shape] = kept[shape]
     return choices[shape]
@@ -207,34 +202,25 @@ def available() -> bool:
         return False
 
 
-def measure(rows: int, inputs: int, outputs: int, other: str, rounded: bool = False) -> str:
-    """The faster of MKL and another way; `rounded`: bfloat16 of factors that are rounded already."""
-    seconds = fastest(rows, inputs, outputs, MKL, other, rounded=rounded)
+def measure(rows: int, inputs: int, outputs: int, other: str) -> str:
+    """The faster of MKL and another way."""
+    seconds = fastest(rows, inputs, outputs, MKL, other)
     return other if GAIN * seconds[other] < seconds[MKL] else MKL
 
 
 @torch.no_grad()
-def fastest(rows: int, inputs: int, outputs: int, *ways: str, rounded: bool = False) -> dict[str, float]:
+def fastest(rows: int, inputs: int, outputs: int, *ways: str) -> dict[str, float]:
     """The seconds that a layer's three products take in each of the ways, which are timed in turn."""
+    x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
+    gradient_of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(1 + ROUNDS):  # the first warms up
         for way, taken in seconds.items():
-            products = _products(
-                rows, inputs, outputs, torch.bfloat16 if rounded and way == BFLOAT16 else torch.float32
-            )
             begun = time.perf_counter()
-            for x, weight in products:
-                multiply(x, weight, None, False, way)
+            for operands in ((x, weight), (gradient, weight.T), gradient_of_weights):
+                multiply(*operands, None, False, way)
             taken.append(time.perf_counter() - begun)
     return {way: min(taken) for way, taken in seconds.items()}
-
-
-def _products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """The factors of a layer's three products: its values, and the gradients of its inputs and of its weights."""
-    shapes = (rows, inputs), (outputs, inputs), (rows, outputs)
-    x, weight, gradient = (torch.ones(shape, dtype=dtype) for shape in shapes)
-    of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
-    return [(x, weight), (gradient, weight.T), of_weights]
 
 
 def choices_file() -> Path:
