@@ -164,8 +164,9 @@ def train(run: "Run", config: Config) -> RIQL:
         weights = data.sampler.weights
         agent.normalizer.fit(torch.cat([data.obs, data.next_obs]), None if weights is None else weights.repeat(2))
         data.map_obs(agent.normalizer)
-    low, high = data.value_bounds(config.discount)
-    if config.value_head in CATEGORICAL:
+    categorical = config.value_head in CATEGORICAL
+    low, high = data.value_bounds(config.discount) if categorical or not data.missing_ends else (-math.inf, math.inf)
+    if categorical:
         run.report(agent.head.fit_support(low, high))
     if -math.inf < low < config.target_bounds[0] or config.target_bounds[1] < high < math.inf:
         run.report(

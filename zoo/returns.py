@@ -92,6 +92,7 @@ class ReturnToGo(nn.Module):
     Target and scale are saved with the agent; the running episodes are not.
     """
 
+    PER_RUN = ("target",)
     FAR = 2.0  # spreads of the returns beyond the best or the worst of them, a spread being a tenth of them at least
 
     def __init__(self) -> None:

@@ -94,12 +94,12 @@ def test_a_batch_holds_whole_transitions_and_says_where_the_goal_is_the_state():
 
 
 def test_subgoals_lie_a_few_steps_ahead_but_not_beyond_the_goal_or_the_episode():
-    for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+    for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)):
         batch = Goals(numbered(), (0.2, 0.5, 0.3), shares).sample_subgoals(2_000, steps=3)
         columns = (batch.obs, batch.actor_goal, batch.waypoint, batch.subgoal)
         for state, goal, waypoint, subgoal in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
             assert subgoal == min(state + 3, last_state(state))
-            assert waypoint == (min(state + 3, goal) if shares[1] else subgoal)
+            assert waypoint == (min(state + 3, goal) if shares[1] or goal == state else subgoal)
 
 
 def test_an_option_ends_after_its_steps_or_at_the_goal_or_with_the_episode():

@@ -70,8 +70,8 @@ def test_a_run_that_needs_the_ends_of_episodes_is_refused_without_them(zoo, tmp_
 
 def test_a_run_that_needs_no_ends_takes_data_without(zoo, tmp_path):
     file = write_d4rl(tmp_path / "unmarked.hdf5", unmarked())
-    assert zoo("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", *QUICK).code == 0
-    assert zoo("run", "env=pendulum", f"dataset={file}", "algo=bc", *QUICK).code == 0
+    for algo in ("td3_bc", "bc", "riql"):
+        assert zoo("run", "env=pendulum", f"dataset={file}", f"algo={algo}", *QUICK).code == 0
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "rewards", "next_observations"])

@@ -95,6 +95,11 @@ def test_frames_are_refused_in_one_line():
         FittedQ(Fixed(), data, DISCOUNT)
 
 
+def test_values_that_nothing_bounds_are_refused_in_one_line():
+    with pytest.raises(UsageError, match=r"needs a discount below 1; algo\.discount=1 bounds no value"):
+        FittedQ(Fixed(), type("Data", (), {"spec": Spec((2,), num_actions=2)}), 1.0)
+
+
 def test_the_command_prints_an_estimate_and_refuses_what_it_cannot_estimate(zoo, finished, trained):
     dataset = str(finished.parent / "none.hdf5")
     result = zoo("eval", finished, "--fqe", "--updates", "20")

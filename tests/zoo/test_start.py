@@ -9,6 +9,7 @@ import torch
 import zoo
 from zoo.algos.rlpd import RLPD
 from zoo.errors import UsageError
+from zoo.models.dynamics import EnsembleDynamics
 from zoo.runs.load import load_agent
 
 NETWORKS = ("actor.", "critic.", "target_critic.", "log_alpha")
@@ -129,6 +130,37 @@ def test_a_learning_rate_that_decays_begins_anew(pendulum_file, tmp_path, monkey
     assert (float(found["actor_optimizer.step"]), float(found["critic_optimizer.step"])) == (0, 3)
 
 
+def test_a_target_return_is_the_runs_own_and_its_scale_the_networks(pendulum_file, tmp_path):
+    first = train("rcsl", tmp_path / "first", dataset=pendulum_file, algo_config=PLAIN)
+    train("rcsl", tmp_path / "second", dataset=pendulum_file, init_from=str(first.dir),
+          algo_config=PLAIN | {"target_return": -1500.0})  # fmt: skip
+    expected, found = state(first.dir), state(tmp_path / "second")
+    assert float(expected["goal.target"]) != float(found["goal.target"]) == -1500
+    assert torch.equal(expected["goal.scale"], found["goal.scale"])
+
+
+def test_a_dynamics_model_goes_on_learning_and_a_rate_that_decays_within_a_part_begins_anew(
+    pendulum_file, tmp_path, monkeypatch
+):
+    dynamics = {"dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "dynamics_lr": 3e-3, "members": 2, "elites": 1}
+    behavior = {"behavior_hidden": [8], "behavior_epochs": 2, "diffusion_steps": 2, "rollouts": 3, "min_return": -2000.0}
+    settings = {"dataset": pendulum_file, "algo_config": {"hidden": [8]} | dynamics | behavior}
+    train("mbrcsl", tmp_path / "first", **settings)
+    begun, epoch = [], EnsembleDynamics.epoch
+
+    def seen(model):
+        begun.append((model.least_error.clone(), model.optimizer.step.clone()))
+        return epoch(model)
+
+    monkeypatch.setattr(EnsembleDynamics, "epoch", seen)
+    train("mbrcsl", tmp_path / "second", init_from=str(tmp_path / "first"), **settings)
+    expected, found = state(tmp_path / "first"), state(tmp_path / "second")
+    least_error, step = begun[0]
+    assert least_error.isinf().all()
+    assert step == expected["dynamics.optimizer.step"] > 0
+    assert found["behavior.optimizer.step"] == expected["behavior.optimizer.step"] > 0
+
+
 @pytest.fixture
 def refused(pendulum_file, tmp_path):
     def of(algo, init_from, **settings):
@@ -198,3 +230,17 @@ def test_other_normalization_and_other_rewards_are_refused(offline, pendulum_fil
     message = refused("cql", offline, reward_scale=10.0)
     assert "those of reward_scale=1.0 reward_shift=0.0 algo.normalize_reward=false" in message
     assert "other rewards" in refused("cql", offline, algo_config=PLAIN | {"normalize_reward": True})
+
+
+def test_values_of_another_support_and_returns_of_another_scale_are_refused(pendulum_file, tmp_path, refused, capsys):
+    given = PLAIN | {"value_head": "hl_gauss", "v_min": -2000.0, "v_max": 100.0}
+    train("cql", tmp_path / "cql", dataset=pendulum_file, algo_config=given)
+    message = refused("cql", tmp_path / "cql", algo_config=given | {"v_max": 200.0})
+    assert message.endswith("or give its own: algo.v_min=-2000 algo.v_max=100")
+    train("cql", tmp_path / "without", dataset=pendulum_file, init_from=str(tmp_path / "cql"),
+          algo_config=PLAIN | {"value_head": "hl_gauss"})  # fmt: skip
+    assert float(state(tmp_path / "without")["head.v_max"]) == 100
+    assert "cql: and so with algo.v_min=-2000 algo.v_max=100" in capsys.readouterr().out
+    train("rcsl", tmp_path / "rcsl", dataset=pendulum_file, algo_config=PLAIN | {"return_scale": 500.0})
+    message = refused("rcsl", tmp_path / "rcsl", algo_config=PLAIN | {"return_scale": 700.0})
+    assert message.endswith("Leave it out, or give its own: algo.return_scale=500")

@@ -27,7 +27,7 @@ class SampledAhead:
         """`batch_size` transitions, sampled with replacement by the sampler."""
         data, index = self._data, self._indices(batch_size)
         whole, offset = index._base, index.storage_offset()
-        if whole is None or whole.numel() % batch_size or offset % batch_size:
+        if not batch_size or whole is None or whole.numel() % batch_size or offset % batch_size:
             return gather(data, index)
         of = [whole, data.obs, data.action, data.reward, data.next_obs, data.terminated]
         if len(self._batches) * batch_size != whole.numel() or not all(map(operator.is_, of, self._of)):

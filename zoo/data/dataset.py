@@ -24,11 +24,11 @@ class Dataset:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
         reward_scale: what the rewards have been multiplied by.
         spec: shapes and bounds of the environment the data is for.
+        missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
+            UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
 
     Args:
         arrays: the transitions.
-        missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
-            UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
         report: called with a line that the user should know.
     """
 
@@ -42,7 +42,7 @@ class Dataset:
         )
         episodes = (arrays.episode_starts, arrays.episode_lengths, arrays.episode_returns)
         self._episodes = tuple(torch.from_numpy(column).to(device) for column in episodes)
-        self._missing_ends, self._report = missing_ends, report
+        self.missing_ends, self._report = missing_ends, report
         self.use(sampler or SamplerConfig())
 
     @property
@@ -52,8 +52,8 @@ class Dataset:
         Raises:
             UsageError: the data does not say where its episodes end.
         """
-        if self._missing_ends:
-            raise UsageError(self._missing_ends)
+        if self.missing_ends:
+            raise UsageError(self.missing_ends)
         return self._episodes
 
     @property

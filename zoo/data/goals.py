@@ -128,7 +128,7 @@ class Goals:
         """The upper level's goals, the waypoints to them, and the lower level's subgoals: `[B, S]` each."""
         goal, ahead = self._goals(row, self._uniform(row, final), self.actor)
         subgoal = (row + steps).minimum(final)
-        waypoint = torch.where(ahead, subgoal.minimum(goal), subgoal)
+        waypoint = torch.where(ahead | (goal == row), subgoal.minimum(goal), subgoal)
         return self.states[goal], self.states[waypoint], self.states[subgoal]
 
     def _goals(self, row: Tensor, later: Tensor, shares: Sequence[float]) -> tuple[Tensor, Tensor]:

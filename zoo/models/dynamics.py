@@ -48,6 +48,8 @@ class EnsembleDynamics(nn.Module):
         batch_size: transitions an update.
     """
 
+    PER_RUN = ("least_error", "stale")
+
     def __init__(
         self,
         obs_dim: int,

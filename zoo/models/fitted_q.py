@@ -40,11 +40,11 @@ class FittedQ(nn.Module):
     Args:
         agent: acts deterministically on one observation at a time; on `data.device`.
         data: transitions of episodes whose ends are marked, with rewards and observations as the environment has them.
-        discount: gamma.
-        members: how many critics.
+        discount: gamma, below 1.
+        members: how many critics, of which the interval is: at least 2.
 
     Raises:
-        UsageError: the agent has a memory, or observations are frames.
+        UsageError: the agent has a memory, observations are frames, or a discount of 1 bounds no value.
     """
 
     def __init__(self, agent: Agent, data: Dataset, discount: float, members: int = 10) -> None:
@@ -53,6 +53,8 @@ class FittedQ(nn.Module):
             raise UsageError("fitted Q evaluation needs a policy of single observations; this one has a memory.")
         if data.spec.is_image:
             raise UsageError("fitted Q evaluation needs observations that are vectors; these are frames.")
+        if not discount < 1:
+            raise UsageError("fitted Q evaluation needs a discount below 1; algo.discount=1 bounds no value.")
         self.spec, self.data, self.discount = data.spec, data, discount
         self.normalizer = Normalizer(data.spec.obs_shape)
         self.normalizer.fit(data.obs)

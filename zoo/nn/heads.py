@@ -87,6 +87,8 @@ class TwoHot(ValueHead):
         UsageError: bounds that are not in order, or fewer than two bins.
     """
 
+    PER_RUN = ("clipped",)
+
     def __init__(self, v_min: float | None, v_max: float | None, num_bins: int, discount: float | None = None) -> None:
         super().__init__()
         if num_bins < 2:

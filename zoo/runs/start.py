@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from zoo.agent import Agent
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
+from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
+from zoo.returns import ReturnToGo
 from zoo.runs.load import finished, load_agent, spec_of
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
@@ -27,7 +29,8 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
     Agents are made of parts: networks, temperatures, heads, optimizers. All parts of the new agent but its optimizers
     must be parts of the other, by name, and built alike; so CQL can start SAC. An optimizer's moments come along where
     the other has one for the same parameters, as in Zhou et al. 2024 (WSRL, arXiv 2412.07762); not where its learning
-    rate decays, which begins anew.
+    rate decays, which begins anew. So does what a module names in `PER_RUN`, such as a target return, or how far the
+    training of a dynamics model has come.
 
     Args:
         folder: of the finished run.
@@ -55,7 +58,7 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
     if missing and name == algorithm.name:
         raise UsageError(
             f"{named}: its {', '.join(missing)} is of another kind than this run's. Build this one alike: "
-            f"{shaping(other_config.algo, config.algo)}"
+            f"{shaping(other, other_config.algo, config.algo)}"
         )
     if missing:
         able = ", ".join(file.name for file in algorithms().values() if could_start(file, agent))
@@ -65,17 +68,22 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
         if layers(ours) != layers(theirs[part]):
             raise UsageError(
                 f"{named}: its {part} has other layers than this run's. Build this one alike: "
-                f"{shaping(other_config.algo, config.algo)}"
+                f"{shaping(other, other_config.algo, config.algo)}"
             )
     check_inputs(named, agent, other, config, other_config)
-    taken = [*learned(agent), *(part for part, ours in parts(agent).items() if goes_on(ours, theirs.get(part)))]
+    check_scales(named, agent, other, config)
+    moments = optimizers(other)
+    goes_on = {part: one for part, one in optimizers(agent).items() if can_go_on(one, moments.get(part))}
+    taken = {**learned(agent), **goes_on}
     with torch.no_grad():
-        for part in taken:
-            for value, found in zip(tensors(parts(agent)[part]), tensors(theirs[part]), strict=True):
+        for part, ours in taken.items():
+            for value, found in zip(tensors(ours), tensors({**theirs, **moments}[part]), strict=True):
                 value.copy_(found)
     print(f"{named}: begins with {', '.join(taken)} of {name}", flush=True)
+    if support(agent):
+        print(f"{named}: and so with {support(agent)}", flush=True)
     digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).hexdigest()[:16]
-    return {"run": record["id"], "algorithm": name, "checkpoint": digest, "parts": taken}
+    return {"run": record["id"], "algorithm": name, "checkpoint": digest, "parts": list(taken)}
 
 
 def parts(agent: Agent) -> Parts:
@@ -92,11 +100,22 @@ def learned(agent: Agent) -> Parts:
     }
 
 
+def optimizers(agent: Agent) -> dict[str, Adam]:
+    """Those of an agent and of its parts, by name."""
+    return {name: module for name, module in agent.named_modules() if isinstance(module, Adam)}
+
+
 def tensors(part: nn.Module | nn.Parameter) -> list[Tensor]:
-    """All that a part holds, but for what it knows of running episodes (`zoo.returns.ReturnsSoFar`)."""
+    """What a part has learned: neither a run's own (`PER_RUN`, `zoo.returns.ReturnsSoFar`) nor optimizers inside it."""
     if isinstance(part, nn.Parameter):
         return [part]
-    return [value for value in part.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
+    left_out = {
+        f"{name}.{buffer}".removeprefix(".")
+        for name, module in part.named_modules()
+        for buffer in (module._buffers if name and isinstance(module, Adam) else getattr(module, "PER_RUN", ()))
+    }
+    state = part.state_dict(keep_vars=True)
+    return [value for name, value in state.items() if isinstance(value, Tensor) and name not in left_out]
 
 
 def unlike(needed: Parts, found: Parts) -> list[str]:
@@ -110,11 +129,9 @@ def layers(part: nn.Module | nn.Parameter) -> Any:
     return kinds, [value.shape for value in tensors(part)]
 
 
-def goes_on(ours: nn.Module | nn.Parameter, theirs: nn.Module | nn.Parameter | None) -> bool:
-    """Whether an optimizer goes on from another's moments."""
-    if not isinstance(ours, Adam) or not isinstance(theirs, Adam):
-        return False
-    return ours.decay_steps is None and layers(ours) == layers(theirs)
+def can_go_on(ours: Adam, theirs: Adam | None) -> bool:
+    """Whether an optimizer can go on from another's moments."""
+    return theirs is not None and ours.decay_steps is None and layers(ours) == layers(theirs)
 
 
 def could_start(file: Algorithm, agent: Agent) -> bool:
@@ -124,10 +141,17 @@ def could_start(file: Algorithm, agent: Agent) -> bool:
     return not unlike(learned(agent), parts(file.agent_class(agent.spec, file.module.Config())))
 
 
-def shaping(theirs: Any, ours: Any) -> str:
+def shaping(other: Agent, theirs: Any, ours: Any) -> str:
     """The settings of another run that shape its networks, as far as this one has them."""
     names = [name for name in vars(theirs) if name.endswith(SHAPING) and hasattr(ours, name)]
-    return " ".join(f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in names)
+    settings = [f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in names]
+    return " ".join([*settings, *([support(other)] if hasattr(ours, "v_max") and support(other) else [])])
+
+
+def support(agent: Agent) -> str:
+    """The settings of the support of an agent's categorical value head, if it has one."""
+    head = getattr(agent, "head", None)
+    return f"algo.v_min={head.v_min:g} algo.v_max={head.v_max:g}" if isinstance(head, TwoHot) else ""
 
 
 def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, other_config: RunConfig) -> None:
@@ -147,6 +171,21 @@ def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, othe
         names = ("reward_scale", "reward_shift", "algo.normalize_reward")
         settings = " ".join(f"{name}={value}" for name, value in zip(names, theirs_, strict=True)).lower()
         raise UsageError(f"{named} has learned from other rewards, those of {settings}: so must this one.")
+
+
+def check_scales(named: str, agent: Agent, other: Agent, config: RunConfig) -> None:
+    """Whether outputs of values and returns to go mean the same in both runs. Raises UsageError where they do not."""
+    if getattr(config.algo, "v_max", None) is not None and support(agent) != support(other):
+        raise UsageError(
+            f"{named} has learned with another value support. Leave algo.v_min and algo.v_max out, or give its own: "
+            f"{support(other)}"
+        )
+    goal, scale = getattr(other, "goal", None), getattr(config.algo, "return_scale", None)
+    if isinstance(goal, ReturnToGo) and scale not in (None, float(goal.scale)):
+        raise UsageError(
+            f"{named} has learned with another algo.return_scale. Leave it out, or give its own: "
+            f"algo.return_scale={goal.scale:g}"
+        )
 
 
 def normalization(agent: Agent) -> tuple[Tensor, Tensor]:
