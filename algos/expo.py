@@ -16,7 +16,9 @@ them, and the noise is one that was drawn when the agent was made, so that an ac
 
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow in the place of a
 diffusion; flow, edit and temperature take as many updates as the critics; an edited action is clipped to the bounds;
-the critics' values are normalized before each activation, as RLPD's.
+the critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half the
+action's range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it no
+edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
 """
 
 import copy
@@ -62,7 +64,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, edit policy and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     batch_size: int = 256  # transitions an update
-    target_entropy: float | None = None  # nats, of edits in units of half the action's range; null is -dim(A) / 2
+    target_entropy: float | None = None  # nats, of edits; null is dim(A) (log edit_scale - 1/2)
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
@@ -93,7 +95,8 @@ class EXPO(Agent):
         glorot_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
-        self.target_entropy = -size / 2 if config.target_entropy is None else config.target_entropy
+        target = size * (math.log(config.edit_scale) - 0.5)  # -dim(A) / 2 of u, which lies within [-1, 1]
+        self.target_entropy = target if config.target_entropy is None else config.target_entropy
         self.chooses: Tensor
         self.register_buffer("chooses", torch.zeros((), dtype=torch.bool))
         self.noise: Tensor

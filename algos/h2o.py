@@ -99,6 +99,8 @@ class Discriminator(nn.Module):
 
 
 class H2O(Agent):
+    PER_RUN = ("obs_std",)
+
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config

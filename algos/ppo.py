@@ -233,7 +233,6 @@ def train(run: "Run", config: Config) -> PPO:
     run.track(agent=agent, buffer=buffer)
     if not envs.resumed:  # new episodes begin
         buffer.clear()
-        agent.returns_so_far.reset()
     for _ in run.steps():
         action = agent.sample(envs.obs)
         buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))

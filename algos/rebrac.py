@@ -85,6 +85,8 @@ class SarsaBatch(NamedTuple):
 
 
 class ReBRAC(Agent):
+    PER_RUN = ("penalty_share",)
+
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config

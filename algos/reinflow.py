@@ -119,6 +119,8 @@ class Minibatch(NamedTuple):
 
 
 class ReinFlow(Agent):
+    PER_RUN = ("max_std",)
+
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config
@@ -279,7 +281,6 @@ def fine_tune(run: "Run", agent: ReinFlow, config: Config) -> None:
     run.track(buffer=buffer)
     if not envs.resumed:  # new episodes begin
         buffer.clear()
-        agent.returns_so_far.reset()
     for step in run.online_steps():
         taken = step - run.config.steps
         chain = agent.sample(envs.obs)

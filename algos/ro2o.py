@@ -84,6 +84,8 @@ class Config:
 
 
 class RO2O(Agent):
+    PER_RUN = ("uncertainty",)
+
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config

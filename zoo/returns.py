@@ -86,6 +86,13 @@ class ReturnsSoFar(nn.Module):
         self.carried = torch.as_tensor(state["carried"], device=self.carried.device)
 
 
+def begin_episodes(agent: nn.Module) -> None:
+    """All episodes that an agent knows the returns so far of begin anew."""
+    for module in agent.modules():
+        if isinstance(module, ReturnsSoFar):
+            module.reset()
+
+
 class ReturnToGo(nn.Module):
     """The return-to-go of each running episode: a target return minus the rewards so far.
 

@@ -21,6 +21,14 @@ def make(**settings):
     return EXPO(SPEC, Config(**config | settings))
 
 
+@pytest.mark.parametrize("scale", [0.05, 0.7])
+def test_edits_can_have_the_entropy_that_they_are_held_to(scale):
+    agent = make(edit_scale=scale)
+    uniform = torch.distributions.Uniform(torch.full((2,), -scale), scale).entropy().sum()  # of edits, the most
+    assert float(uniform) - agent.target_entropy == pytest.approx(2 * math.log(2) + 1)
+    assert make(target_entropy=-7.0).target_entropy == -7
+
+
 def flow_by_hand(net, obs, x):
     for k in range(4):
         x = x + net(torch.cat([obs, x, torch.tensor([k / 4])])[None])[0] / 4

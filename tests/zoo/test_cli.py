@@ -91,6 +91,15 @@ REFUSED = {
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],
     ),
+    "online updates of an algorithm that is online only": (
+        ["algo=sac", "env=pendulum", "online_updates=4"], ["online_updates=4", "rlpd", "algo.utd_ratio"],
+    ),
+    "online updates without online steps": (
+        ["algo=cql", "env=pendulum", "online_updates=4"], ["online_updates=4", "online_steps=N"],
+    ),
+    "the scale of no base": (
+        ["algo=sac", "env=pendulum", "base_scale=0.5"], ["base_scale", "base=RUN_DIR"],
+    ),
     "a share of more than all": (
         ["algo=iql", "env=pendulum", "online_steps=9", "online_fraction=2"], ["online_fraction=2.0", "between 0 and 1"],
     ),

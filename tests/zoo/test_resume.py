@@ -211,7 +211,7 @@ ROLLOUTS = ("algo=reinflow", "algo.num_steps=50", "algo.minibatches=5", "log_eve
 
 
 @pytest.mark.parametrize(
-    ("learns_from", "saved"), [(BUFFER, 100), (BUFFER, 300), (ROLLOUTS, 100), (ROLLOUTS, 330)],
+    ("learns_from", "saved"), [(BUFFER, 100), (BUFFER, 330), (ROLLOUTS, 100), (ROLLOUTS, 330)],
     ids=["buffer, offline", "buffer, online", "rollouts, offline", "rollouts, within one"],
 )  # fmt: skip
 def test_a_run_that_goes_on_online_ends_alike_if_it_is_killed_in_either_part(

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 
@@ -143,7 +145,7 @@ def test_a_dynamics_model_goes_on_learning_and_a_rate_that_decays_within_a_part_
     pendulum_file, tmp_path, monkeypatch
 ):
     dynamics = {"dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "dynamics_lr": 3e-3, "members": 2, "elites": 1}
-    behavior = {"behavior_hidden": [8], "behavior_epochs": 2, "diffusion_steps": 2, "rollouts": 3, "min_return": -2000.0}
+    behavior = {"behavior_hidden": [8], "behavior_epochs": 2, "diffusion_steps": 2, "rollouts": 3, "min_return": -2e3}
     settings = {"dataset": pendulum_file, "algo_config": {"hidden": [8]} | dynamics | behavior}
     train("mbrcsl", tmp_path / "first", **settings)
     begun, epoch = [], EnsembleDynamics.epoch
@@ -244,3 +246,41 @@ def test_values_of_another_support_and_returns_of_another_scale_are_refused(pend
     train("rcsl", tmp_path / "rcsl", dataset=pendulum_file, algo_config=PLAIN | {"return_scale": 500.0})
     message = refused("rcsl", tmp_path / "rcsl", algo_config=PLAIN | {"return_scale": 700.0})
     assert message.endswith("Leave it out, or give its own: algo.return_scale=500")
+
+
+def test_rewards_that_another_dataset_normalizes_otherwise_are_refused_with_the_scale_to_give(
+    pendulum_file, tmp_path, refused
+):
+    normalized = {"hidden": [16], "batch_size": 16, "normalize_reward": True, "normalize_obs": False}
+    first = train("awac", tmp_path / "first", dataset=pendulum_file, algo_config=normalized)
+    factor = first.record["dataset"]["reward_scale"]
+    assert factor == pytest.approx(1000 / np.ptp(first._dataset.episode_returns.numpy()))
+    train("awac", tmp_path / "same", dataset=pendulum_file, init_from=str(first.dir), algo_config=normalized)
+    with h5py.File(pendulum_file) as file, h5py.File(tmp_path / "other.hdf5", "w") as other:
+        for name in file:
+            other[name] = file[name][:] * (np.float32(0.5) if name == "rewards" else 1)
+    message = refused("awac", first.dir, dataset=str(tmp_path / "other.hdf5"), algo_config=normalized)
+    assert f"those of reward_scale={factor} reward_shift=0.0 algo.normalize_reward=false: so must" in message
+    train(
+        "awac", tmp_path / "given", dataset=str(tmp_path / "other.hdf5"), init_from=str(first.dir),
+        reward_scale=factor, algo_config=normalized | {"normalize_reward": False},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("algo", "env"), [("ppo", "pendulum"), ("dqn", "cartpole")])
+def test_other_rewards_are_refused_whatever_the_values_are_called(algo, env, tmp_path, refused):
+    short = {"num_steps": 10, "minibatches": 2, "hidden": [8], "epochs": 1}
+    short = short if algo == "ppo" else {"hidden": [8], "learning_starts": 5, "batch_size": 4}
+    train(algo, tmp_path / "one", env=env, steps=20, algo_config=short)
+    assert "other rewards" in refused(
+        algo, tmp_path / "one", env=env, dataset="demo", steps=20, reward_scale=100.0, algo_config=short
+    )
+
+
+def test_a_policy_that_steers_goes_on_steering(pendulum_file, tmp_path, monkeypatch):
+    small = {"hidden": [8], "batch_size": 8, "flow_steps": 2}
+    train("dsrl", tmp_path / "one", dataset=pendulum_file, online_steps=5, algo_config=small)
+    found = first_state(monkeypatch, type(load_agent(tmp_path / "one")[1]))
+    train("dsrl", tmp_path / "two", dataset=pendulum_file, online_steps=5, init_from=str(tmp_path / "one"),
+          algo_config=small)  # fmt: skip
+    assert bool(found["steers"])

@@ -57,7 +57,6 @@ def learn_online(
     run.track(online_buffer=buffer)
     if returns:
         returns.take_in(buffer)
-    metrics: Metrics = {}
     for step in run.online_steps():
         obs, action, reward, next_obs, *ended = envs.step(agent.act(envs.obs, explore=True))
         reward = reward * data.reward_scale
@@ -69,10 +68,9 @@ def learn_online(
             done = (taken - config.online_starts) * config.online_updates
             for count in range(done, done + envs.num_envs * config.online_updates):
                 batch = sample(data, buffer, batch_size, config.online_fraction)
-                metrics |= update(batch, count) if update else agent.update(batch)
+                run.log({**run.metrics, **(update(batch, count) if update else agent.update(batch))})
             if taken % VALUED_EVERY < envs.num_envs:
-                metrics |= data_value(agent, data)
-            run.log(metrics)
+                run.log({**run.metrics, **data_value(agent, data)})
 
 
 def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:

@@ -15,6 +15,7 @@ from zoo.data.dataset import Dataset
 from zoo.envs import make, time_limit
 from zoo.errors import UsageError
 from zoo.nn import linear
+from zoo.returns import begin_episodes
 from zoo.runs.compilation import accelerated, compiles
 from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
@@ -44,6 +45,7 @@ class Run:
         record: what `run.json` holds.
         spec: shapes and bounds of the environment.
         done: steps completed.
+        metrics: the latest that were logged.
         evaluations: the episodes of each evaluation of this process, with its step.
     """
 
@@ -55,7 +57,8 @@ class Run:
         self.device, self._state, self._adversary = set_up(config), state, adversary
         begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "stages": {}}
         linear.begin(begun["linear"])
-        self.done: int = begun["step"]  # steps completed
+        self.done: int = begun["step"]
+        self.metrics: Metrics = begun.get("metrics", {})
         self._seconds: float = begun["seconds"]
         self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
         record["compiled"] = compiles(config, record.get("compiled"))
@@ -63,7 +66,6 @@ class Run:
         self._agent: Agent  # that is tracked
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
-        self._metrics: Metrics = {}
         self._episodes: list[tuple[float, ...]] = []  # return and length of those that ended since the last row
         self._bar: ProgressBar | None = None
         self._together = together
@@ -124,8 +126,10 @@ class Run:
                 one.update = self.compiled(one.update)  # type: ignore[method-assign]
                 if self._base and not self._state:
                     begin_at_base(one)
+                if self._dataset:
+                    self.record["dataset"]["reward_scale"] = self._dataset.reward_scale
                 if self.config.init_from and not self._state:
-                    self.record["init_from"] = start_from(Path(self.config.init_from), one, self.config, self.algorithm)
+                    self.record["init_from"] = start_from(one, self.config, self.algorithm, self.record)
             self._tracked.add(name, one)
             if self._state:
                 new_episodes = self._stepper is not None and not self._stepper.resumed
@@ -146,7 +150,7 @@ class Run:
 
     def log(self, metrics: Metrics) -> None:
         """Keeps the latest metrics; they are read, and the device waited for, only when a row is due."""
-        self._metrics = metrics
+        self.metrics = metrics
 
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
@@ -188,10 +192,13 @@ class Run:
 
     def online_steps(self) -> Iterator[int]:
         """Goes on after `steps()` in the training environments, for the `online_steps` of the run."""
+        self.metrics = self.metrics if self.done > self.config.steps else {}
         yield from self._passes(self.config.steps + self.config.online_steps)
 
     def _passes(self, end: int) -> Iterator[int]:
         config = self.config
+        if self._stepper and not self._stepper.resumed:
+            begin_episodes(self._agent)
         stride = self._stepper.num_envs if self._stepper else 1
         mark, mark_step = time.perf_counter(), self.done
         with self._interruption, self._progress(end, self.done, "env steps" if self._stepper else "updates") as bar:
@@ -230,7 +237,7 @@ class Run:
 
     def _values(self, when: str) -> dict[str, float]:
         """The metrics as numbers. Raises RunError where one is not finite."""
-        values = {name: float(value) for name, value in self._metrics.items()}
+        values = {name: float(value) for name, value in self.metrics.items()}
         if broken := sorted(name for name, value in values.items() if not math.isfinite(value)):
             self._save_state(self.dir / "diverged.pt")
             raise diverged(self.dir, when, broken)
@@ -278,6 +285,7 @@ class Run:
                 "format": FORMAT,
                 "step": self.done,
                 "seconds": self._seconds,
+                "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "stages": self._stages,
                 "tracked": self._tracked.state_dict(),
                 "rng": rng_state(self.device),

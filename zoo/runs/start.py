@@ -1,6 +1,8 @@
 """A run that begins with what another one has learned: `init_from=DIR`."""
 
 import hashlib
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ SHAPING = ("hidden", "num_critics", "layer_norm", "value_head", "num_bins", "nor
 Parts = dict[str, nn.Module | nn.Parameter]
 
 
-def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorithm) -> dict[str, Any]:
+def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dict[str, Any]) -> dict[str, Any]:
     """Gives a new agent what the agent of a finished run has learned, in place.
 
     Agents are made of parts: networks, temperatures, heads, optimizers. All parts of the new agent but its optimizers
@@ -33,10 +35,10 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
     training of a dynamics model has come.
 
     Args:
-        folder: of the finished run.
         agent: as it was built.
-        config: of the new run.
+        config: of the new run, whose `init_from` is the folder of a finished one.
         algorithm: of the new run.
+        begun: what `run.json` holds of the new run.
 
     Returns:
         What `run.json` says of it.
@@ -44,7 +46,7 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
     Raises:
         UsageError: the run cannot start this one.
     """
-    named = f"init_from={folder}"
+    folder, named = Path(config.init_from or ""), f"init_from={config.init_from}"
     other_config, other, record = load_agent(folder)
     if not finished(folder):
         raise UsageError(f"{named} has not finished. Let it: zoo run resume={folder}")
@@ -70,15 +72,16 @@ def start_from(folder: Path, agent: Agent, config: RunConfig, algorithm: Algorit
                 f"{named}: its {part} has other layers than this run's. Build this one alike: "
                 f"{shaping(other, other_config.algo, config.algo)}"
             )
-    check_inputs(named, agent, other, config, other_config)
+    check_inputs(named, agent, other)
+    check_rewards(named, agent, rewards(config, begun), rewards(other_config, record))
     check_scales(named, agent, other, config)
-    moments = optimizers(other)
-    goes_on = {part: one for part, one in optimizers(agent).items() if can_go_on(one, moments.get(part))}
-    taken = {**learned(agent), **goes_on}
+    found = {**theirs, **optimizers(other), **dict(other.named_buffers(recurse=False))}
+    goes_on = {part: one for part, one in optimizers(agent).items() if can_go_on(one, found.get(part))}
+    taken: dict[str, nn.Module | Tensor] = {**learned(agent), **goes_on, **memories(agent, found)}
     with torch.no_grad():
-        for part, ours in taken.items():
-            for value, found in zip(tensors(ours), tensors({**theirs, **moments}[part]), strict=True):
-                value.copy_(found)
+        for part, own in taken.items():
+            for value, other_value in zip(tensors(own), tensors(found[part]), strict=True):
+                value.copy_(other_value)
     print(f"{named}: begins with {', '.join(taken)} of {name}", flush=True)
     if support(agent):
         print(f"{named}: and so with {support(agent)}", flush=True)
@@ -100,14 +103,21 @@ def learned(agent: Agent) -> Parts:
     }
 
 
+def memories(agent: Agent, found: Mapping[str, nn.Module | Tensor]) -> dict[str, Tensor]:
+    """The buffers of an agent itself that are found elsewhere too, such as whether its policy has begun to learn."""
+    own, left_out = dict(agent.named_buffers(recurse=False)), getattr(agent, "PER_RUN", ())
+    kept = own.keys() & found.keys() - {*left_out}
+    return {name: own[name] for name in sorted(kept) if layers(found[name]) == layers(own[name])}
+
+
 def optimizers(agent: Agent) -> dict[str, Adam]:
     """Those of an agent and of its parts, by name."""
     return {name: module for name, module in agent.named_modules() if isinstance(module, Adam)}
 
 
-def tensors(part: nn.Module | nn.Parameter) -> list[Tensor]:
+def tensors(part: nn.Module | Tensor) -> list[Tensor]:
     """What a part has learned: neither a run's own (`PER_RUN`, `zoo.returns.ReturnsSoFar`) nor optimizers inside it."""
-    if isinstance(part, nn.Parameter):
+    if isinstance(part, Tensor):
         return [part]
     left_out = {
         f"{name}.{buffer}".removeprefix(".")
@@ -123,15 +133,15 @@ def unlike(needed: Parts, found: Parts) -> list[str]:
     return [name for name, part in needed.items() if type(part) is not type(found.get(name))]
 
 
-def layers(part: nn.Module | nn.Parameter) -> Any:
+def layers(part: nn.Module | Tensor) -> Any:
     """What two parts that are built alike have in common."""
-    kinds = [] if isinstance(part, nn.Parameter) else [type(module) for module in part.modules()]
+    kinds = [] if isinstance(part, Tensor) else [type(module) for module in part.modules()]
     return kinds, [value.shape for value in tensors(part)]
 
 
-def can_go_on(ours: Adam, theirs: Adam | None) -> bool:
+def can_go_on(ours: Adam, theirs: nn.Module | Tensor | None) -> bool:
     """Whether an optimizer can go on from another's moments."""
-    return theirs is not None and ours.decay_steps is None and layers(ours) == layers(theirs)
+    return isinstance(theirs, Adam) and ours.decay_steps is None and layers(ours) == layers(theirs)
 
 
 def could_start(file: Algorithm, agent: Agent) -> bool:
@@ -154,8 +164,8 @@ def support(agent: Agent) -> str:
     return f"algo.v_min={head.v_min:g} algo.v_max={head.v_max:g}" if isinstance(head, TwoHot) else ""
 
 
-def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, other_config: RunConfig) -> None:
-    """Whether networks see the same observations and rewards in both runs. Raises UsageError where they do not."""
+def check_inputs(named: str, agent: Agent, other: Agent) -> None:
+    """Whether networks see the same observations in both runs. Raises UsageError where they do not."""
     known = zip(normalization(agent), normalization(other), strict=True)
     alike = all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6) for ours, theirs in known)
     if not alike and "normalizer" not in learned(agent):  # those come along
@@ -163,14 +173,23 @@ def check_inputs(named: str, agent: Agent, other: Agent, config: RunConfig, othe
             f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
             "all. Give a run with algo.normalize_obs=false, and leave it off here."
         )
-    ours_, theirs_ = (
-        (one.reward_scale, one.reward_shift, getattr(one.algo, "normalize_reward", False))
-        for one in (config, other_config)
-    )
-    if ours_ != theirs_ and hasattr(agent, "critic"):
-        names = ("reward_scale", "reward_shift", "algo.normalize_reward")
-        settings = " ".join(f"{name}={value}" for name, value in zip(names, theirs_, strict=True)).lower()
+
+
+def check_rewards(named: str, agent: Agent, ours: dict[str, float], theirs: dict[str, float]) -> None:
+    """Whether values are of the same rewards in both runs. Raises UsageError where they are not."""
+    alike = all(math.isclose(ours.get(name, 0.0), value, rel_tol=1e-4) for name, value in theirs.items())
+    learns_values = hasattr(agent, "critic") or type(agent).expected_return is not Agent.expected_return
+    if learns_values and not alike:
+        settings = " ".join(f"{name}={value}" for name, value in theirs.items()).lower()
         raise UsageError(f"{named} has learned from other rewards, those of {settings}: so must this one.")
+
+
+def rewards(config: RunConfig, record: dict[str, Any]) -> dict[str, float]:
+    """The settings that give the rewards of a run, in the place of a normalization by its own dataset too."""
+    factor = (record.get("dataset") or {}).get("reward_scale", 1.0)
+    settings = {"reward_scale": config.reward_scale * factor, "reward_shift": config.reward_shift * factor}
+    names = [name for name in ("normalize_reward", "clip_reward") if hasattr(config.algo, name)]
+    return settings | {f"algo.{name}": factor == 1 and getattr(config.algo, name) for name in names}
 
 
 def check_scales(named: str, agent: Agent, other: Agent, config: RunConfig) -> None:

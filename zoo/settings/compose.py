@@ -212,6 +212,11 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         raise UsageError(
             f"online_fraction={config.online_fraction} needs a run that goes on online. Add: online_steps=N"
         )
+    if config.online_updates != RunConfig.online_updates and not config.online_steps:
+        instead = "rlpd takes so many as algo.utd_ratio" if online else "Add: online_steps=N"
+        raise UsageError(f"online_updates={config.online_updates} is for a run that goes on online. {instead}")
+    if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
+        raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
     if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:
         raise UsageError(
             f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"

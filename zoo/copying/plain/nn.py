@@ -53,7 +53,8 @@ class EnsembleMLP(nn.Sequential):
 
     def of_pairs(self, x: Tensor, y: Tensor) -> Tensor:
         """`forward` of `x` `[B, ...]`, repeated n times, beside `y` `[n B, ...]`: `[members, n B, outputs]`."""
-        return super().forward(torch.cat([x.repeat(len(y) // len(x), 1), y], -1))
+        out: Tensor = super().forward(torch.cat([x.repeat(len(y) // len(x), 1), y], -1))  # type: ignore[no-untyped-call]
+        return out
 
 
 class Adam(torch.optim.Adam):
