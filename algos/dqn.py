@@ -158,7 +158,7 @@ def train(run: "Run", config: Config) -> DQN:
             transition = transition._replace(reward=transition.reward.sign())
         buffer.add(transition, envs.ended)
         ended = transition.terminated | transition.truncated
-        agent.head.observe(transition.reward[None], ended[None], agent.network, agent.target_network)
+        agent.head.update_support(transition.reward[None], ended[None], agent.network, agent.target_network)
         if step >= config.learning_starts:
             for _ in range(times(config.train_every)):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))

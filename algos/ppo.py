@@ -238,7 +238,7 @@ def train(run: "Run", config: Config) -> PPO:
         buffer.append(envs.step(agent.policy.clip(action))._replace(action=action))
         if len(buffer) == config.num_steps:
             data = agent.scale_reward(buffer.stacked())
-            agent.head.observe(data.reward, data.terminated | data.truncated, agent.value)
+            agent.head.update_support(data.reward, data.terminated | data.truncated, agent.value)
             run.log(agent.learn(data))
             buffer.clear()
     return agent

@@ -138,7 +138,7 @@ def train(run: "Run", config: Config) -> SAC:
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
-        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
+        agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for _ in range(envs.num_envs):  # one update an environment step
                 batch = buffer.sample(config.batch_size - offline)

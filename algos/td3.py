@@ -127,7 +127,7 @@ def train(run: "Run", config: Config) -> TD3:
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
-        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
+        agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for update in range(step, step + envs.num_envs):  # one update an environment step
                 metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)

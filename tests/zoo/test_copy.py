@@ -213,6 +213,30 @@ def test_chosen_settings(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("name", "head"), [("iql", "hl_gauss"), ("dqn", "c51"), ("td3", "two_hot"), ("ppo", "hl_gauss")]
+)
+def test_value_heads_that_are_distributions(folder: Path, name: str, head: str) -> None:
+    setting = f"algo.value_head={head}"
+    file = copied(name, folder, setting)
+    assert "PER_RUN" not in file.read_text()
+    learns_the_same(name, folder, file, setting)
+
+
+@pytest.mark.slow
+def test_settings_that_may_be_none_and_the_best_of_episodes(folder: Path) -> None:
+    for name, chosen, flags in (
+        ("cql", (), ("--subset", "2", "--num-critics", "3")),
+        ("cql", (), ("--subset", "none")),
+        ("bc", ("sampler=return",), ("--top-fraction", "0.5")),
+    ):
+        file = copied(name, folder, *chosen)
+        small = ("--steps", "2", "--eval-every", "2", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8")
+        data = ("--dataset", str(folder / "data.hdf5"), "--env", "InvertedPendulum-v5")
+        run(folder, COPY, str(file), *data, *small, *flags, "--run-dir", f"{file}-{'-'.join(flags)}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("name", "steps", "settings"),
     [
         ("awac", 40, ("online_starts=10",)),

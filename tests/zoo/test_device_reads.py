@@ -140,7 +140,7 @@ def prepare():
 def observe():
     head, reward = moved(TwoHot(None, None, 11, discount=0.99)), on_device(torch.ones(1, 2))
     with strict():
-        head.observe(reward, reward > 2)
+        head.update_support(reward, reward > 2)
 
 
 @may_read("FrameBuffer.add", "where it is not told which episodes ended; training loops tell it")

@@ -136,6 +136,7 @@ def test_every_algorithm_that_acts_exports_its_step(tmp_path):
             if name != "stream_td":
                 agent = make(algorithm, spec)
                 policy.check(agent, formats.write_torchscript(agent, tmp_path / "policy.ts"), name)
+                policy.check(agent, formats.write_onnx(agent, tmp_path / "policy.onnx"), name)
 
 
 # --- Stable-Baselines3 ------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def following(kind, bins: int = 51, discount: float = 0.99):
 def seen(head, *rewards: float) -> None:
     """Episodes of one step each."""
     for reward in rewards:
-        head.observe(torch.tensor([[reward]]), torch.tensor([[True]]))
+        head.update_support(torch.tensor([[reward]]), torch.tensor([[True]]))
 
 
 @pytest.mark.parametrize("kind", CATEGORICAL)
@@ -194,7 +194,7 @@ def test_an_online_support_is_1_5_to_2_times_the_largest_discounted_return_so_fa
     reward[:20] = 0
     ended, so_far, largest = rng.random((500, 3)) < 0.1, np.zeros(3), 0.0
     for t in range(500):
-        head.observe(*(torch.from_numpy(x[t : t + 1]) for x in (reward, ended)))
+        head.update_support(*(torch.from_numpy(x[t : t + 1]) for x in (reward, ended)))
         so_far = reward[t] + 0.9 * so_far
         largest = max(largest, abs(so_far).max())
         so_far[ended[t]] = 0
@@ -209,9 +209,9 @@ def test_a_support_follows_whole_rollouts_as_it_does_single_steps():
     reward, ended = torch.randn(40, 3, dtype=torch.float64), torch.rand(40, 3) < 0.1
     one, whole = following(TwoHot).double(), following(TwoHot).double()
     for t in range(40):
-        one.observe(reward[t : t + 1], ended[t : t + 1])
-    whole.observe(reward[:25], ended[:25])
-    whole.observe(reward[25:], ended[25:])
+        one.update_support(reward[t : t + 1], ended[t : t + 1])
+    whole.update_support(reward[:25], ended[:25])
+    whole.update_support(reward[25:], ended[25:])
     torch.testing.assert_close(one.returns.carried, whole.returns.carried)
     assert 0.74 < float(one.v_max / whole.v_max) < 1.34  # each 1.5 to 2 times the largest return
 
@@ -254,7 +254,7 @@ def test_values_stay_where_they_are_when_the_support_grows(kind, bins_off, bins,
     critic, values = fitted(head, 10 * torch.rand(50, 1).expand(50, 4), ensemble)
     before, width = values(), 40 / bins
     assert before.mean() > 4
-    head.observe(torch.tensor([[-20.0]]), torch.tensor([[True]]), critic)
+    head.update_support(torch.tensor([[-20.0]]), torch.tensor([[True]]), critic)
     assert float(head.v_max) == pytest.approx(40)
     assert (values() - before).abs().mean() < bins_off * width / 2
     assert values().mean() == pytest.approx(float(before.mean()), abs=width / 2)
@@ -265,7 +265,7 @@ def test_a_support_grows_from_nothing_to_large_returns_while_values_stay_zero(ki
     head, critic = following(kind), MLP(3, 2 * 51)
     head.init_(critic)
     for reward in (0.0, 1e-3, -0.5, 7.0, 300.0):
-        head.observe(torch.tensor([[reward]]), torch.tensor([[True]]), critic)
+        head.update_support(torch.tensor([[reward]]), torch.tensor([[True]]), critic)
         assert head.value(critic(torch.randn(9, 3)).unflatten(-1, (2, 51))).abs().max() < 1e-3
 
 
@@ -282,7 +282,7 @@ def test_values_follow_rewards_that_become_a_hundred_times_as_large(kind, rtol):
     for scale in (0.01, 1.0):
         optimizer = Adam(critic.parameters(), 0.02, 3000, linear)
         reward = scale * torch.tensor([2.0, 0.0, -40.0])
-        head.observe(reward.repeat(7)[:20, None], (torch.arange(20) == 19)[:, None], critic)
+        head.update_support(reward.repeat(7)[:20, None], (torch.arange(20) == 19)[:, None], critic)
         for _ in range(3000):
             with torch.no_grad():
                 noisy = reward[state] + scale * 10 * torch.randn(96) * (state == 0)
@@ -295,10 +295,10 @@ def test_values_follow_rewards_that_become_a_hundred_times_as_large(kind, rtol):
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_a_restored_support_follows_the_running_episodes_on(kind):
     saved, restored = following(kind), following(kind)
-    saved.observe(torch.tensor([[1.0, 2.0]]), torch.tensor([[False, False]]))
+    saved.update_support(torch.tensor([[1.0, 2.0]]), torch.tensor([[False, False]]))
     restored.load_state_dict(saved.state_dict())
     for head in (saved, restored):
-        head.observe(torch.tensor([[1.0, 3.0]]), torch.tensor([[False, False]]))
+        head.update_support(torch.tensor([[1.0, 3.0]]), torch.tensor([[False, False]]))
         assert float(head.v_max) == pytest.approx(2 * (3 + 0.99 * 2))
 
 
@@ -348,7 +348,7 @@ def test_given_bounds_stay_online_as_offline_and_leave_the_critic_as_it_is(head)
         given, critic = value_head(Config(**settings), online), MLP(3, 17)
         before = [parameter.clone() for parameter in critic.parameters()]
         given.init_(critic)
-        given.observe(torch.tensor([[100.0]]), torch.tensor([[True]]), critic)
+        given.update_support(torch.tensor([[100.0]]), torch.tensor([[True]]), critic)
         np.testing.assert_allclose(given.centers(), values, atol=1e-6)
         assert all(map(torch.equal, before, critic.parameters()))
 

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import hashlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def standalone(name: str, settings: list[str]) -> str:
     from zoo import __version__
 
     text = copied(name, settings)
-    command = " ".join([name, *settings])
+    command = shlex.join([name, *settings])
     header = f"# Copied by `zoo copy {command}` from rl-zoo {__version__} (MIT), content {digest(text)}"
     docstring_end = text.index('"""', 3) + 3
     return f"{text[:docstring_end]}\n\n{header}{text[docstring_end:]}"
@@ -86,7 +87,7 @@ def update(file: Path, force: bool) -> int:
     if found is None:
         raise UsageError(f"{file} is not a copy by `zoo copy`: the comment that says what it is of is not there.")
     command, version, content = found.groups()
-    name, *settings = command.split()
+    name, *settings = shlex.split(command)
     new = standalone(name, settings)
     edited = digest(text[: found.start()].rstrip("\n") + text[found.end() :]) != content
     now = HEADER.search(new)

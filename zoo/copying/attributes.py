@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import bases, related
+from zoo.copying.calls import bases, constants_of, constants_of_line, related
 from zoo.copying.expressions import is_constant, is_pure, pairs
 from zoo.copying.parameters import without_documentation
 from zoo.copying.program import Program
@@ -44,6 +44,11 @@ def constant_attributes(program: Program) -> None:
             changed: Any = node.visit(_Unread(unread))
             gone = [attribute for attribute in unread if f"self.{attribute}" not in code(changed)]
             program.definitions[name] = without_documentation(changed, gone)
+    for name, node in list(program.definitions.items()):
+        if isinstance(node, cst.ClassDef):
+            unread = [one for one in constants_of(node) if one.isupper() and not uses.loaded[one]]
+            kept = [member for member in node.body.body if not constants_of_line(member) & {*unread}]
+            program.definitions[name] = node.with_changes(body=node.body.with_changes(body=kept))
 
 
 class Uses:

@@ -46,6 +46,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "isinstance(agent, Predictor)": issubclass(algorithm.agent_class, Predictor),
         "torch.compiler.is_compiling()": False,
         "envs.resumed": False,
+        "data.missing_ends": "",
         "taken % VALUED_EVERY < envs.num_envs": False,  # a copy has no such metric
     }
     facts |= of_spec("is_image", False) | of_spec("num_actions", SOME if spec.num_actions else None)

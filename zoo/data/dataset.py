@@ -41,7 +41,7 @@ class Dataset:
             torch.from_numpy(field).to(device) for field in arrays
         )
         episodes = (arrays.episode_starts, arrays.episode_lengths, arrays.episode_returns)
-        self._episodes = tuple(torch.from_numpy(column).to(device) for column in episodes)
+        self.set_episodes(*(torch.from_numpy(column).to(device) for column in episodes))
         self.missing_ends, self._report = missing_ends, report
         self.use(sampler or SamplerConfig())
 
@@ -177,5 +177,9 @@ class Dataset:
         for name in Arrays._fields:
             setattr(self, name, getattr(self, name)[keep])
         lengths = self.episode_lengths[best]
-        self._episodes = (lengths.cumsum(0) - lengths, lengths, self.episode_returns[best])
+        self.set_episodes(lengths.cumsum(0) - lengths, lengths, self.episode_returns[best])
         self.use(self.sampler_config)
+
+    def set_episodes(self, starts: Tensor, lengths: Tensor, returns: Tensor) -> None:
+        """First transition, length and undiscounted return of each: `[E]` each."""
+        self._episodes = (starts, lengths, returns)

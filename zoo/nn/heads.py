@@ -27,7 +27,7 @@ class ValueHead(nn.Module):
     def init_(self, critic: nn.Module) -> None:
         """Initializes a critic's last layers in place, where the head needs it."""
 
-    def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
+    def update_support(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
         """Takes the latest rewards and episode ends of N environments, each `[T, N]`; may change critics in place."""
 
     def value(self, out: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class TwoHot(ValueHead):
                 yield torch.unflatten(bias, -1, (-1, self.outputs))
 
     @torch.no_grad()
-    def observe(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
+    def update_support(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
         if self.returns is not None:
             self.widen(float(self.returns.update(reward, ended).abs().max()), *critics)
 

@@ -133,15 +133,14 @@ class EnsembleMLP(nn.Sequential):
             x = layer(x)
         return x
 
-    def of_pairs(self, x: Tensor, y: Tensor) -> Tensor:
-        """`forward` of `x` `[B, ...]`, repeated n times, beside `y` `[n B, ...]`: `[members, n B, outputs]`.
+    def of_pairs(self, x: Tensor, y: Tensor, times: int) -> Tensor:
+        """`forward` of `x` `[B, ...]`, repeated n `times`, beside `y` `[n B, ...]`: `[members, n B, outputs]`.
 
         What the first layer makes of `x` is computed once.
         """
         first, *rest = self
         assert isinstance(first, EnsembleLinear)
         of_x, of_y = torch.split(first.weight, [x.shape[-1], y.shape[-1]], 2)
-        times = len(y) // len(x)
         if self.one_by_one(y):
             each = zip(of_x.unbind(), of_y.unbind(), first.bias.squeeze(1).unbind(), strict=True)
             return self.each(rest, [linear(x, a, bias).repeat(times, 1) + linear(y, b, None) for a, b, bias in each])
@@ -184,7 +183,7 @@ class EnsembleCritic(EnsembleMLP):
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`."""
-        out = self.of_pairs(obs, actions.flatten(0, 1))
+        out = self.of_pairs(obs, actions.flatten(0, 1), len(actions))
         return out.view(len(out), *actions.shape[:2], -1)
 
 

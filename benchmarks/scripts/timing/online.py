@@ -64,7 +64,7 @@ def off_policy(
         transition = envs.step(agent.act(envs.obs, explore=True))
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
-        agent.head.observe(transition.reward[None], ended[None], agent.critic, agent.target_critic)
+        agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         for _ in range(updates or num_envs):
             update(buffer.sample(agent.config.batch_size), *next(delays))
 

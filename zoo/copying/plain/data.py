@@ -69,6 +69,13 @@ class Dataset(dataset.Dataset):
         self.episode_returns = torch.from_numpy(np.add.reduceat(arrays[2].astype(np.float64), starts)).to(device)
         self.use(sampler or SamplerConfig())
 
+    def set_episodes(self, starts: Tensor, lengths: Tensor, returns: Tensor) -> None:
+        """First transition, length and return of each: `[E]` each."""
+        self.episode_starts, self.episode_lengths, self.episode_returns = starts, lengths, returns
+
+    def _report(self, line: str) -> None:
+        print(line, flush=True)
+
 
 def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
     """Observations, actions, rewards, successors, terminals and timeouts of an HDF5 file in D4RL's layout."""

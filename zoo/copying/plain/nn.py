@@ -51,9 +51,9 @@ class EnsembleMLP(nn.Sequential):
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
-    def of_pairs(self, x: Tensor, y: Tensor) -> Tensor:
-        """`forward` of `x` `[B, ...]`, repeated n times, beside `y` `[n B, ...]`: `[members, n B, outputs]`."""
-        out: Tensor = super().forward(torch.cat([x.repeat(len(y) // len(x), 1), y], -1))  # type: ignore[no-untyped-call]
+    def of_pairs(self, x: Tensor, y: Tensor, times: int) -> Tensor:
+        """`forward` of `x` `[B, ...]`, repeated n `times`, beside `y` `[n B, ...]`: `[members, n B, outputs]`."""
+        out: Tensor = super().forward(torch.cat([x.repeat(times, 1), y], -1))  # type: ignore[no-untyped-call]
         return out
 
 

@@ -5,7 +5,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -156,11 +156,12 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in vars(Config()).items():
-        kind: dict[str, Any] = {"type": float if default is None else type(default)}
+        of, *others = get_args(Config.__annotations__[name]) or (Config.__annotations__[name],)  # list[int], int | None
+        kind: dict[str, Any] = {"type": (lambda text, of=of: None if text == "none" else of(text)) if others else of}
         if isinstance(default, bool):
             kind = {"action": argparse.BooleanOptionalAction}
         elif isinstance(default, list):
-            kind = {"type": type(sum(default)), "nargs": "+"}
+            kind = {"type": of, "nargs": "+"}
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default {default}", **kind)
     run = Run(Config(**vars(parser.parse_args())))
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
