@@ -66,7 +66,7 @@ class Config:
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
-    num_bins: int = 51  # bins of a categorical head
+    num_bins: int = 51  # bins of a categorical head; 101 for c51 without v_min and v_max
 
     def __post_init__(self) -> None:
         check(self, n_step=at_least(1), train_every=at_least(1), target_every=at_least(1))

@@ -40,6 +40,8 @@ def save(results: list[Result], folder: Path, path: Path) -> None:
 
 def is_archive(path: Path) -> bool:
     """Whether a CSV file was written by `save`."""
+    if not path.is_file():
+        return False
     with path.open() as file:
         return file.readline().startswith(",".join(KEYS))
 

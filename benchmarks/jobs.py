@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,7 +119,7 @@ def settle(job: Job) -> None:
 
 def refuse(job: Job, error: str) -> None:
     """Called when a job's folder can neither be used nor resumed; its content is left alone."""
-    job.state, job.error = "failed", f"{error}: rm -r {job.dir}, and begin the suite again"
+    job.state, job.error = "failed", f"{error}: rm -r {shlex.quote(str(job.dir))}, and begin the suite again"
 
 
 def fail(job: Job, error: str) -> None:

@@ -8,6 +8,7 @@ import argparse
 import csv
 import hashlib
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import BadZipFile
@@ -84,7 +85,7 @@ def take(
         f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"
     )
     if run_dir.exists():
-        raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {run_dir}")
+        raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {shlex.quote(str(run_dir))}")
     record = {
         "status": "finished",
         "peer": f"{peer}, training episodes" if name in EPISODES else peer,

@@ -45,6 +45,11 @@ def guarded(command: Callable[..., int], *arguments: Any) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has gone
         return 0
+    except OSError as error:
+        if error.filename is None or error.strerror is None:  # no file's
+            raise
+        complain(RunError(f"{error.filename}: {error.strerror}"))
+        return 1
 
 
 def complain(error: Exception) -> None:

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("algorithm", nargs="?", help="one of `zoo list`")
-    parser.add_argument("dest", nargs="?", type=Path, help="the file to write, or a folder")
+    parser.add_argument("dest", nargs="?", help="the file to write, or a folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
     parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
@@ -36,7 +36,10 @@ def main(arguments: list[str]) -> int:
         return update(args.update, args.force)
     if args.dest is None:
         raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
-    file = args.dest / f"{args.algorithm}.py" if args.dest.is_dir() else args.dest
+    file = Path(args.dest)
+    if args.dest.endswith("/") and not file.is_dir():
+        raise UsageError(f"{args.dest} is not a folder. Make it first: mkdir -p {shlex.quote(args.dest)}")
+    file = file / f"{args.algorithm}.py" if file.is_dir() else file
     if "=" in file.name:
         raise UsageError(
             f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}"

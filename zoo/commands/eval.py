@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from zoo.commands.estimate import UPDATES, estimate
-from zoo.commands.player import HELP, open_player
+from zoo.commands.player import HELP, chosen_seed, open_player
 from zoo.errors import UsageError
 
 
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
-    episodes = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore)
+    episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)
     for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
         print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     row = summary(episodes, config)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.commands.player import HELP, open_player
+from zoo.commands.player import HELP, chosen_seed, open_player
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
         watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
-        played = evaluate(agent, envs, config.seed if args.seed is None else args.seed, explore, watch)
+        played = evaluate(agent, envs, chosen_seed(args.seed, config), explore, watch)
         for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
             print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     if args.video:
@@ -93,7 +93,7 @@ def _map(args: argparse.Namespace) -> int:
     config, agent = open_player(args.run_dir, args.env, args.file)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with replacing_path(args.map) as partial:
-        draw(agent, config, partial, args.episodes, config.seed if args.seed is None else args.seed, explore)
+        draw(agent, config, partial, args.episodes, chosen_seed(args.seed, config), explore)
     print(f"written: {args.map}")
     return 0
 

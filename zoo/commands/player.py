@@ -33,3 +33,10 @@ def open_player(path: Path, env: str | None, file: Path | None) -> tuple[RunConf
 
     config, agent, _ = load_agent(path, file)
     return config, agent
+
+
+def chosen_seed(given: int | None, config: RunConfig) -> int:
+    """The seed of `--seed`, or else the run's. Raises UsageError where environments cannot take it."""
+    if given is not None and not 0 <= given < 2**32:
+        raise UsageError(f"--seed {given} must lie between 0 and {2**32 - 1}.")
+    return config.seed if given is None else given

@@ -1,6 +1,7 @@
 """ONNX and TorchScript: a policy's step written to a file, and run from it."""
 
 import contextlib
+import io
 import json
 import logging
 import warnings
@@ -74,7 +75,9 @@ def write_torchscript(agent: Agent, path: Path) -> Run:
         traced = torch.jit.trace(step, _example(agent), check_trace=False)  # type: ignore[no-untyped-call]
         traced = torch.jit.freeze(traced)  # critics and optimizers stay behind
         extra = {"memory.json": _first_memory(agent)} if step.memory else {}
-        torch.jit.save(traced, path, _extra_files=extra)
+        written = io.BytesIO()  # PyTorch ends the process where a disk is full
+        torch.jit.save(traced, written, _extra_files=extra)
+    path.write_bytes(written.getvalue())
     return open_torchscript(path)
 
 

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import json
 import re
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -136,7 +137,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
             if not (run_dir / "checkpoint.pt").exists():
                 raise UsageError(
                     f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
-                    f"or delete it: rm -r {run_dir}"
+                    f"or delete it: rm -r {shlex.quote(str(run_dir))}"
                 )
             raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
         if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
