@@ -22,6 +22,9 @@ REFUSED = {
     "no environment": (["algo=iql"], ["env is missing", "env=hopper"]),
     "unknown dataset": (["algo=iql", "env=pendulum", "dataset=nowhere"], ["dataset=nowhere", "zoo data"]),
     "dataset file not there": (["algo=iql", "env=pendulum", "dataset=a/b.hdf5"], ["a/b.hdf5 is not a file"]),
+    "a setting of the algorithm": (
+        ["algo=iql", "env=pendulum", "beta=3"], ["beta is a setting of the algorithm", "algo.beta=3"],
+    ),
     "unknown key": (["algo=iql", "env=pendulum", "stepz=3"], ["stepz does not exist", "steps"]),
     "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),
     "unknown environment's key": (["algo=iql", "env=pendulum", "env.backen=x"], ["env.backen ", "env.backend"]),

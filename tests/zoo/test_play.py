@@ -327,6 +327,23 @@ def test_what_cannot_be_shown_is_refused_in_one_line(zoo, trained, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_a_video_that_is_not_whole_is_a_failure_and_replaces_nothing(zoo, trained, tmp_path, monkeypatch):
+    video, show = tmp_path / "x.mp4", pictures.Film.show
+    video.write_text("precious")
+
+    def lose(film, picture):  # as ffmpeg does on a full disk, all but the first
+        if film.shown:
+            film.shown += 1
+        else:
+            show(film, picture)
+
+    monkeypatch.setattr(pictures.Film, "show", lose)
+    result = zoo("play", trained(*PPO), "--video", video, "--episodes", "1", "--size", "64", "--force")
+    assert result.code == 1
+    assert " pictures 1 could be written: the disk may be full" in result.err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
 def test_a_video_that_is_there_is_replaced_only_by_force(zoo, trained, tmp_path):
     video = tmp_path / "x.gif"
     video.write_text("precious")

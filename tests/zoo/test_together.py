@@ -145,6 +145,9 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         "compile=false",
     )
     assert zoo("run", *settings, "seeds=1,2", "run_dir=whole").code == 0
+    result = zoo("run", "resume=whole")
+    assert result.code == 2
+    assert "resume=whole: all of its runs have finished. See one: zoo eval whole/seed1" in result.err
     process = start("run", *settings, "seeds=1,2", f"run_dir={tmp_path / 'runs'}")
     process.wait_for(tmp_path / "runs" / "seed2" / "checkpoint.pt")
     process.kill(signal.SIGINT)

@@ -157,6 +157,7 @@ class Film:
     def __init__(self, path: Path, rate: float) -> None:
         self.path, self.rate = path, rate
         self.frames: list[Any] = []
+        self.shown = 0
         self.writer: Any = None
         if path.suffix == ".mp4":
             import imageio.v2
@@ -164,6 +165,7 @@ class Film:
             self.writer = imageio.v2.get_writer(path, format="FFMPEG", fps=rate, macro_block_size=2)
 
     def show(self, picture: np.ndarray) -> None:
+        self.shown += 1
         if self.writer:
             self.writer.append_data(picture)
             return
@@ -176,7 +178,19 @@ class Film:
     def close(self) -> None:
         if self.writer:
             self.writer.close()
+            self._check()
         elif self.frames:
             first, *rest = self.frames
             milliseconds = round(1000 / self.rate)
             first.save(self.path, save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=True)
+
+    def _check(self) -> None:
+        """Raises RunError where the file is not whole: ffmpeg ends silently where a disk is full."""
+        import imageio_ffmpeg
+
+        try:
+            written, _ = imageio_ffmpeg.count_frames_and_secs(str(self.path))
+        except RuntimeError:
+            written = 0
+        if written < self.shown:
+            raise RunError(f"of {self.shown} pictures {written} could be written: the disk may be full.")

@@ -105,6 +105,8 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
         of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
+        if of_seeds and all(map(finished, of_seeds)):
+            raise UsageError(f"{arguments[0]}: all of its runs have finished. See one: zoo eval {of_seeds[0]}")
         given = [run_dir for run_dir in of_seeds if not finished(run_dir)] or given
     jobs, shared = [], []
     for run_dir in given:

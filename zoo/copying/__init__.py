@@ -7,6 +7,8 @@ the place of the zoo's own runs, networks and buffers is in `plain`.
 
 import ast
 
+import gymnasium
+
 from zoo.copying.program import Program
 from zoo.copying.settings import defaults, known
 from zoo.copying.simplify import simplify
@@ -47,6 +49,12 @@ def copied(name: str, settings: list[str]) -> str:
     if spec.is_image:
         raise UsageError(
             f"env={config.env.id} shows images: copies are for environments whose observations are vectors."
+        )
+    known_env = gymnasium.registry.get(config.env.id.rpartition(":")[2])
+    if known_env is None or str(known_env.entry_point).startswith(("zoo.", "gymnasium_robotics.")):
+        raise UsageError(
+            f"env={config.env.id} is not made by gymnasium.make alone, which is all that copies have. Name another, "
+            "such as env=hopper; the copy takes any by --env."
         )
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)

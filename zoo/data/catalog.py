@@ -135,7 +135,7 @@ def _ways(env: "EnvConfig", name: str) -> str:
     known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
     scripted = scripted_kinds(env.id)
     kind = name if name in D4RL_KINDS + scripted else (*scripted, "medium")[0]
-    hours = "" if kind in scripted else " (3 hours on one core; with --steps 300000, one)"
+    hours = "" if kind in ("random", *scripted) else " (3 hours on one core; with --steps 300000, one)"
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
     return (
         f"{nearest(name, known) if known else 'There is none here yet.'} "

@@ -66,7 +66,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     given = {override.get_key_element(): override for override in overrides}
     if "env.id" in given:
         raise UsageError(f"{given['env.id'].input_line}: name the environment itself, env={_text(given['env.id'])}")
-    _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "")
+    _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "", file)
     if "resume" in given and given["resume"].value() is not None:
         raise UsageError(
             "resume continues a run with the settings it began with and is given alone: zoo run resume=DIR"
@@ -158,11 +158,15 @@ def _text(override: Override) -> str:
     return str(override.get_value_element_as_str()).strip("'\"")
 
 
-def _check_keys(given: dict[str, Override], known: set[str], prefix: str) -> None:
+def _check_keys(given: dict[str, Override], known: set[str], prefix: str, file: Path | None = None) -> None:
     for key in given:
         if prefix and key.startswith(prefix) and key.removeprefix(prefix) not in known:
             raise UsageError(f"{key} does not exist. {nearest(key, [prefix + name for name in known])}")
         if not prefix and key.partition(".")[0] not in known:
+            name = _text(given["algo"]) if "algo" in given else ""
+            chosen = Algorithm(file) if file else algorithms().get(name)
+            if chosen and hasattr(chosen.module.Config(), key):
+                raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
             raise UsageError(f"{key} does not exist. {nearest(key, known)}")
 
 
