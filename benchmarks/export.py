@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if args.file.suffix != ".csv":
         raise UsageError(f"{args.file} does not end in .csv. Try: {args.file.with_suffix('.csv')}")
     results, notes = find(args.dir)
-    results = [result for result in results if result.archive != args.file]
+    results = [one for one in results if one.archive is None or one.archive.resolve() != args.file.resolve()]
     if not results:
         raise UsageError(f"{args.dir} holds no finished run. Run some: zoo bench SUITE, or zoo run.")
     archive.save(results, args.dir, args.file)
