@@ -136,8 +136,8 @@ def prepare():
         agent.prepare(rollout)
 
 
-@may_read("TwoHot.observe", "the support follows the returns: once an environment step, which the action is read for")
-def observe():
+@may_read("TwoHot.update_support", "the support follows the returns: once an environment step, which the action is read for")
+def update_support():
     head, reward = moved(TwoHot(None, None, 11, discount=0.99)), on_device(torch.ones(1, 2))
     with strict():
         head.update_support(reward, reward > 2)
