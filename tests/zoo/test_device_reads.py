@@ -136,7 +136,7 @@ def prepare():
         agent.prepare(rollout)
 
 
-@may_read("TwoHot.update_support", "the support follows the returns: once an environment step, which the action is read for")
+@may_read("TwoHot.update_support", "it follows the returns: once an environment step, which the action is read for")
 def update_support():
     head, reward = moved(TwoHot(None, None, 11, discount=0.99)), on_device(torch.ones(1, 2))
     with strict():
