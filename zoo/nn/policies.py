@@ -202,4 +202,5 @@ def best_of(action: Tensor, q: Tensor, by_chance: bool = False) -> Tensor:
         q: `[n, B]` their values.
     """
     chosen = torch.multinomial(q.softmax(0).T, 1) if by_chance else q.argmax(0)[:, None]  # [B, 1]
-    return action.transpose(0, 1).take_along_dim(chosen[..., None], 1).squeeze(1)
+    index = chosen[..., None].expand(-1, -1, action.shape[-1])
+    return action.transpose(0, 1).gather(1, index).squeeze(1)
