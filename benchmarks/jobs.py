@@ -14,7 +14,7 @@ from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.suite import Planned
 from zoo.errors import UsageError
 from zoo.runs.execute import LOCK, locked
-from zoo.settings.compose import as_overrides
+from zoo.settings.overrides import as_overrides
 
 ATTEMPTS = 2  # of a run that crashes, hangs or is killed
 

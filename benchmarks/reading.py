@@ -13,7 +13,7 @@ from zoo.benchmarks import archive
 from zoo.benchmarks.records import OF_LEARNING, Result
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
-from zoo.settings.compose import as_overrides
+from zoo.settings.overrides import as_overrides
 from zoo.settings.presets import short
 
 LAST_EPISODES = 100  # of training, averaged as in CleanRL's tables: rlops --metric-last-n-average-window

@@ -19,8 +19,9 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
 from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError
-from zoo.settings.compose import as_overrides, compose
+from zoo.settings.compose import compose
 from zoo.settings.config import flat
+from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import algorithms, environments
 
 FIGURES = ("final", "best", "area")

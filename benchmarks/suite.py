@@ -22,8 +22,9 @@ from zoo.envs import EnvConfig, resolve_backend, series, time_limit
 from zoo.errors import UsageError, nearest
 from zoo.runs.execute import label
 from zoo.runs.provenance import code_version
-from zoo.settings.compose import as_overrides, compose, expand, takes_data
+from zoo.settings.compose import compose, takes_data
 from zoo.settings.config import RunConfig
+from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
 
 ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits

@@ -31,7 +31,7 @@ from zoo.benchmarks.stats import mean
 from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
-from zoo.settings.compose import as_overrides
+from zoo.settings.overrides import as_overrides
 
 
 @dataclass

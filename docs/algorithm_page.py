@@ -15,7 +15,7 @@ from zoo.benchmarks.analysis import Comparison, Row, compare
 from zoo.benchmarks.published import builtin
 from zoo.benchmarks.records import MEASURES
 from zoo.commands.list import what_and_paper
-from zoo.settings.compose import as_overrides
+from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm, Setting, folder, settings
 
 DOCS = Path(__file__).resolve().parent

@@ -17,9 +17,11 @@ class Agent(nn.Module):
 
     Attributes:
         spec: the shapes and bounds it is built for.
+        PER_RUN: of it, or of a module in it: buffers that a run which begins with another one does not take over.
     """
 
     spec: Spec
+    PER_RUN: tuple[str, ...] = ()
 
     def update(self, batch: Any) -> Metrics:
         """One gradient step of everything. Does not wait for the device: metrics are tensors, read when logged."""

@@ -8,7 +8,8 @@ from zoo.runs.device import resolve_device
 from zoo.runs.execute import execute
 from zoo.runs.load import load_agent
 from zoo.runs.run import Run
-from zoo.settings.compose import as_overrides, compose
+from zoo.settings.compose import compose
+from zoo.settings.overrides import as_overrides
 
 
 def train(algo: str, **settings: Any) -> Run:

@@ -20,8 +20,8 @@ import torch
 from zoo.envs.make import spec_of
 from zoo.runs.dataset import open_dataset
 from zoo.runs.load import reopen
-from zoo.settings.compose import as_overrides
 from zoo.settings.config import flat
+from zoo.settings.overrides import as_overrides
 
 BEYOND = 10  # times the bound
 

@@ -17,7 +17,7 @@ from zoo.benchmarks.launchers import Local, LocalProcess
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.errors import Interrupted
-from zoo.settings.compose import folders
+from zoo.settings.overrides import folders
 
 BOTH = """\
 # An algorithm whose updates are one program on a CPU, and one whose products are too large for that

@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 
 from zoo.errors import UsageError
 from zoo.runs.load import reopen
-from zoo.settings.compose import as_overrides, compose
+from zoo.settings.compose import compose
+from zoo.settings.overrides import as_overrides
 from zoo.settings.presets import preset, short
 from zoo.settings.registry import algorithms, folder
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zoo.commands.player import open_player
+from zoo.commands.player import chosen_seed, open_player
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def estimate(
     if dataset is None:
         names = [_learned_from(path, config) for path, config in zip(paths, configs, strict=True)]
         dataset = _same(names, "learned from different datasets", "Name one for all: --dataset NAME")
-    first = configs[0]
+    first, critics_seed = configs[0], chosen_seed(seed, configs[0])
     plain = dataclasses.replace(
         first, dataset=dataset, corruption=CorruptionConfig(), sampler=SamplerConfig(), reward_scale=1.0,
         reward_shift=0.0,
@@ -84,7 +84,7 @@ def estimate(
     discount = max(getattr(config.algo, "discount", 0.99) for config in configs)  # one for all: others' values are less
     estimates = []
     for path, (_, agent) in zip(paths, players, strict=True):
-        torch.manual_seed(first.seed if seed is None else seed)
+        torch.manual_seed(critics_seed)
         fitted = FittedQ(agent, data, discount)
         for _ in range(updates):
             fitted.update()

@@ -40,14 +40,10 @@ def main(arguments: list[str]) -> int:
         return 0
     if len(args.run_dir) > 1:
         raise UsageError("one run is played at a time; several are ranked without playing. Add: --fqe")
-    from zoo.envs import make
-    from zoo.runs.evaluation import evaluate, judged, summary
+    from zoo.runs.evaluation import eval_envs, evaluate, judged, summary
 
     config, agent = open_player(args.run_dir[0], args.env, args.file)
-    try:
-        envs = make(config.env, args.episodes or config.eval_episodes, config.threads)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    envs, _ = eval_envs(config.env, args.episodes or config.eval_episodes, config.threads)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)
     for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):

@@ -86,10 +86,7 @@ def _write(kind: str, config: "RunConfig", name: str, agent: "Agent", path: Path
     if kind == "torchscript":
         return formats.write_torchscript(agent, path)
     to_sb3.check(name, agent)
-    from zoo.envs import make
+    from zoo.runs.evaluation import eval_envs
 
-    try:
-        envs = make(dataclasses.replace(config.env, backend="gymnasium"), 1)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    envs, _ = eval_envs(dataclasses.replace(config.env, backend="gymnasium"), 1, config.threads)
     return to_sb3.write(name, agent, (envs.single_observation_space, envs.single_action_space), path)

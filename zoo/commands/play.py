@@ -55,19 +55,16 @@ def main(arguments: list[str]) -> int:
     if args.video:
         check_file(args.video, args.force)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
-    from zoo.envs import make
-    from zoo.runs.evaluation import evaluate
+    from zoo.runs.evaluation import eval_envs, evaluate
 
     config, agent = open_player(args.run_dir, args.env, args.file)
-    try:
-        envs = make(config.env, args.episodes, config.threads, drawn=True)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    seed = chosen_seed(args.seed, config)
+    envs, _ = eval_envs(config.env, args.episodes, config.threads, drawn=True)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
         watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
-        played = evaluate(agent, envs, chosen_seed(args.seed, config), explore, watch)
+        played = evaluate(agent, envs, seed, explore, watch)
         for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
             print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
     if args.video:

@@ -25,7 +25,8 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         from zoo.benchmarks.tune import main as tune_main
 
         return tune_main(arguments)
-    from zoo.settings.compose import compose, expand
+    from zoo.settings.compose import compose
+    from zoo.settings.overrides import expand
     from zoo.settings.seeds import seed_by_seed
 
     if any(argument.startswith("seeds=") for argument in arguments):
@@ -94,7 +95,7 @@ def _fail(error: Exception) -> int:
 
 def _resume(arguments: list[str], file: Path | None) -> int:
     from zoo.runs.load import finished, reopen
-    from zoo.settings.compose import folders
+    from zoo.settings.overrides import folders
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
@@ -105,9 +106,10 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
         of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
-        if of_seeds and all(map(finished, of_seeds)):
+        unfinished = [run_dir for run_dir in of_seeds if not finished(run_dir)]
+        if of_seeds and not unfinished:
             raise UsageError(f"{arguments[0]}: all of its runs have finished. See one: zoo eval {of_seeds[0]}")
-        given = [run_dir for run_dir in of_seeds if not finished(run_dir)] or given
+        given = unfinished or given
     jobs, shared = [], []
     for run_dir in given:
         config, algorithm, record = reopen(run_dir, file)

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import bases, constants_of, constants_of_line, related
+from zoo.copying.calls import assigned_attributes, bases, class_constants, related
 from zoo.copying.expressions import is_constant, is_pure, pairs
 from zoo.copying.parameters import without_documentation
 from zoo.copying.program import Program
@@ -27,7 +27,7 @@ def constant_attributes(program: Program) -> None:
         if isinstance(node, cst.ClassDef):
             constants = {
                 attribute: values[0]
-                for attribute, values in _assigned(node).items()
+                for attribute, values in assigned_attributes(node).items()
                 if len(values) == 1
                 and (is_constant(values[0]) or program.is_function(values[0]))
                 and uses.stored[attribute] == 1
@@ -46,8 +46,11 @@ def constant_attributes(program: Program) -> None:
             program.definitions[name] = without_documentation(changed, gone)
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
-            unread = [one for one in constants_of(node) if one.isupper() and not uses.loaded[one]]
-            kept = [member for member in node.body.body if not constants_of_line(member) & {*unread}]
+            kept = [
+                member
+                for member in node.body.body
+                if not any(one.isupper() and not uses.loaded[one] for one in class_constants(member))
+            ]
             program.definitions[name] = node.with_changes(body=node.body.with_changes(body=kept))
 
 
@@ -137,24 +140,6 @@ def _kinds(tree: ast.AST) -> dict[str, str]:
     }
 
 
-def _assigned(node: cst.ClassDef) -> dict[str, list[Any]]:
-    """The values that a class assigns to its attributes."""
-    found: dict[str, list[Any]] = {}
-
-    class Visitor(cst.CSTVisitor):
-        def visit_Assign(self, node: cst.Assign) -> None:
-            for target, value in pairs(node):
-                if isinstance(target, cst.Attribute) and code(target.value) == "self":
-                    found.setdefault(target.attr.value, []).append(value)
-
-        def visit_AugAssign(self, node: cst.AugAssign) -> None:
-            if isinstance(node.target, cst.Attribute):
-                found.setdefault(node.target.attr.value, []).extend([None, None])
-
-    node.visit(Visitor())
-    return found
-
-
 class _Constant(cst.CSTTransformer):
     def __init__(self, constants: dict[str, cst.BaseExpression]) -> None:
         self.constants = constants
@@ -165,6 +150,9 @@ class _Constant(cst.CSTTransformer):
         self._targets.update(
             [element.value for element in target.elements] if isinstance(target, cst.Tuple) else [target]
         )
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self._targets.add(node.target)
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if original_node not in self._targets and code(updated_node.value) == "self":

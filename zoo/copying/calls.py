@@ -213,38 +213,32 @@ def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any
     return wrapped.value  # type: ignore[union-attr]
 
 
-def constructed(node: Any) -> dict[str, list[Any]]:
-    """The attributes that the constructor of a class assigns, each with its values."""
+def assigned_attributes(node: cst.CSTNode) -> dict[str, list[Any]]:
+    """The values that a class, or one of its methods, assigns to attributes; None for those that are not one value."""
     found: dict[str, list[Any]] = {}
 
     class Visitor(cst.CSTVisitor):
         def visit_Assign(self, node: cst.Assign) -> None:
-            for each in node.targets:
-                self.note(each.target, node.value)
+            for target, value in pairs(node):
+                self.note(target, value)
 
         def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
             if node.value is not None:
                 self.note(node.target, node.value)
 
-        def note(self, target: Any, value: Any) -> None:
-            parts = target.elements if isinstance(target, cst.Tuple) else [cst.Element(target)]
-            for part in parts:
-                owner, _, name = code(part.value).partition(".")
-                if owner == "self":
-                    found.setdefault(name, []).append(value if len(parts) == 1 else None)
+        def visit_AugAssign(self, node: cst.AugAssign) -> None:
+            if isinstance(node.target, cst.Attribute):
+                found.setdefault(node.target.attr.value, []).append(None)  # whoever's it is
 
-    for member in node.body.body:
-        if isinstance(member, cst.FunctionDef) and member.name.value == "__init__":
-            member.visit(Visitor())
+        def note(self, target: cst.BaseExpression, value: Any) -> None:
+            if isinstance(target, cst.Attribute) and code(target.value) == "self":
+                found.setdefault(target.attr.value, []).append(value)
+
+    node.visit(Visitor())
     return found
 
 
-def constants_of(node: cst.ClassDef) -> set[str]:
-    """The names that a class assigns outside its methods."""
-    return set().union(*map(constants_of_line, node.body.body))
-
-
-def constants_of_line(member: cst.CSTNode) -> set[str]:
-    """The name that a line of a class assigns, if it assigns one."""
+def class_constants(member: cst.CSTNode) -> dict[str, Any]:
+    """The name and value that a line of a class assigns, if it assigns one."""
     line = member.body[0] if isinstance(member, cst.SimpleStatementLine) else None
-    return {code(line.targets[0].target)} if isinstance(line, cst.Assign) else set()
+    return {code(line.targets[0].target): line.value} if isinstance(line, cst.Assign) else {}

@@ -5,7 +5,7 @@ from typing import Any
 import libcst as cst
 
 from zoo.copying.bodies import called_once, put_bodies
-from zoo.copying.calls import Key, applied, bases, constructed, functions, related
+from zoo.copying.calls import Key, applied, assigned_attributes, bases, class_constants, functions, related
 from zoo.copying.expressions import Put, is_constant, is_simple, pairs, returned, statements
 from zoo.copying.holders import holders
 from zoo.copying.program import Program
@@ -101,16 +101,14 @@ def _kinds(program: Program) -> tuple[set[str], dict[str, str]]:
 def _member(program: Program, kind: str, name: str) -> Any:
     """A method, or the value of a class's constant, or of an attribute that its constructor makes constant."""
     for ancestor in bases(program, kind):
-        members = program.definitions[ancestor].body.body
-        values = constructed(program.definitions[ancestor]).get(name)
-        if values:  # which hide the constant of the class
-            return values[0] if len(values) == 1 and values[0] is not None and is_constant(values[0]) else None
-        for member in members:
+        node = program.definitions[ancestor]
+        if values := assigned_attributes(node).get(name):  # which hide the constant of the class
+            return values[0] if len(values) == 1 and is_constant(values[0]) else None
+        for member in node.body.body:
             if isinstance(member, cst.FunctionDef) and member.name.value == name:
                 return member
-            constant = member.body[0] if isinstance(member, cst.SimpleStatementLine) else None
-            if isinstance(constant, cst.Assign) and code(constant.targets[0].target) == name:
-                return constant.value
+            if name in class_constants(member):
+                return class_constants(member)[name]
     return None
 
 

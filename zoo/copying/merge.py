@@ -5,7 +5,7 @@ from typing import Any
 
 import libcst as cst
 
-from zoo.copying.calls import applied, argument, constants_of, constants_of_line, constructed
+from zoo.copying.calls import applied, argument, assigned_attributes, class_constants
 from zoo.copying.expressions import Put, Substitute, assigned, is_simple, returned, statements
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
@@ -86,12 +86,14 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
         constructor = _constructor(ours["__init__"], constructor)
         if constructor is None:
             return None
-    hidden = {*constants_of(heir), *constructed(heir)}
+    hidden = {name for member in heir.body.body for name in class_constants(member)}
+    if "__init__" in ours:
+        hidden |= assigned_attributes(ours["__init__"]).keys()
     inherited = [
         member
         for member in base.body.body
         if not (isinstance(member, cst.FunctionDef) and (member.name.value in ours or member.name.value == "__init__"))
-        and not hidden & constants_of_line(member)
+        and not hidden & class_constants(member).keys()
         and not (member is base.body.body[0] and base.get_docstring() is not None)
     ]
     docstring, *members = heir.body.body if heir.get_docstring() is not None else (None, *heir.body.body)

@@ -13,8 +13,9 @@ from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
-from zoo.settings.compose import as_overrides, compose, takes_data
+from zoo.settings.compose import compose, takes_data
 from zoo.settings.config import RunConfig
+from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 

@@ -5,9 +5,11 @@ import csv
 import functools
 import importlib
 import io
+import math
 import os
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -69,6 +71,22 @@ class CsvLog:
         writer.writerows(rows)
         with replacing(self.path) as file:
             file.write(text.getvalue().encode())
+
+
+class EpisodeMeans:
+    """Mean return and length of the training episodes that have ended since the last row."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[float, float]] = []
+
+    def add(self, episode_return: float, length: float) -> None:
+        self.episodes.append((episode_return, length))
+
+    def take(self) -> dict[str, float]:
+        """The means, NaN where none has ended; the next ones begin anew."""
+        returns, lengths = zip(*self.episodes or [(math.nan, math.nan)], strict=True)
+        self.episodes.clear()
+        return {"episode_return": fmean(returns), "episode_length": fmean(lengths)}
 
 
 class Logger:

@@ -6,30 +6,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from zoo import checkpoint
 from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
-from zoo.envs import make, time_limit
-from zoo.errors import UsageError
+from zoo.envs import time_limit
 from zoo.nn import linear
 from zoo.returns import begin_episodes
 from zoo.runs.compilation import accelerated, compiles
 from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
-from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
+from zoo.runs.evaluation import Episodes, eval_envs, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
-from zoo.runs.logging import Logger, ProgressBar, parse_loggers
+from zoo.runs.logging import EpisodeMeans, Logger, ProgressBar, parse_loggers
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
 from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
-from zoo.spec import Spec
 
 if TYPE_CHECKING:
     from zoo.runs.together import Together
@@ -66,17 +62,13 @@ class Run:
         self._agent: Agent  # that is tracked
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
-        self._episodes: list[tuple[float, ...]] = []  # return and length of those that ended since the last row
+        self._episodes = EpisodeMeans()
         self._bar: ProgressBar | None = None
         self._together = together
         self._interruption = together.interruption if together else Interruption()
         self._reported_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
-        try:
-            self._eval_envs = make(config.env, config.eval_episodes, config.threads)
-            self.spec = Spec.of(self._eval_envs.single_observation_space, self._eval_envs.single_action_space)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        self._eval_envs, self.spec = eval_envs(config.env, config.eval_episodes, config.threads)
         self._base = load_base(config, algorithm, self.spec, self.device)
         check_spaces(algorithm, self.spec, f"{config.env.name} has {self._eval_envs.single_action_space}")
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
@@ -85,7 +77,7 @@ class Run:
 
     def envs(self) -> Stepper:
         """The training environments, `num_envs` of them; `steps()` counts theirs."""
-        self._stepper = begin(self.config, self.done, self.device, lambda *episode: self._episodes.append(episode))
+        self._stepper = begin(self.config, self.done, self.device, self._episodes.add)
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
         elif self.done > (0 if self.algorithm.setting == "online" else self.config.steps):
@@ -188,11 +180,10 @@ class Run:
         self._begin()
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
-            self._state = None  # the checkpoint is from before the online steps, if they come now
+            self._state, self.metrics = None, {}  # those of a checkpoint before the online steps, if they come now
 
     def online_steps(self) -> Iterator[int]:
         """Goes on after `steps()` in the training environments, for the `online_steps` of the run."""
-        self.metrics = self.metrics if self.done > self.config.steps else {}
         yield from self._passes(self.config.steps + self.config.online_steps)
 
     def _passes(self, end: int) -> Iterator[int]:
@@ -251,9 +242,7 @@ class Run:
         if self._stepper:
             if isinstance(self._stepper, TensorStepper):
                 self._stepper.report()
-            returns, lengths = np.array(self._episodes or [(math.nan, math.nan)]).mean(0)
-            values |= {"episode_return": float(returns), "episode_length": float(lengths)}
-            self._episodes.clear()
+            values |= self._episodes.take()
         self._logger.metrics(self.done, values, self._seconds, steps_per_second)
 
     def _evaluate(self) -> None:

@@ -77,7 +77,7 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
     check_scales(named, agent, other, config)
     found = {**theirs, **optimizers(other), **dict(other.named_buffers(recurse=False))}
     goes_on = {part: one for part, one in optimizers(agent).items() if can_go_on(one, found.get(part))}
-    taken: dict[str, nn.Module | Tensor] = {**learned(agent), **goes_on, **memories(agent, found)}
+    taken: dict[str, nn.Module | Tensor] = {**learned(agent), **goes_on, **other_tensors(agent, found)}
     with torch.no_grad():
         for part, own in taken.items():
             for value, other_value in zip(tensors(own), tensors(found[part]), strict=True):
@@ -103,11 +103,13 @@ def learned(agent: Agent) -> Parts:
     }
 
 
-def memories(agent: Agent, found: Mapping[str, nn.Module | Tensor]) -> dict[str, Tensor]:
+def other_tensors(agent: Agent, found: Mapping[str, nn.Module | Tensor]) -> dict[str, Tensor]:
     """The buffers of an agent itself that are found elsewhere too, such as whether its policy has begun to learn."""
-    own, left_out = dict(agent.named_buffers(recurse=False)), getattr(agent, "PER_RUN", ())
-    kept = own.keys() & found.keys() - {*left_out}
-    return {name: own[name] for name in sorted(kept) if layers(found[name]) == layers(own[name])}
+    return {
+        name: own
+        for name, own in agent.named_buffers(recurse=False)
+        if name in found and layers(found[name]) == layers(own) and name not in agent.PER_RUN
+    }
 
 
 def optimizers(agent: Agent) -> dict[str, Adam]:

@@ -1,7 +1,6 @@
 """Overrides such as `algo=iql env=hopper algo.beta=1` -> a checked `RunConfig`, or one line that says what is wrong."""
 
 import dataclasses
-import itertools
 import re
 import typing
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -23,25 +21,9 @@ from zoo.data.samplers import SAMPLERS, SamplerConfig
 from zoo.envs import EnvConfig, exists, known, series
 from zoo.errors import UsageError, nearest
 from zoo.settings.config import RunConfig
+from zoo.settings.overrides import as_overrides, parse, value_of
 from zoo.settings.presets import preset, short
 from zoo.settings.registry import Algorithm, algorithm, algorithms, environments, folder
-
-
-def expand(arguments: Sequence[str]) -> list[list[str]]:
-    """Every combination of a multirun's values: `seed=0,1 env=a` -> `[[seed=0, env=a], [seed=1, env=a]]`."""
-    choices = []
-    for override in _parse(arguments):
-        if override.is_sweep_override():
-            try:
-                values = list(override.sweep_string_iterator())
-            except HydraException as error:
-                raise UsageError(
-                    f"{override.input_line} has no values one after another: list them, or search with sweeper=optuna."
-                ) from error
-            choices.append([f"{override.get_key_element()}={value}" for value in values])
-        else:
-            choices.append([str(override.input_line)])
-    return [list(combination) for combination in itertools.product(*choices)]
 
 
 def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
@@ -54,7 +36,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     Raises:
         UsageError: an unknown key or value, a value of the wrong type, a value out of range.
     """
-    overrides = _parse(arguments)
+    overrides = parse(arguments)
     for override in overrides:
         if override.is_sweep_override():
             raise UsageError(f"{override.input_line} asks for several runs. Add -m: zoo run -m {' '.join(arguments)}")
@@ -65,25 +47,26 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
             )
     given = {override.get_key_element(): override for override in overrides}
     if "env.id" in given:
-        raise UsageError(f"{given['env.id'].input_line}: name the environment itself, env={_text(given['env.id'])}")
-    _check_keys(given, {field.name for field in dataclasses.fields(RunConfig)}, "", file)
+        raise UsageError(f"{given['env.id'].input_line}: name the environment itself, env={value_of(given['env.id'])}")
+    found = Algorithm(file) if file else algorithms().get(value_of(given["algo"]) if "algo" in given else "")
+    _check_keys(given, RunConfig, "", found.module.Config if found else None)
     if "resume" in given and given["resume"].value() is not None:
         raise UsageError(
             "resume continues a run with the settings it began with and is given alone: zoo run resume=DIR"
         )
-    chosen = (
-        Algorithm(file) if file else algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
-    )
+    chosen = found or algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
     for group, names in (("sampler", SAMPLERS), ("corruption", CORRUPTIONS)):
-        if group in given and _text(given[group]) not in names:
-            raise UsageError(f"{group}={_text(given[group])} does not exist. {nearest(_text(given[group]), names)}")
-    _check_keys(given, {field.name for field in dataclasses.fields(config_class)}, "algo.")
+        if group in given and value_of(given[group]) not in names:
+            raise UsageError(
+                f"{group}={value_of(given[group])} does not exist. {nearest(value_of(given[group]), names)}"
+            )
+    _check_keys(given, config_class, "algo.")
     for group, group_class in (("env", EnvConfig), ("sampler", SamplerConfig), ("corruption", CorruptionConfig)):
-        _check_keys(given, {field.name for field in dataclasses.fields(group_class)}, f"{group}.")
+        _check_keys(given, group_class, f"{group}.")
     _check_switches(given, RunConfig, "")
     _check_switches(given, config_class, "algo.")
 
@@ -124,48 +107,27 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
 
 def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
     """The settings of a preset for the task."""
-    dataset = _text(given["dataset"]) if "dataset" in given else RunConfig.dataset
-    corruption = _text(given["corruption"]) if "corruption" in given else CorruptionConfig.name
+    dataset = value_of(given["dataset"]) if "dataset" in given else RunConfig.dataset
+    corruption = value_of(given["corruption"]) if "corruption" in given else CorruptionConfig.name
     env_id = str(OmegaConf.load(environments()[env]).id) if env in environments() else env
     task = {"env": {env, env_id}, "dataset": {dataset, short(dataset)}, "corruption": {corruption}}
-    settings = preset(_text(given["preset"]), algo, task)
-    return {override.get_key_element(): override for override in _parse(as_overrides(settings))}
-
-
-def _parse(arguments: Sequence[str]) -> list[Override]:
-    for argument in arguments:
-        if "=" not in argument:
-            raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
-    parser = OverridesParser.create()
-    overrides = []
-    for argument in arguments:
-        try:
-            overrides += parser.parse_overrides([argument])
-        except HydraException as error:
-            raise UsageError(
-                f"cannot read {argument}: put the value in quotes if it holds spaces or brackets."
-            ) from error
-    return overrides
+    settings = preset(value_of(given["preset"]), algo, task)
+    return {override.get_key_element(): override for override in parse(as_overrides(settings))}
 
 
 def _choice(given: dict[str, Override], key: str, examples: str) -> str:
     if key not in given:
         raise UsageError(f"{key} is missing. Give {examples}.")
-    return _text(given[key])
+    return value_of(given[key])
 
 
-def _text(override: Override) -> str:
-    return str(override.get_value_element_as_str()).strip("'\"")
-
-
-def _check_keys(given: dict[str, Override], known: set[str], prefix: str, file: Path | None = None) -> None:
+def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_algorithm: type | None = None) -> None:
+    """Refuses a key that none of a class's fields has, and says where it is one of the algorithm's."""
+    known = [prefix + field.name for field in dataclasses.fields(config_class)]
     for key in given:
-        if prefix and key.startswith(prefix) and key.removeprefix(prefix) not in known:
-            raise UsageError(f"{key} does not exist. {nearest(key, [prefix + name for name in known])}")
-        if not prefix and key.partition(".")[0] not in known:
-            name = _text(given["algo"]) if "algo" in given else ""
-            chosen = Algorithm(file) if file else algorithms().get(name)
-            if chosen and hasattr(chosen.module.Config(), key):
+        name = key if prefix else key.partition(".")[0]
+        if key.startswith(prefix) and name not in known:
+            if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
             raise UsageError(f"{key} does not exist. {nearest(key, known)}")
 
@@ -217,7 +179,8 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
             f"online_fraction={config.online_fraction} needs a run that goes on online. Add: online_steps=N"
         )
     if config.online_updates != RunConfig.online_updates and not config.online_steps:
-        instead = "rlpd takes so many as algo.utd_ratio" if online else "Add: online_steps=N"
+        alike = [other for other, file in algorithms().items() if hasattr(file.module.Config, "utd_ratio")]
+        instead = f"As algo.utd_ratio it is a setting of {', '.join(alike)}" if online else "Add: online_steps=N"
         raise UsageError(f"online_updates={config.online_updates} is for a run that goes on online. {instead}")
     if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
         raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
@@ -266,40 +229,3 @@ def _explain(error: Exception, given: dict[str, Override]) -> str:
             else f"{given[found[1]].input_line}: {reason}."
         )
     return f"{reason}."
-
-
-def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
-    """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`."""
-    overrides = []
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            overrides += as_overrides(value, f"{prefix}{key}.")
-        else:
-            overrides.append(f"{prefix}{key}={_literal(value)}")
-    return overrides
-
-
-def folders(text: str) -> list[str]:
-    """The folders that `run_dir` or `resume` names, one or several: `[a,'b c']` -> `["a", "b c"]`.
-
-    Raises:
-        UsageError: it names none.
-    """
-    if text[:1] not in ("[", "'", '"'):
-        return [text]
-    value = _parse([f"run_dir={text}"])[0].value()
-    if value == []:
-        raise UsageError("[] names no folder. Give one, or several: [DIR,DIR]")
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
-
-
-def _literal(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
-    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
-        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return str(value)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.settings.compose import compose, folders
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
+from zoo.settings.overrides import folders
 from zoo.settings.registry import Algorithm
 
 

@@ -1,0 +1,89 @@
+"""The notation of settings, `key=value`, read and written by Hydra's grammar."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from zoo.errors import UsageError
+
+
+def parse(arguments: Sequence[str]) -> list[Override]:
+    """Overrides as Hydra reads them. Raises UsageError where it cannot."""
+    for argument in arguments:
+        if "=" not in argument:
+            raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
+    parser = OverridesParser.create()
+    overrides = []
+    for argument in arguments:
+        try:
+            overrides += parser.parse_overrides([argument])
+        except HydraException as error:
+            raise UsageError(
+                f"cannot read {argument}: put the value in quotes if it holds spaces or brackets."
+            ) from error
+    return overrides
+
+
+def value_of(override: Override) -> str:
+    """The value of an override, without quotes."""
+    return str(override.get_value_element_as_str()).strip("'\"")
+
+
+def expand(arguments: Sequence[str]) -> list[list[str]]:
+    """Every combination of a multirun's values: `seed=0,1 env=a` -> `[[seed=0, env=a], [seed=1, env=a]]`."""
+    choices = []
+    for override in parse(arguments):
+        if override.is_sweep_override():
+            try:
+                values = list(override.sweep_string_iterator())
+            except HydraException as error:
+                raise UsageError(
+                    f"{override.input_line} has no values one after another: list them, or search with sweeper=optuna."
+                ) from error
+            choices.append([f"{override.get_key_element()}={value}" for value in values])
+        else:
+            choices.append([str(override.input_line)])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`."""
+    overrides = []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            overrides += as_overrides(value, f"{prefix}{key}.")
+        else:
+            overrides.append(f"{prefix}{key}={_literal(value)}")
+    return overrides
+
+
+def folders(text: str) -> list[str]:
+    """The folders that `run_dir` or `resume` names, one or several: `[a,'b c']` -> `["a", "b c"]`.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if text[:1] not in ("[", "'", '"'):
+        return [text]
+    value = parse([f"run_dir={text}"])[0].value()
+    if value == []:
+        raise UsageError("[] names no folder. Give one, or several: [DIR,DIR]")
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
+        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return str(value)
