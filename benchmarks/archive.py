@@ -14,7 +14,7 @@ import numpy as np
 
 from zoo.benchmarks.records import Result
 from zoo.checkpoint import replacing
-from zoo.errors import RunError
+from zoo.errors import RunError, quoted
 
 KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are those of `evaluations.csv`
 RETURNS = "returns"  # the last column; older archives have none
@@ -67,7 +67,8 @@ def load(path: Path) -> list[Result]:
                     )
                 )
         except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path} is damaged ({error}). Write it again: zoo bench export DIR {path}") from error
+            again = f"zoo bench export DIR {quoted(path)}"
+            raise RunError(f"{path} is damaged ({error}). Write it again: {again}") from error
         finally:
             csv.field_size_limit(limit)
     return results

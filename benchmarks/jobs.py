@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from zoo.benchmarks.launchers import Process
 from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.suite import Planned
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 from zoo.runs.execute import LOCK, locked
 from zoo.settings.overrides import as_overrides
 
@@ -119,7 +118,7 @@ def settle(job: Job) -> None:
 
 def refuse(job: Job, error: str) -> None:
     """Called when a job's folder can neither be used nor resumed; its content is left alone."""
-    job.state, job.error = "failed", f"{error}: rm -r {shlex.quote(str(job.dir))}, and begin the suite again"
+    job.state, job.error = "failed", f"{error}: rm -r {quoted(job.dir)}, and begin the suite again"
 
 
 def fail(job: Job, error: str) -> None:

@@ -8,7 +8,6 @@ import argparse
 import csv
 import hashlib
 import re
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import BadZipFile
@@ -19,7 +18,7 @@ from omegaconf import OmegaConf
 from zoo import checkpoint
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.envs import EnvConfig
-from zoo.errors import UsageError, nearest
+from zoo.errors import UsageError, nearest, quoted
 from zoo.runs.execute import label
 from zoo.settings.compose import compose, takes_data
 
@@ -85,7 +84,7 @@ def take(
         f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"
     )
     if run_dir.exists():
-        raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {shlex.quote(str(run_dir))}")
+        raise UsageError(f"{run_dir} is there already. Delete it first: rm -r {quoted(run_dir)}")
     record = {
         "status": "finished",
         "peer": f"{peer}, training episodes" if name in EPISODES else peer,

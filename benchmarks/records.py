@@ -6,7 +6,6 @@ seeds of their own, apart from the training's.
 """
 
 import re
-import shlex
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
 from zoo.envs.config import DYNAMICS
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 from zoo.settings.compose import compose
 from zoo.settings.config import flat
 from zoo.settings.overrides import as_overrides
@@ -173,7 +172,7 @@ class Result:
         env = environment(self.config)
         start, named, usual = "zoo run", {"algo": self.algo, "env": env}, defaults(self.algo, env)
         if self.file:  # is not asked what its settings usually are: that would run it
-            start, named = f"python {shlex.quote(self.file)}", {"env": env}
+            start, named = f"python {quoted(self.file)}", {"env": env}
             zoos = defaults(next(iter(algorithms())), env)
             usual = {key: value for key, value in zoos.items() if not key.startswith("algo.")}
         named_apart = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")

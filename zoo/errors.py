@@ -1,6 +1,7 @@
 """The ways a command ends early, each one clear line: a mistake of the user's, a failure, an interruption."""
 
 import difflib
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,6 +27,11 @@ def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = 
     lowered = {option.lower(): option for option in options}
     close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
     return f"Nearest: {', '.join(close)}." if close else f"There are: {', '.join(sorted(examples or options))}."
+
+
+def quoted(word: object) -> str:
+    """A word of a command that is to be typed, such as a folder's name, quoted for the shell where it needs that."""
+    return shlex.quote(str(word))
 
 
 def guarded(command: Callable[..., int], *arguments: Any) -> int:

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -402,6 +403,15 @@ def test_a_folder_with_a_run_is_not_taken(zoo, command, uninterrupted, unfinishe
     assert (unfinished / "checkpoint.pt").read_bytes() == before
     (unfinished / "checkpoint.pt").unlink()
     refused(zoo(*command, f"run_dir={unfinished}"), 2, "before its first checkpoint", f"rm -r {unfinished}")
+
+
+def test_what_is_to_be_typed_is_quoted_for_the_shell(zoo, command, unfinished, tmp_path):
+    run_dir = unfinished.rename(tmp_path / "my runs")
+    result = zoo(*command, f"run_dir={run_dir}")
+    refused(result, 2, "Continue it: zoo run")
+    typed = shlex.split(result.err.partition("Continue it: zoo ")[2])
+    assert typed == ["run", f"resume={run_dir}"]
+    assert zoo(*typed).code == 0
 
 
 def test_a_folder_with_other_files_is_not_taken(zoo, command, tmp_path):

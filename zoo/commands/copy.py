@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 
 HEADER = re.compile(r"^# Copied by `zoo copy ([^`]*)` from rl-zoo (\S+) \(MIT\), content ([0-9a-f]{12})", re.MULTILINE)
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
     file = Path(args.dest)
     if args.dest.endswith("/") and not file.is_dir():
-        raise UsageError(f"{args.dest} is not a folder. Make it first: mkdir -p {shlex.quote(args.dest)}")
+        raise UsageError(f"{args.dest} is not a folder. Make it first: mkdir -p {quoted(args.dest)}")
     file = file / f"{args.algorithm}.py" if file.is_dir() else file
     if "=" in file.name:
         raise UsageError(

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -73,7 +73,8 @@ def _open(run_dir: Path, file: Path | None) -> tuple["RunConfig", str, "Agent"]:
         raise UsageError(f"{algorithm.name} predicts and has no policy. These have one: {', '.join(able)}.")
     if not finished(run_dir):
         status = json.loads((run_dir / "run.json").read_text())["status"]
-        raise UsageError(f"{run_dir} has not finished ({status}). Continue it: {algorithm.command} resume={run_dir}")
+        continued = quoted(f"resume={run_dir}")
+        raise UsageError(f"{run_dir} has not finished ({status}). Continue it: {algorithm.command} {continued}")
     config, agent, _ = load_agent(run_dir, file)
     return config, algorithm.name, agent.requires_grad_(False)
 

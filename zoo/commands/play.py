@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.commands.player import HELP, chosen_seed, open_player
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -103,7 +103,8 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
         raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
     record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
     if record["status"] != "finished":
-        raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run resume={run_dir}")
+        continued = quoted(f"resume={run_dir}")
+        raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run {continued}")
     if record["config"]["logger"] == "none":
         raise UsageError(f"--log: the run in {run_dir} has no trackers: it was started with logger=none.")
     return record

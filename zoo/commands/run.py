@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import INTERRUPTED, UsageError, guarded
+from zoo.errors import INTERRUPTED, UsageError, guarded, quoted
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
@@ -108,7 +108,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
         of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
         unfinished = [run_dir for run_dir in of_seeds if not finished(run_dir)]
         if of_seeds and not unfinished:
-            raise UsageError(f"{arguments[0]}: all of its runs have finished. See one: zoo eval {of_seeds[0]}")
+            raise UsageError(f"{arguments[0]}: all of its runs have finished. See one: zoo eval {quoted(of_seeds[0])}")
         given = unfinished or given
     jobs, shared = [], []
     for run_dir in given:
@@ -135,7 +135,7 @@ def _report(run: "Run") -> int:
         "metrics.csv": "losses and speed",
         "config.yaml": "the settings",
         "run.json": "versions, hardware, dataset, times",
-        "checkpoint.pt": f"the agent: zoo eval {run.dir}",
+        "checkpoint.pt": f"the agent: zoo eval {quoted(run.dir)}",
         "replay/": "its replay buffer",
     }
     for name, content in written.items():

@@ -6,7 +6,6 @@ import fcntl
 import itertools
 import json
 import re
-import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from zoo import checkpoint
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend
-from zoo.errors import Interrupted, RunError, UsageError
+from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
 from zoo.runs.device import enough_memory, peak_memory
 from zoo.runs.load import finished, load_adversary, load_state
@@ -132,14 +131,15 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
             if status == "finished":
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. "
-                    f"Take another folder, or see it: zoo eval {run_dir}"
+                    f"Take another folder, or see it: zoo eval {quoted(run_dir)}"
                 )
             if not (run_dir / "checkpoint.pt").exists():
                 raise UsageError(
                     f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
-                    f"or delete it: rm -r {shlex.quote(str(run_dir))}"
+                    f"or delete it: rm -r {quoted(run_dir)}"
                 )
-            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run resume={run_dir}")
+            continued = quoted(f"resume={run_dir}")
+            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run {continued}")
         if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
             raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
     for attempt in itertools.count(2):
@@ -169,7 +169,7 @@ def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     with locked(run_dir):
         pass
     if finished(run_dir):
-        raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {run_dir}")
+        raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}")
     return run_dir, [], load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 
 

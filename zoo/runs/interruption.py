@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from zoo.errors import Interrupted
+from zoo.errors import Interrupted, quoted
 
 
 class Interruption:
@@ -45,4 +45,5 @@ class Interruption:
 
 def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:
     """The end of a run that wrote its checkpoint after it was asked to stop; says the command that goes on with it."""
-    return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {command} resume={run_dir}")
+    continued = quoted(f"resume={run_dir}")
+    return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {command} {continued}")

@@ -10,7 +10,7 @@ import torch
 from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.corruption import Adversary, CorruptionConfig
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import compose, takes_data
@@ -33,7 +33,8 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     if file is None and made_by is not None:
         raise UsageError(
             f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "
-            f"zoo eval {run_dir} --file {made_by}, or python {made_by} resume={run_dir}"
+            f"zoo eval {quoted(run_dir)} --file {quoted(made_by)}, or "
+            f"python {quoted(made_by)} {quoted(f'resume={run_dir}')}"
         )
     if file is not None and not file.is_file():
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
@@ -104,7 +105,8 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
         )
     config_, agent, _ = load_agent(Path(config.base))
     if not finished(Path(config.base)):
-        raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run resume={config.base}")
+        continued = quoted(f"resume={config.base}")
+        raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run {continued}")
     if agent.spec != spec:
         raise UsageError(
             f"base={config.base} is a policy of {config_.env.name}, with other observations or actions than "

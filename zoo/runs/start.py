@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 from zoo.nn import Normalizer
 from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
@@ -49,7 +49,7 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
     folder, named = Path(config.init_from or ""), f"init_from={config.init_from}"
     other_config, other, record = load_agent(folder)
     if not finished(folder):
-        raise UsageError(f"{named} has not finished. Let it: zoo run resume={folder}")
+        raise UsageError(f"{named} has not finished. Let it: zoo run {quoted(f'resume={folder}')}")
     if spec_of(record) != agent.spec:
         raise UsageError(
             f"{named} has learned on {other_config.env.name}, where observations or actions have other shapes or "

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import UsageError, nearest
+from zoo.errors import UsageError, nearest, quoted
 
 if TYPE_CHECKING:
     from zoo.spec import Spec
@@ -85,7 +85,7 @@ class Algorithm:
     @property
     def command(self) -> str:
         """What runs it from the command line."""
-        return "zoo run" if self.is_own else f"python {self.path}"
+        return "zoo run" if self.is_own else f"python {quoted(self.path)}"
 
     @property
     def is_own(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.envs import EnvConfig, spec_of
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.execute import execute
 from zoo.runs.load import reopen
 from zoo.settings.compose import compose
@@ -87,7 +87,7 @@ def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[
             f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of {trainer(env)} on {env.id}."
         )
     if record["status"] != "finished":
-        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run resume={run_dir}")
+        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run {quoted(f'resume={run_dir}')}")
     if not config.keep_agents or config.num_envs != 1:
         raise UsageError(
             f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
