@@ -84,7 +84,7 @@ def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
     with h5py.File(path) as file:
         if missing := ", ".join(name for name in names if name not in file):
-            raise SystemExit(f"{option} {path} lacks {missing}: it is not in D4RL's layout")
+            raise SystemExit(f"{option} {path} lacks {missing}, which D4RL's v2 files have")
         arrays = [file[name][()] for name in names]
     *numbers, terminated, truncated = arrays
     truncated = truncated.astype(bool) & ~terminated.astype(bool)
