@@ -159,7 +159,7 @@ def train(run: "Run", config: Config) -> DQL:
     data.prepare(agent, config)
     run.track(agent=agent)
     for step in run.steps():
-        average = step > config.average_start and step % config.average_every == 0
+        average = step >= config.average_start and step % config.average_every == 0
         run.log(agent.update(data.sample(config.batch_size), average))
     return agent
 

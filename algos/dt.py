@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check
 from zoo.nn import BoundedPolicy, Linear, Normalizer
-from zoo.nn.optim import Adam, warm_up
+from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
 from zoo.spec import Spec
 
@@ -111,9 +111,10 @@ class DT(Agent):
             if isinstance(block, nn.Linear):
                 nn.init.normal_(block.weight, std=0.02)
                 nn.init.zeros_(block.bias)
+        first = 1 / max(config.warmup, 1)  # share of the learning rate at the first update
         self.optimizer = Adam(
-            self.parameters(), config.lr, config.warmup or None, warm_up, max_norm=config.max_norm,
-            weight_decay=config.weight_decay, decoupled=True,
+            self.parameters(), config.lr, config.warmup or None, lambda done: (done + first).clamp(max=1),
+            max_norm=config.max_norm, weight_decay=config.weight_decay, decoupled=True,
         )  # fmt: skip
         self.begin(0)
 

@@ -73,8 +73,9 @@ class EDAC(Agent):
         self.actor = TanhGaussian(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, (-5.0, 2.0))
         small_last_(self.actor.net, 1e-3)
         self.critic = EnsembleCritic(
-            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=config.critic_layer_norm
-        )
+            config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=config.critic_layer_norm,
+            norm_first=True,
+        )  # fmt: skip
         fan_out_critic_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))

@@ -130,8 +130,8 @@ def test_acts_step_by_step_as_it_would_on_whole_windows(spec, context):
         left.append(left[-1] - reward[t])
 
 
-def test_without_a_warm_up_it_learns_at_full_rate_from_the_first_update_on(spec):
-    for warmup, moved in ((0, 1.0), (4, 0.0)):
+def test_the_learning_rate_of_the_first_update(spec):
+    for warmup, moved in ((0, 1.0), (1, 1.0), (4, 0.25)):  # min((step + 1) / warmup, 1), as in the authors' code
         torch.manual_seed(0)
         agent = DT(spec, Config(**SMALL | {"warmup": warmup, "lr": 1e-3, "weight_decay": 0.0}))
         before = agent.to_action.weight.detach().clone()

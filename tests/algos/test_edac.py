@@ -5,6 +5,7 @@ import torch
 from plain import assert_close, forward, leaves, member, soft_update, step
 
 from zoo.algos.edac import EDAC, Config
+from zoo.nn.layers import EnsembleLinear
 
 
 class Reference:
@@ -77,3 +78,21 @@ def test_six_updates_equal_a_naive_implementation_with_the_same_actions(spec, ma
     for m in range(3):
         assert_close(member(agent.critic, m), reference.critics[m])
         assert_close(member(agent.target_critic, m), reference.targets[m])
+
+
+def test_lb_sacs_critics_normalize_before_the_activation(spec):
+    """Linear, LayerNorm, ReLU, as CORL's lb_sac.py has it; the normalization's own weights begin at 1 and 0."""
+    agent = EDAC(spec, Config(num_critics=2, hidden=[8, 8], eta=0, critic_layer_norm=True))
+    obs, action = torch.randn(5, spec.obs_dim), torch.rand(5, spec.action_dim)
+    found = agent.critic(obs, action)
+    for m in range(2):
+        weights = leaves(
+            parameter[m] if name == "weight" else parameter[m, 0]
+            for layer in agent.critic
+            if isinstance(layer, EnsembleLinear)
+            for name, parameter in layer.named_parameters()
+        )
+        expected = forward(
+            weights, torch.cat([obs, action], -1), lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]).relu()
+        )
+        torch.testing.assert_close(found[m], expected)

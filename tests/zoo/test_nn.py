@@ -244,6 +244,16 @@ def test_running_statistics_are_those_of_all_that_was_seen(shape):
     assert normalizer(seen + 1e6).max() == 10
 
 
+def test_running_statistics_of_what_is_constant_stay_after_many_updates():
+    """What is added to the variance is not itself part of the variance that the next samples are merged with."""
+    normalizer, small = RunningNormalizer((2,)), 1e-3 * torch.randn(2_000, 5)
+    for part in small:
+        normalizer.update(torch.stack([torch.full((5,), 7.0), part], 1))
+    torch.testing.assert_close(normalizer.std[0].item(), 1e-4, rtol=1e-3, atol=0)
+    expected = (small.double().var(correction=0) + 1e-8).sqrt()
+    torch.testing.assert_close(normalizer.std[1].double(), expected, rtol=1e-3, atol=0)
+
+
 def test_edacs_critics_begin_with_weights_as_wide_as_a_layer_has_outputs():
     critic = fan_out_critic_(EnsembleCritic(50, 11, 3, [64, 256]))
     layers = [layer for layer in critic if isinstance(layer, EnsembleLinear)]

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 
 
+EPSILON = 1e-8  # added to the variance of what is constant
+
+
 class Normalizer(nn.Module):
     """`(x - mean) / std`, at first the identity. Frames, which are bytes, stay as they are.
 
@@ -52,10 +55,11 @@ class RunningNormalizer(Normalizer):
         """Adds samples `[N, ...]` (Chan et al. 1979: the merged moments of two samples)."""
         total = self.count + len(x)
         shift = x.mean(0) - self.mean
-        squares = self.std.square() * self.count + x.var(0, correction=0) * len(x)
+        var = (self.std.square() - EPSILON).clamp(min=0)
+        squares = var * self.count + x.var(0, correction=0) * len(x)
         squares += shift.square() * self.count * len(x) / total
         self.mean += shift * len(x) / total
-        self.std.copy_((squares / total + 1e-8).sqrt())
+        self.std.copy_((squares / total + EPSILON).sqrt())
         self.count.copy_(total)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -24,11 +24,6 @@ def linear(done: Tensor) -> Tensor:
     return 1 - done
 
 
-def warm_up(done: Tensor) -> Tensor:
-    """A straight line from 0 to 1, where it stays."""
-    return done
-
-
 class Adam(nn.Module):
     """Adam (Kingma & Ba 2015, arXiv 1412.6980): `torch.optim.Adam(fused=True)` to the last bit, with less around it.
 
@@ -39,8 +34,8 @@ class Adam(nn.Module):
     Args:
         parameters: what it moves.
         lr: learning rate.
-        decay_steps: the learning rate falls to 0 over that many steps, if given.
-        decay: how it falls; or grows, by `warm_up`.
+        decay_steps: the learning rate changes over that many steps, if given.
+        decay: how: of the share of these steps taken, what the learning rate is multiplied by.
         eps: added to the root of the second moment.
         max_norm: gradients whose norm, over all parameters, is larger are scaled down to it.
         weight_decay: times the weights, added to their gradients; with `decoupled` taken from the weights themselves,
