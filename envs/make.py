@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Dict, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.config import EnvConfig
@@ -134,9 +134,14 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps, **settings)
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
-    if isinstance(env.observation_space, Dict):
-        return FlattenObservation(env)  # in the order of the names: achieved_goal, desired_goal, observation
+    if isinstance(env.observation_space, Dict):  # such as of achieved_goal, desired_goal and observation
+        return FlattenObservation(TransformObservation(env, lambda obs: obs, _by_name(env.observation_space)))
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
+
+
+def _by_name(space: Space[Any]) -> Space[Any]:
+    """A space whose dictionaries are in the order of their names, in which observations are flattened."""
+    return Dict({name: _by_name(space[name]) for name in sorted(space)}) if isinstance(space, Dict) else space
 
 
 def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:

@@ -42,6 +42,7 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
         if seed is not None:
             self._game.seed(int(self.np_random.integers(2**32)))
         self._game.reset()
+        self._game.last_action = 0  # or the first step could repeat an action of the episode before
         return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

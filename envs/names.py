@@ -22,6 +22,8 @@ PACKAGES = {
 
 # EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
+# these are not: its Humanoids of version 4 leave out the contact forces, CarRacing has its channels last
+OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v2", "CarRacing-v3")
 SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 
 # MuJoCo Warp simulates MuJoCo's models; of these ones `zoo.envs.warp_tasks` has what Gymnasium makes of them
@@ -43,6 +45,8 @@ def in_envpool() -> dict[str, str]:
 
 def same_in_envpool(env_id: str) -> bool:
     """Whether EnvPool is installed and has the same environment."""
+    if env_id in OTHER_IN_ENVPOOL:
+        return False
     if not env_id.startswith(SAME_IN_ENVPOOL):
         entry_point = gymnasium.registry[env_id].entry_point if env_id in gymnasium.registry else None
         if not (isinstance(entry_point, str) and entry_point.startswith(SAME_ENTRY_POINTS)):

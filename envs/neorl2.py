@@ -147,10 +147,12 @@ class RandomFrictionHopper(HopperEnv):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(exclude_current_positions_from_observation=False, **kwargs)
         self.foot = self.model.geom("foot_geom").id
+        self.floor = self.model.geom_friction[0, 0]
         self.observation_space = Box(-np.inf, np.inf, (self.model.nq + self.model.nv + 1,), np.float64)
 
     def reset_model(self) -> np.ndarray:
-        self.model.geom_friction[self.foot, 0] = self.np_random.uniform(*self.FRICTION)
+        changed = self.model.geom_friction[0, 0] / self.floor  # by `env.friction`, since it was made
+        self.model.geom_friction[self.foot, 0] = changed * self.np_random.uniform(*self.FRICTION)
         obs: np.ndarray = super().reset_model()  # type: ignore[no-untyped-call]
         return obs
 

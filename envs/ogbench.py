@@ -64,9 +64,15 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self.copy, self.episode, self.goal = copy, 0, np.zeros(size, np.float32)
         self._random: Any = np.random.RandomState().get_state()
 
+    @property
+    def model(self) -> Any:
+        """MuJoCo's model, which stays through all resets."""
+        return self.env.model
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
         if seed is not None:
             self._random, self.episode = np.random.RandomState(seed % 2**32).get_state(), 0
             self.env.action_space.seed(seed)  # it takes a few random actions before it begins

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo.commands.data.collect import thin
-from zoo.data.arrays import Arrays, concatenate, cut_at_breaks
+from zoo.data import arrays as arrays_module
+from zoo.data.arrays import Arrays, breaks, concatenate, cut_at_breaks
 from zoo.data.catalog import parse_mixture
 from zoo.data.dataset import Dataset
 from zoo.data.load import taken
@@ -136,3 +137,17 @@ def test_the_first_episodes_are_whole_or_refused(ends, count) -> None:
         return
     size = sum(length for length, _ in ends[:count])
     assert same(taken(arrays, portion), Arrays(*(field[:size] for field in arrays)))
+
+
+def test_successors_are_compared_with_the_next_rows_however_many_there_are(monkeypatch) -> None:
+    monkeypatch.setattr(arrays_module, "ROWS", 3)
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3, 4, 7, 10):
+        for dtype in (np.float32, np.uint8):
+            obs = rng.integers(0, 3, (size, 2, 2)).astype(dtype)
+            next_obs = np.concatenate([obs[1:], obs[:1]])
+            if dtype == np.float32 and size > 4:
+                obs[4, 0, 0] = next_obs[3, 0, 0] = np.nan
+            broken = rng.random(size) < 0.4
+            next_obs[broken] += 1
+            assert breaks(obs, next_obs).tolist() == [*broken[:-1].tolist(), True]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.data.arrays import Arrays, missing_ends
+from zoo.data.arrays import Arrays, fitted, missing_ends
 from zoo.data.dataset import Dataset
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError
@@ -114,3 +114,42 @@ def test_targets_that_riql_would_clip_are_reported(zoo, tmp_path):
         "clipped"
         not in zoo("run", "env=pendulum", f"dataset={file}", "algo=riql", *QUICK, "algo.target_bounds=[-801,0]").out
     )
+
+
+def test_successors_of_another_shape_or_type_are_refused(zoo, tmp_path):
+    for change in (lambda x: x[:, :1], lambda x: np.pad(x, ((0, 0), (0, 1))), lambda x: x[:, None]):
+        arrays = episodes([40, 30], [False, True])
+        file = write_d4rl(tmp_path / "odd.hdf5", arrays._replace(next_obs=change(arrays.next_obs)))
+        for command in (
+            ("run", "env=pendulum", "algo=td3_bc", f"dataset={file}", *QUICK),
+            ("data", "verify", file, "--env", "pendulum"),
+        ):
+            result = zoo(*command)
+            assert result.code == 1, result
+            assert re.fullmatch(r"zoo: [^\n]*observations are float32 \[70, 3\], its next_obs[^\n]+\n", result.err)
+
+
+def test_actions_are_of_the_environments_type_whatever_the_files():
+    arrays = episodes([40, 30], [False, True])
+    env = EnvConfig("Pendulum-v1", "pendulum")
+    whole = arrays._replace(action=np.sign(arrays.action).astype(np.int8))
+    for given in (whole, whole._replace(action=whole.action.astype(np.float64))):
+        found = fitted(given, SPEC, "mine", env).action
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, whole.action)
+    discrete, cartpole = Spec((3,), num_actions=3), EnvConfig("CartPole-v1", "cartpole")
+    counted = arrays._replace(action=np.arange(70) % 3)
+    found = fitted(counted._replace(action=counted.action.astype(np.float32)), discrete, "mine", cartpole).action
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, counted.action)
+    with pytest.raises(UsageError, match=r"are whole numbers from 0 to 2\. 2 transitions have others"):
+        fitted(counted._replace(action=np.where(np.arange(70) < 2, 0.4, counted.action)), discrete, "mine", cartpole)
+
+
+def test_episodes_may_be_as_long_as_the_run_asks_for(zoo, tmp_path):
+    file = write_d4rl(tmp_path / "long.hdf5", episodes([400, 400], [False, False]))
+    run = ("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", "sampler=return", *QUICK)
+    assert "end after 200" in zoo(*run).err
+    for limit in (400, 500):
+        assert zoo(*run, f"env.max_episode_steps={limit}").code == 0
+    assert "end after 200" in zoo(*run, "env.max_episode_steps=50").err  # shorter ones do not cut the data's

@@ -70,7 +70,9 @@ def test_own_returns_follow_the_datasets_and_are_known_when_their_episode_has_en
     )
     steps, rng = 40, np.random.default_rng(2)
     buffer = ReplayBuffer(steps * num_envs, SPEC, CPU)
+    by_episode = MonteCarloReturns(data, GAMMA)  # reads the latest steps only
     returns.take_in(buffer)
+    by_episode.take_in(buffer)
     assert torch.isinf(returns.all[len(data) :]).all()
     running = [[] for _ in range(num_envs)]  # of each environment, the steps and rewards of its episode
     expected = np.full((steps, num_envs), -np.inf)
@@ -89,6 +91,12 @@ def test_own_returns_follow_the_datasets_and_are_known_when_their_episode_has_en
                 expected[[step for step, _ in running[env]], env] = values
                 running[env] = []
         returns.take_in(buffer)
+        if over.any():
+            by_episode.take_in(buffer, over)
+        if step == 20:  # a resumed run
+            by_episode = MonteCarloReturns(data, GAMMA)
+            by_episode.take_in(buffer)
+        torch.testing.assert_close(by_episode.all, returns.all)
         np.testing.assert_allclose(returns.all[len(data) :], expected.flatten(), rtol=1e-5, atol=1e-6)
     batch = data.sample(16)
     assert torch.equal(returns.add_to(batch).return_to_go, returns.all[batch.index])

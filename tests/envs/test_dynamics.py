@@ -95,3 +95,17 @@ def test_other_simulators_are_refused_wherever_they_are_made(where):
 def test_backends_that_hide_the_model_are_refused(backend):
     with pytest.raises(ValueError, match=rf"env.backend={backend} has no env.friction. Type: env.backend=gymnasium"):
         resolve_backend(EnvConfig("Hopper-v5", backend=backend, friction=0.3))
+
+
+def test_ogbenchs_tasks_can_be_changed_too():
+    pytest.importorskip("ogbench")
+    plain = make(EnvConfig("ogbench/pointmaze-medium"), 1).envs[0].unwrapped.model
+    envs = make(EnvConfig("ogbench/pointmaze-medium", gravity=0.5, friction=0.3, action_noise=0.1), 1)
+    seen = []
+    for _ in range(2):
+        envs.reset(seed=0)
+        seen.append([envs.step(np.array([[0.5, 0.5]], np.float32))[0] for _ in range(3)])
+    np.testing.assert_array_equal(*seen)  # the noise is of the seed
+    model = envs.envs[0].unwrapped.model
+    np.testing.assert_allclose(model.opt.gravity, 0.5 * plain.opt.gravity)
+    np.testing.assert_allclose(model.geom_friction, 0.3 * plain.geom_friction)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from gymnasium.vector import AutoresetMode
 
+from zoo.data.minari import flattened
 from zoo.envs import EnvConfig, exists, known, make, resolve_backend, time_limit
 from zoo.spec import Spec
 
@@ -273,6 +274,36 @@ def test_observations_of_goals_are_flattened_in_the_order_of_their_names(env_id,
     action = plain.action_space.sample()
     obs, expected = envs.step(action[None])[0][0], plain.step(action)[0]
     np.testing.assert_array_equal(obs, np.concatenate([expected[name] for name in names]))
+
+
+def test_dictionaries_are_flattened_in_the_order_of_their_names_whatever_the_spaces_order():
+    box = gymnasium.spaces.Box(-1, 1, (1,))
+
+    class Turning(gymnasium.Env):
+        observation_space = gymnasium.spaces.Dict(
+            {"velocity": box, "angle": gymnasium.spaces.Dict({"b": box, "a": box})}
+        )
+        action_space = box
+
+        def reset(self, *, seed=None, options=None):
+            values = {name: np.array([value], np.float32) for name, value in (("a", 0.1), ("b", 0.2), ("v", 0.9))}
+            return {"velocity": values["v"], "angle": {"b": values["b"], "a": values["a"]}}, {}
+
+    gymnasium.register("Turning-v0", Turning)
+    try:
+        obs, _ = make(EnvConfig("Turning-v0"), 1).reset(seed=0)
+    finally:
+        del gymnasium.registry["Turning-v0"]
+    np.testing.assert_allclose(obs, [[0.1, 0.2, 0.9]])
+    seen = {"velocity": np.array([[0.9]]), "angle": {"b": np.array([[0.2]]), "a": np.array([[0.1]])}}
+    np.testing.assert_allclose(flattened(seen), obs)
+
+
+def test_what_envpool_has_otherwise_is_taken_from_gymnasium():
+    pytest.importorskip("envpool")
+    for env_id in ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"):
+        assert resolve_backend(EnvConfig(env_id)) == "gymnasium"
+    assert resolve_backend(EnvConfig("Humanoid-v5")) == "envpool"
 
 
 def test_an_environment_that_does_not_work_with_this_mujoco_says_so_in_one_line(monkeypatch):

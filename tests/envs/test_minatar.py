@@ -83,3 +83,22 @@ def test_no_final_observation_is_lost_and_none_is_a_reset():
             assert torch.equal(transition.next_obs[i].bool(), now) != ended
     assert buffer.terminated.any()
     assert buffer.size == 300
+
+
+def test_an_episode_does_not_depend_on_the_one_before():
+    """A step may repeat the action before it: the first one of an episode has none."""
+    env = gymnasium.make("minatar/breakout")
+
+    def played(seed):
+        seen = [env.reset(seed=seed)[0], *(env.step(1)[0] for _ in range(3))]
+        return np.stack(seen)
+
+    fresh = []
+    for seed in range(60):
+        env = gymnasium.make("minatar/breakout")
+        fresh.append(played(seed))
+    for seed in range(60):
+        env.reset(seed=1_000 + seed)
+        for _ in range(3):
+            env.step(3)
+        np.testing.assert_array_equal(played(seed), fresh[seed])

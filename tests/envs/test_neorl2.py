@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from zoo.envs import EnvConfig, time_limit
+from zoo.envs import EnvConfig, make, time_limit
 from zoo.envs.neorl2 import DMSD, Pipeline, RandomFrictionHopper, SafetyHalfCheetah
 from zoo.settings.compose import environment_config
 
@@ -146,3 +146,13 @@ def test_the_hopper_is_hopper_v5_with_another_foot_in_every_episode_and_nothing_
         assert terminated
     assert all(1.5 <= friction <= 2.5 for friction in frictions)
     assert len(set(frictions)) == 6
+
+
+def test_the_friction_of_the_hoppers_foot_is_multiplied_as_all_others_are():
+    envs = [
+        make(EnvConfig("neorl2/RandomFrictionHopper-v0", friction=factor), 1).envs[0].unwrapped for factor in (1, 0.1)
+    ]
+    for seed in range(3):
+        plain, changed = (env.reset(seed=seed)[0][-1] for env in envs)
+        assert changed == pytest.approx(0.1 * plain)
+        np.testing.assert_allclose(envs[1].model.geom_friction, 0.1 * envs[0].model.geom_friction)

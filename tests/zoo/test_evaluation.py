@@ -3,14 +3,19 @@
 import csv
 import json
 import re
+from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from zoo.runs.evaluation import Episodes, judged, summary
+from zoo.algos.bc import BC, Config
+from zoo.runs.evaluation import Episodes, evaluate, judged, summary
 from zoo.settings.compose import compose
+from zoo.spec import Spec
 
 CARTPOLE = ("env=cartpole", "env.backend=gymnasium", "logger=none", "eval_episodes=3", "seed=2")
 SHORT = {
@@ -99,3 +104,24 @@ def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
     assert row["success"] == pytest.approx(4 / 6)
     assert [row[f"success_task{number}"] for number in (1, 2, 3)] == [1, 0, 1]
     assert "success_task1" not in summary(Episodes(np.zeros(6), np.ones(6), successes), config)
+
+
+@pytest.mark.parametrize("kind", [bool, np.bool_, int, float, np.float64])
+def test_a_success_may_be_said_as_any_number(kind):
+    class Reaching(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
+
+        def __init__(self, reaches):
+            self.reaches = reaches
+
+        def reset(self, *, seed=None, options=None):
+            self.steps = 0
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            return np.zeros(2, np.float32), 0.0, False, self.steps == 3, {"success": kind(self.steps == self.reaches)}
+
+    envs = SyncVectorEnv([partial(Reaching, reaches) for reaches in (0, 1, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
+    agent = BC(Spec.of(envs.single_observation_space, envs.single_action_space), Config())
+    assert evaluate(agent, envs, 0).successes.tolist() == [False, True, True]

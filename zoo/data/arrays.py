@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zoo.envs import EnvConfig
     from zoo.spec import Spec
 
+ROWS = 4_096  # that are compared at a time
 ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for want of digits
 
 
@@ -107,10 +108,26 @@ def missing_ends(arrays: Arrays, name: str, env: "EnvConfig", limit: int | None)
     return ""
 
 
+def check_successors(obs: np.ndarray, next_obs: np.ndarray | None) -> None:
+    """Raises ValueError where observations and their successors, if there are any, have other shapes or types."""
+    if next_obs is not None and (next_obs.shape, next_obs.dtype) != (obs.shape, obs.dtype):
+        raise ValueError(
+            f"its observations are {obs.dtype} {list(obs.shape)}, its next_observations {next_obs.dtype} "
+            f"{list(next_obs.shape)}"
+        )
+
+
 def breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
     """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
-    unequal = (next_obs[:-1] != obs[1:]) & ~(np.isnan(next_obs[:-1]) & np.isnan(obs[1:]))
-    return np.append(unequal.any(axis=tuple(range(1, obs.ndim))), True)
+    found = np.ones(len(obs), bool)
+    for start in range(0, len(obs) - 1, ROWS):  # some at a time: of frames, all would take more memory than the data
+        end = min(start + ROWS, len(obs) - 1)
+        successor, row = next_obs[start:end], obs[start + 1 : end + 1]
+        unequal = successor != row
+        if obs.dtype.kind == "f":
+            unequal &= ~(np.isnan(successor) & np.isnan(row))
+        found[start:end] = unequal.any(axis=tuple(range(1, obs.ndim)))
+    return found
 
 
 def check_finite(arrays: Arrays, name: str) -> None:
@@ -127,8 +144,12 @@ def check_finite(arrays: Arrays, name: str) -> None:
                 )
 
 
-def check_fits(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> None:
-    """Raises UsageError unless the data has the environment's shapes and, where they are discrete, its actions."""
+def fitted(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Arrays:
+    """The data with actions of the environment's type: float32, or int64 where they are discrete.
+
+    Raises:
+        UsageError: it has other shapes than the environment or, where these are discrete, other actions.
+    """
     expected = (spec.state_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
     if found != expected:
@@ -141,11 +162,16 @@ def check_fits(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Non
             f"dataset={name} has frames of {arrays.obs.dtype}; those of {env.name} ({env.id}) are bytes. "
             "Store them as uint8, from 0 to 255, as the environment gives them."
         )
-    if spec.num_actions is not None and (outside := out_of_bounds(arrays.action, spec)).any():
+    if spec.num_actions is None:
+        return arrays._replace(action=arrays.action.astype(np.float32, copy=False))
+    action = arrays.action.astype(np.int64, copy=False)
+    if (outside := out_of_bounds(action, spec) | (action != arrays.action)).any():
         raise UsageError(
             f"dataset={name} has actions from {arrays.action.min()} to {arrays.action.max()}; those of {env.name} "
-            f"({env.id}) go from 0 to {spec.num_actions - 1}. {int(outside.sum()):,} transitions have others."
+            f"({env.id}) are whole numbers from 0 to {spec.num_actions - 1}. {int(outside.sum()):,} transitions have "
+            "others."
         )
+    return arrays._replace(action=action)
 
 
 def out_of_bounds(action: np.ndarray, spec: "Spec") -> np.ndarray:

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from zoo.checkpoint import replacing
-from zoo.data.arrays import Arrays, as_obs, as_real, breaks
+from zoo.data.arrays import Arrays, as_obs, as_real, breaks, check_successors
 
 FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
 
@@ -49,6 +49,7 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
             raise ValueError(f"it has {len(array)} {name} but {size} rewards")
     if size == 0:
         raise ValueError("it is empty")
+    check_successors(obs, next_obs)
     action = action.astype(np.int64 if np.issubdtype(action.dtype, np.integer) else np.float32, copy=False)
     if truncated is None:
         truncated = _infer_timeouts(obs, next_obs, terminated, max_episode_steps)

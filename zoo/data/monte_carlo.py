@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,18 +42,37 @@ class MonteCarloReturns:
         ended[data.episode_starts + data.episode_lengths - 1] = True
         self.of_data = returns_to_go(data.reward, data.terminated, ended, discount)
         self.all = self.of_data
+        self.began: np.ndarray | None = None  # [num_envs] step at which each one's running episode began, or before
 
-    def take_in(self, buffer: ReplayBuffer) -> None:
-        """Adds the buffer's episodes that have ended. It must be of whole steps and have forgotten none."""
+    def take_in(self, buffer: ReplayBuffer, just_ended: np.ndarray | None = None) -> None:
+        """Adds the buffer's episodes that have ended. It must be of whole steps and have forgotten none.
+
+        Args:
+            buffer: of the run.
+            just_ended: `[num_envs]` bool, whose episode ended at the latest step: earlier ones are not read again.
+        """
+        if len(self.all) == len(self.of_data):
+            self.all = torch.cat([self.of_data, torch.full_like(buffer.reward, -torch.inf)])
+        if not buffer.size:
+            return
+        if self.began is None:
+            self.began = np.zeros(buffer.num_envs, dtype=int)
+        steps = buffer.size // buffer.num_envs
+        read = slice(int(self.began.min()) * buffer.num_envs, buffer.size)
+        if just_ended is not None:
+            self.began[just_ended] = steps
         shape = (-1, buffer.num_envs)  # a step of all environments after the other
-        columns = (buffer.reward, buffer.terminated, buffer.terminated | buffer.truncated)
+        columns = (buffer.reward[read], buffer.terminated[read], buffer.terminated[read] | buffer.truncated[read])
         reward, terminated, ended = (column.view(shape).T.contiguous() for column in columns)  # [num_envs, T]
         known = ended.flip(1).cummax(1).values.flip(1)
         last = torch.zeros_like(ended)
         last[:, -1] = True  # the next environment's episodes are others
         total = returns_to_go(reward.flatten(), terminated.flatten(), (ended | last).flatten(), self.discount)
         own = torch.where(known, total.view_as(reward), -torch.inf)
-        self.all = torch.cat([self.of_data, own.T.flatten()])
+        found = self.all[len(self.of_data) :][read]
+        found.copy_(
+            torch.where(found.isinf(), own.T.flatten(), found)
+        )  # one read from within its episode keeps its own
 
     def add_to(self, batch: Batch) -> MonteCarloBatch:
         """A batch whose indices count through the dataset, then the buffer."""

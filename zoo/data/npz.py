@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.data.arrays import Arrays, as_obs, as_real
+from zoo.data.arrays import Arrays, as_obs, as_real, check_successors
 from zoo.data.d4rl import from_columns
 
 NEORL2 = ("obs", "next_obs", "action", "reward", "done")
@@ -43,6 +43,8 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
     obs, next_obs, action, reward, done = (as_real(columns[name], name) for name in NEORL2)
     size = len(reward)
     _check_lengths({name: columns[name] for name in NEORL2}, size)
+    obs, next_obs = as_obs(obs), as_obs(next_obs)
+    check_successors(obs, next_obs)
     done = done.astype(bool).reshape(size)
     ends = done.copy()
     starts = columns.get("index", np.zeros(1)).astype(np.int64).reshape(-1)
@@ -55,10 +57,10 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
     at_limit[np.flatnonzero(ends)] = lengths >= (max_episode_steps or np.inf)
     terminated = done & ~at_limit
     return Arrays(
-        as_obs(obs),
+        obs,
         action.astype(np.float32),
         reward.astype(np.float32).reshape(size),
-        as_obs(next_obs),
+        next_obs,
         terminated,
         ends & ~terminated,
     )

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-
 EPSILON = 1e-8  # added to the variance of what is constant
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zoo.data.ahead import SampledAhead
-from zoo.data.arrays import Arrays, check_fits, missing_ends, out_of_bounds
+from zoo.data.arrays import Arrays, fitted, missing_ends, out_of_bounds
 from zoo.data.catalog import Source
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
@@ -109,9 +109,9 @@ def _changed(named: str) -> str:
 
 def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) -> tuple[Arrays, str, dict[str, Any]]:
     """A dataset that fits the environment, why its ends cannot be relied on, if so, and its description."""
-    limit = time_limit(env.id)
+    limit = step_limit(env)
     arrays, sources, fingerprint = _content(name, env, limit)
-    check_fits(arrays, spec, name, env)
+    arrays = fitted(arrays, spec, name, env)
     if outside := int(out_of_bounds(arrays.action, spec).sum()):
         report(
             f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
@@ -125,6 +125,12 @@ def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) 
         "fingerprint": fingerprint,
     }
     return arrays, missing_ends(arrays, name, env, limit), description
+
+
+def step_limit(env: EnvConfig) -> int | None:
+    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for."""
+    limit = time_limit(env.id)
+    return limit and max(limit, env.max_episode_steps or 0)
 
 
 def _content(name: str, env: EnvConfig, limit: int | None) -> Content:

@@ -112,7 +112,7 @@ def _play(
         last = info.get("final_info", {})
         reported |= "success" in info or "success" in last
         now = np.where(terminated | truncated, last.get("success", False), info.get("success", False))
-        successes |= running & now
+        successes |= running & now.astype(bool)  # some say it as a number
         running &= ~(terminated | truncated)
         if idle is not None:
             still = np.where((reward != 0) | (info["lives"] != lives), 0, still + 1)

@@ -62,7 +62,7 @@ def learn_online(
         reward = reward * data.reward_scale
         buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ended))
         if returns and envs.ended.any():
-            returns.take_in(buffer)
+            returns.take_in(buffer, envs.ended)
         taken = step - config.steps
         if taken >= config.online_starts:
             done = (taken - config.online_starts) * config.online_updates

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     if not args.file.is_dir() and not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
     from zoo.checkpoint import check_free
-    from zoo.data.arrays import check_fits, concatenate, cut_at_breaks
+    from zoo.data.arrays import concatenate, cut_at_breaks, fitted
     from zoo.data.load import read
     from zoo.data.minari import write_minari
     from zoo.envs import spec_of
@@ -43,8 +43,8 @@ def main(arguments: list[str]) -> int:
     check_free(store() / minari_id, args.force)
     parts, spec = [], spec_of(env)
     for file in files or [args.file]:
-        parts.append(read(Source(str(file), kind_of(file), file), step_limit(env)))
-        check_fits(parts[-1], spec, str(file), env)
+        arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
+        parts.append(fitted(arrays, spec, str(file), env))
     arrays = concatenate(parts)
     arrays, added = cut_at_breaks(arrays)
     if added:

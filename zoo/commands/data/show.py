@@ -19,12 +19,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--png", type=Path, help="where to draw (default: ENV-DATASET.png in this folder)")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, args.env)
-    from zoo.data.arrays import check_fits
+    from zoo.data.arrays import fitted
     from zoo.data.load import load_arrays
     from zoo.envs import spec_of
 
     arrays, sources = load_arrays(env, name, step_limit(env))
-    check_fits(arrays, spec_of(env), name, env)
+    fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
     for source in sources:
         print(f"source       {source.kind}  {source.path}")

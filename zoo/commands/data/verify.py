@@ -32,13 +32,13 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     """The checks that passed. Raises RunError at the first that fails."""
     import numpy as np
 
-    from zoo.data.arrays import check_fits, cut_at_breaks, out_of_bounds
+    from zoo.data.arrays import cut_at_breaks, fitted, out_of_bounds
     from zoo.data.load import read, readable
     from zoo.data.minari import read_episodes
     from zoo.envs import spec_of
 
     arrays, spec = read(source, step_limit(env)), spec_of(env)
-    check_fits(arrays, spec, source.name, env)
+    fitted(arrays, spec, source.name, env)
     lengths = arrays.episode_lengths
     done = [f"{len(arrays.reward):,} transitions in {len(lengths):,} episodes, finite, with the shapes of {env.id}"]
 
