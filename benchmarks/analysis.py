@@ -175,7 +175,7 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
             known = all(reference.measure in run.columns for run in row.runs)
             ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
             says, difference = verdict(np.array(ours), reference.published)
-            why = reference.differs(first)
+            why = reference.differs(first) or ("" if np.isfinite(ours).all() else "it is not known of all runs")
             remark = f"not comparable: {why}" if why else says + reference.aside(first)
             found.append(Comparison(row, reference, float(np.mean(ours)), not why, remark, difference))
     return found

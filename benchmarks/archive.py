@@ -6,7 +6,6 @@ the returns of its episodes.
 
 import csv
 import io
-import itertools
 import json
 from pathlib import Path
 
@@ -21,7 +20,11 @@ RETURNS = "returns"  # the last column; older archives have none
 
 
 def save(results: list[Result], folder: Path, path: Path) -> None:
-    """Writes the runs of a folder. A column that a run does not have is empty in its rows; unknown values are `nan`."""
+    """Writes the runs of a folder. A column that a run does not have is empty in its rows; unknown values are `nan`.
+
+    Of a run that is there in its folder and in an archive, the folder is written.
+    """
+    results = list({result.dir: result for result in sorted(results, key=lambda one: one.archive is None)}.values())
     columns = list(dict.fromkeys(name for result in results for name in result.columns))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, io.StringIO() as text:
@@ -42,8 +45,8 @@ def is_archive(path: Path) -> bool:
     """Whether a CSV file was written by `save`."""
     if not path.is_file():
         return False
-    with path.open() as file:
-        return file.readline().startswith(",".join(KEYS))
+    with path.open("rb") as file:
+        return file.readline().startswith(",".join(KEYS).encode())
 
 
 def load(path: Path) -> list[Result]:
@@ -52,12 +55,15 @@ def load(path: Path) -> list[Result]:
     limit = csv.field_size_limit(2**31 - 1)  # of all readers of the process
     with path.open(newline="") as file:
         try:
-            for name, rows_ in itertools.groupby(csv.DictReader(file), key=lambda row: row["run"]):
-                rows = list(rows_)
+            runs: list[list[dict[str, str]]] = []
+            for row in csv.DictReader(file):
+                runs += [[]] if row["record"] else []
+                runs[-1].append(row)
+            for rows in runs:
                 columns = [key for key in rows[0] if key not in (*KEYS, RETURNS) and rows[0][key] != ""]
                 results.append(
                     Result(
-                        path.with_suffix("") / name,
+                        path.with_suffix("") / rows[0]["run"],
                         json.loads(rows[0]["record"]),
                         np.array([int(row["step"]) for row in rows]),
                         {key: np.array([float(row[key]) for row in rows]) for key in columns},
@@ -66,7 +72,9 @@ def load(path: Path) -> list[Result]:
                         np.array((rows[-1].get(RETURNS) or "").split(), float),
                     )
                 )
-        except (ValueError, TypeError, KeyError) as error:
+                if short := results[-1].unfinished:
+                    raise ValueError(f"{rows[0]['run']}: {short}")
+        except (ValueError, TypeError, KeyError, IndexError) as error:
             again = f"zoo bench export DIR {quoted(path)}"
             raise RunError(f"{path} is damaged ({error}). Write it again: {again}") from error
         finally:

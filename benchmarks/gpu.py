@@ -189,6 +189,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the figures are written (JSON)")
     parser.add_argument("--table", action="store_true", help="only print the updates/s that FILE has")
     args = parser.parse_args(arguments)
+    if args.table and not args.out.is_file():
+        parser.error(f"--out {args.out} is not a file")
     if args.table:
         print(as_table(json.loads(args.out.read_text())["figures"]))
         return 0

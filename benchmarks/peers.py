@@ -139,7 +139,9 @@ def curve(
             table = of_npz(file)
         else:
             table = of_csv(file, steps_column)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, OverflowError, csv.Error, BadZipFile) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, StopIteration, OverflowError, EOFError, csv.Error, BadZipFile,
+    ) as error:  # fmt: skip
         raise UsageError(f"{file} cannot be read as results: {type(error).__name__} {error}.") from error
     known = (column,) if column else RETURNS + SCORES + EPISODES
     name = next((name for name in known if name in table), None)
@@ -153,7 +155,9 @@ def curve(
     order = np.argsort(steps[held], kind="stable")
     steps, values = steps[held][order], values[held][order]
     if total is not None:
-        within = steps <= total * (1 + 0.5 / PARTS)
+        most = total * (1 + 0.5 / PARTS)
+        nearest_end = steps[np.abs(steps - total).argmin()]
+        within = steps <= (most if name in EPISODES else max(total, min(nearest_end, most)))
         if not within.any():
             raise UsageError(f"{file} begins after steps={total}, at {steps[0]}. Leave steps= out, or give more.")
         steps, values = steps[within], values[within]

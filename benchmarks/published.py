@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.benchmarks.peers import EPISODES
 from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
@@ -32,6 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
 }
 FIGURE = {"last": "final", "best": "best"}
 MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
+COMPARED = (*OF_LEARNING, "num_envs", "eval_deterministic")  # settings that must be those of the published figure
 OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks; an environment's id ends with its version
 SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
@@ -89,6 +91,10 @@ class Reference:
                 reasons.append("other data" if None in versions else "other version of the data")
             if abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs are as large as each part
                 reasons.append("other mixture" if len(parts) > 1 else "a part of the data")
+            if result.config["online_steps"]:
+                reasons.append("continues online")
+        if self.measure == "return_mean" and (result.record.get("source") or {}).get("column") in EPISODES:
+            reasons.append("returns of training episodes")
         if result.file or self.settings(result) != chosen(result.settings):
             reasons.append("other settings")
         if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
@@ -110,9 +116,10 @@ class Reference:
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of algorithm, sampler, rewards and the online stage; records of older runs lack some."""
-    usual = {name: value for name, value in vars(RunConfig).items() if name in OF_LEARNING}
-    return usual | {k: v for k, v in settings.items() if k.startswith(OF_LEARNING) and k != "algo.name"}
+    """The settings of algorithm, sampler, rewards, environments and the online stage; older records lack some."""
+    usual = {name: value for name, value in vars(RunConfig).items() if name in COMPARED}
+    usual["eval_deterministic"] = True  # as runs were that do not say
+    return usual | {k: v for k, v in settings.items() if k.startswith(COMPARED) and k != "algo.name"}
 
 
 def tasks(result: Result) -> set[str]:
@@ -174,6 +181,8 @@ def read(path: Path) -> list[Reference]:
         try:
             steps = row.get("steps") or (row.get("budget") or "").partition(" ")[0]
             published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
+            if not row["source"] or not row["algorithm"]:
+                raise ValueError("source or algorithm is empty")
             count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
             report, sampler = row.get("report") or "last", row.get("sampler") or "uniform"
             sampler, measure = PUBLISHED_AS.get(sampler, sampler), MEASURE[row.get("measure") or "evaluation"]

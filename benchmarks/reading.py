@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def find(folder: Path) -> tuple[list[Result], list[str]]:
         else:
             notes.append(f"{run_dir.relative_to(folder)} is left out: {found}")
     for path in sorted(set(folder.rglob("*.csv"))):
-        if places.isdisjoint(path.parents) and archive.is_archive(path):
+        if runs.isdisjoint(path.parents) and archive.is_archive(path):
             results += archive.load(path)
     return sorted(results, key=lambda result: result.dir), notes
 
@@ -66,9 +66,8 @@ def read_run(run_dir: Path) -> Result | str:
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
         _ = result.peer or result.record["versions"]["zoo"]
-        due = int(result.config["steps"]) + int(result.config["online_steps"])
-        if not text.endswith("\n") or (steps[-1] < due and not result.peer):
-            raise ValueError(f"its evaluations end at {steps[-1]:,} of {due:,} steps")
+        if not text.endswith("\n") or result.unfinished:
+            raise ValueError(result.unfinished or "its last evaluation is cut off")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
@@ -130,12 +129,27 @@ def named(results: Sequence[Result]) -> list[Result]:
     results = []
     for found in by_task.values():  # one short name may stand for several environments or datasets
         ids = {result.config["env"]["id"] for result in found}
-        data = {(result.record.get("dataset") or {}).get("fingerprint") for result in found} - {None}
-        results += [replace(r, setting=_setting(r, len(ids) > 1), data=_data(r, len(data) > 1)) for r in found]
+        contents: dict[str, set[str]] = defaultdict(set)  # of each dataset by its whole name
+        for result in found:
+            contents[result.dataset] |= {fingerprint(result)} - {""}
+        whole = len(set().union(*contents.values())) > 1
+        for r in found:
+            content = fingerprint(r)[:6] if len(contents[r.dataset]) > 1 else ""
+            results.append(replace(r, setting=_setting(r, len(ids) > 1), data=_data(r, whole, content)))
     alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in results:
         alike_but_for[result.peer, result.file or result.algo, str(result.config.get("preset"))].append(result)
-    return [replace(r, method=_method(r, found)) for found in alike_but_for.values() for r in found]
+    names = Counter(Path(file).name for file in {result.file for result in results})
+    return [
+        replace(r, method=_method(r, found, names[Path(r.file).name] > 1))
+        for found in alike_but_for.values()
+        for r in found
+    ]
+
+
+def fingerprint(result: Result) -> str:
+    """Of the content of a run's dataset; empty where there is none, or it is not known."""
+    return str((result.record.get("dataset") or {}).get("fingerprint") or "")
 
 
 def _setting(result: Result, whole: bool = False) -> str:
@@ -143,29 +157,32 @@ def _setting(result: Result, whole: bool = False) -> str:
     return ", ".join([name, *as_overrides(result.altered)])
 
 
-def _data(result: Result, whole: bool = False) -> str:
+def _data(result: Result, whole: bool = False, content: str = "") -> str:
     parts = []
     if result.dataset:
         mixture = parse_mixture(result.dataset)
-        parts.append("+".join(part.amount + (part.name if whole else short(part.name)) for part in mixture))
+        name = "+".join(part.amount + (part.name if whole else short(part.name)) for part in mixture)
+        parts.append(f"{name} {content}".strip())
     if corruption := result.corruption:
         parts.append(corruption["name"])
         parts += [f"{k}={corruption[k]}" for k in ("rate", "scale") if corruption[k] != getattr(CorruptionConfig, k)]
     return ", ".join(parts)
 
 
-def _method(result: Result, others: Iterable[Result]) -> str:
+def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
     """The algorithm, its preset, and the settings that were changed or distinguish it from others of the same task.
 
     Args:
         result: a run.
         others: all runs of the same algorithm and preset, itself among them.
+        whole: a file of its own is named with its folder.
     """
     preset = result.config.get("preset")
     by_task: dict[str, list[Result]] = defaultdict(list)
     for other in others:
         by_task[other.task].append(other)
-    parts = [Path(result.file).name or result.algo] + ([preset] if preset else [])
+    file = result.file if whole else Path(result.file).name
+    parts = [file or result.algo] + ([preset] if preset else [])
     for key, value in sorted(result.changed.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
         if varies or (key.startswith(OF_LEARNING) and not result.file):

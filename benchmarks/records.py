@@ -20,7 +20,7 @@ from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError, quoted
 from zoo.settings.compose import compose
 from zoo.settings.config import flat
-from zoo.settings.overrides import as_overrides
+from zoo.settings.overrides import as_overrides, typed
 from zoo.settings.registry import algorithms, environments
 
 FIGURES = ("final", "best", "area")
@@ -124,7 +124,7 @@ class Result:
     def settings(self) -> dict[str, Any]:
         """The settings of the method, flat; of other runs that it began with, their names without the seed."""
         chosen = {k: v for k, v in flat(self.config).items() if k.startswith(METHOD) and k != "algo.name"}
-        runs = {name: re.sub(r"-?seed\d+.*", "", Path(chosen[name]).name) for name in RUNS if chosen.get(name)}
+        runs = {name: Path(re.sub(r"-?seed\d+[^/]*", "", chosen[name])).name for name in RUNS if chosen.get(name)}
         return chosen | runs
 
     @cached_property
@@ -137,7 +137,16 @@ class Result:
         """All settings, flat, of its algorithm and task with a preset; empty where the preset has none."""
         given = {"preset": preset, "dataset": self.dataset, "corruption": (self.corruption or {}).get("name")}
         more = as_overrides({key: value for key, value in given.items() if value}) if preset else []
-        return defaults(self.algo, environment(self.config), tuple(more))
+        env = environment(self.config)
+        return defaults(self.algo, env, tuple(more)) or defaults(self.algo, env, tuple(more[:1]))  # without the data
+
+    @property
+    def unfinished(self) -> str:
+        """What its evaluations lack of its steps; empty where nothing, or of a peer's."""
+        due = int(self.config["steps"]) + int(self.config["online_steps"])
+        if self.peer or self.steps[-1] >= due:
+            return ""
+        return f"its evaluations end at {self.steps[-1]:,} of {due:,} steps"
 
     @property
     def scores(self) -> np.ndarray:
@@ -180,15 +189,16 @@ class Result:
         named |= {
             group: changed.pop(f"{group}.name") for group in ("sampler", "corruption") if f"{group}.name" in changed
         }
-        return " ".join([start, *as_overrides(named | changed)])
+        return " ".join([start, *map(typed, as_overrides(named | changed))])
 
     @property
     def identity(self) -> str:
         """Digest of all that the run's results depend on, to the last bit."""
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
-        code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware")]
-        data = (self.record.get("dataset") or {}).get("fingerprint")
-        cut = "resumed" in self.record and not data  # not all simulators can be put back in the middle of an episode
+        code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware", "compiled", "linear", "seeds")]
+        given = {"dataset": "fingerprint", "demonstrations": "fingerprint", "init_from": "checkpoint"}
+        data = [(self.record.get(name) or {}).get(key) for name, key in given.items()]
+        cut = "resumed" in self.record and not data[0]  # not all simulators can be put back within an episode
         return digest([settings, code, data, cut])
 
 

@@ -80,17 +80,25 @@ class Runner:
             raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}. Take another: --dir") from error
         free = list(self.launcher.places)
         running: list[Group] = []
+        full = False  # whatever starts processes took no more: one of its own has to end first
         with interruptible(), alone(self.folder):
             try:
                 while any(job.state in ("waiting", "running") for job in self.jobs):
                     for group in [group for group in running if self._ended(group)]:
                         running.remove(group)
                         free.append(group.device)
+                        full = False
                     ready = [jobs for group in self.groups if (jobs := self._ready(group))] if free else []
                     for jobs in sorted(ready, key=lambda jobs: jobs[0].attempts):
-                        if free and (started := self._started(jobs, roomiest(free, self.launcher.places))):
+                        if not free or full:
+                            break
+                        if started := self._started(jobs, roomiest(free, self.launcher.places)):
                             running.append(started)
                             free.remove(started.device)
+                        elif running:
+                            full = True
+                            for job in jobs:
+                                job.attempts, job.state = job.attempts - 1, "waiting"
                     self.show(self.jobs)
                     time.sleep(POLL)
             except KeyboardInterrupt:

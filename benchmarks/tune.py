@@ -31,7 +31,7 @@ from zoo.benchmarks.stats import mean
 from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
-from zoo.settings.overrides import as_overrides
+from zoo.settings.overrides import as_overrides, typed
 
 
 @dataclass
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"sweeper=optuna needs {error.name}. Type: pip install 'rl-zoo[tune]'") from error
     sweeper, seeds, fixed, searched = parse(arguments)
     keys = dict(one.split("=", 1) for one in fixed if "=" in one)
-    folder = Path(sweeper.dir or f"tune/{keys.get('algo')}-{keys.get('env')}")
+    folder = Path(sweeper.dir or f"tune/{keys.get('algo', 'several')}-{keys.get('env', 'several')}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=sweeper.sampler_seed)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -65,7 +65,9 @@ def main(arguments: Sequence[str]) -> int:
         overrides = [*fixed, *as_overrides(chosen)]
         try:
             values, sign = run(overrides, sweeper.seeds, sweeper.jobs, folder)
-        except RunError as error:  # these settings do not work
+        except (RunError, UsageError) as error:  # these settings do not work
+            if isinstance(error, UsageError) and not rows:
+                raise  # most likely none would
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             print(f"trial {number}: failed. {error}")
             values = []
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         f"\nbest, trial {best['trial']}: {mean_of(values)} with {evaluated}; "
         f"{best['mean']:.1f} with those that chose it"
     )
-    print(f"zoo run {' '.join([*fixed, *found])}")
+    print(f"zoo run {' '.join(map(typed, [*fixed, *found]))}")
     print(f"written to {folder}/: every run, and trials.csv")
     return 0
 
@@ -150,13 +152,13 @@ def suggest(trial: Any, override: Override) -> Any:
         low, high = sweep.start, sweep.end
         assert low is not None
         assert high is not None
-        if "int" in sweep.tags or (isinstance(low, int) and isinstance(high, int)):
+        if "int" in sweep.tags:
             return trial.suggest_int(key, int(low), int(high), log="log" in sweep.tags)
         return trial.suggest_float(key, float(low), float(high), log="log" in sweep.tags)
     if isinstance(sweep, RangeSweep):
         return trial.suggest_categorical(key, list(sweep.range()))
     if isinstance(sweep, ChoiceSweep):
-        return trial.suggest_categorical(key, list(override.sweep_iterator()))
+        return trial.suggest_categorical(key, [getattr(one, "text", one) for one in override.sweep_iterator()])
     raise UsageError(f"{override.input_line} cannot be searched. Give interval(a,b), range(a,b) or choice(a,b).")
 
 

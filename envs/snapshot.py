@@ -1,7 +1,8 @@
 """The state of a simulator within an episode, so that a run can resume there in another process.
 
-Known of Gymnasium's MuJoCo and classic control tasks, in process, of `series` and `neorl2`: what such a simulator
-computes next is a function of a few arrays. Of all others, EnvPool's among them, nothing is known.
+Known of Gymnasium's MuJoCo and classic control tasks, in process, of `series`, and of `Pipeline` and `DMSD` of
+`neorl2`: what such a simulator computes next is a function of a few arrays. Of all others, EnvPool's among them,
+nothing is known.
 """
 
 from typing import Any

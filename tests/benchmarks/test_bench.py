@@ -333,6 +333,45 @@ def test_a_place_that_is_lost_fails_its_runs_and_not_the_runner(suites, tmp_path
     assert says in jobs[0].error
 
 
+def test_a_full_queue_is_waited_for_while_own_runs_are_in_it(suites, tmp_path, monkeypatch):
+    suites(GRIDS)
+    runs = plan("mine")[:4]
+
+    class Queue:
+        """Takes two processes at a time, each of which ends a few looks later."""
+
+        places = (None,) * 4
+        gpus = 0
+        inside = refused = 0
+
+        def start(self, command, log, device):
+            if self.inside == 2:
+                Queue.refused += 1
+                raise RuntimeError("the queue is full")
+            self.inside += 1
+            run = next(run for run in runs if run.name == log.with_suffix("").name)
+            return Process(self, ends("finished", 0, run), log.with_suffix(""))
+
+        def close(self):
+            pass
+
+    class Process:
+        def __init__(self, queue, end, folder):
+            self.queue, self.end, self.folder, self.looks = queue, end, folder, 0
+
+        def poll(self):
+            self.looks += 1
+            if self.looks < 4:
+                return None
+            self.queue.inside -= 1
+            return self.end(self.folder)
+
+    monkeypatch.setattr(runner, "POLL", 0.01)
+    jobs = Runner(runs, tmp_path / "a", Queue()).go()
+    assert [job.state for job in jobs] == ["finished"] * 4
+    assert 0 < Queue.refused < 4  # not at every look
+
+
 def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, capsys):
     suites(GRIDS)
     (run, *_) = plan("mine", ["seed=0", "algo=stream_ac"])

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -827,3 +828,99 @@ def test_the_page_has_what_is_reached_by_trying_of_the_tasks_that_it_shows(run, 
         table = seen(page, **view).partition("Settings chosen by trying</h2>")[2].partition("</table>")[0]
         assert table.count("<tr") == 1 + count
         assert table.count("50.0 [50.0, 50.0]") == 7 * count
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"seeds": [0, 1]}),
+        ({"linear": {"8x8x8": "mkl"}}, {"linear": {"8x8x8": "onednn"}}),
+        ({"compiled": True}, {"compiled": False}),
+        ({"demonstrations": {"fingerprint": "a"}}, {"demonstrations": {"fingerprint": "b"}}),
+        ({"init_from": {"checkpoint": "a"}}, {"init_from": {"checkpoint": "b"}}),
+    ],
+)
+def test_runs_that_need_not_be_equal_to_the_last_bit_contradict_nothing(run, tmp_path, one, other):
+    run("a", "algo=recoil env=hopper", [1.0], **one)
+    run("b", "algo=recoil env=hopper", [2.0], **other)
+    results, (note,) = read(tmp_path)
+    assert len(results) == 1
+    assert "was run more than once" in note
+
+
+def test_datasets_of_one_name_and_other_content_are_other_tasks(run, tmp_path):
+    for seed, content in enumerate(("aaaaaaaa", "aaaaaaaa", "bbbbbbbb")):
+        data = {"name": "medium", "fingerprint": content}
+        run(str(seed), f"algo=iql env=hopper dataset=medium seed={seed}", [1.0], dataset=data)
+    results, _ = read(tmp_path)
+    assert [result.task for result in results] == ["hopper, medium aaaaaa"] * 2 + ["hopper, medium bbbbbb"]
+
+
+def test_runs_that_begin_with_the_seeds_of_other_runs_are_other_methods(run, tmp_path):
+    for seed in (0, 1):
+        for base in ("runs/cql-expert", "runs/iql-random"):
+            run(f"{base[5:]}{seed}", f"algo=rlpd env=hopper init_from={base}/seed{seed} seed={seed}", [1.0])
+    results, notes = read(tmp_path)
+    assert not notes
+    assert {result.method for result in results} == {"rlpd, init_from=cql-expert", "rlpd, init_from=iql-random"}
+    assert len(results) == 4
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(run, tmp_path):
+    for folder in ("v1", "v2"):
+        run(folder, "algo=iql env=hopper", [1.0], algorithm={"file": f"{folder}/my.py"})
+    results, notes = read(tmp_path)
+    assert not notes
+    assert {result.method for result in results} == {"v1/my.py", "v2/my.py"}
+
+
+def test_what_continues_online_or_was_set_otherwise_is_not_set_beside_published_figures(run, tmp_path):
+    run("offline", "algo=iql env=hopper dataset=D4RL/hopper/medium-v2 preset=paper", [1.0])
+    run("on", "algo=iql env=hopper dataset=D4RL/hopper/medium-v2 preset=paper steps=9 online_steps=9", [1.0])
+    run("plain", "algo=ppo env=hopper preset=paper", [1.0])
+    run("many", "algo=ppo env=hopper preset=paper num_envs=64", [1.0])
+    run("chance", "algo=ppo env=hopper preset=paper eval_deterministic=false", [1.0])
+    said = defaultdict(list)
+    for one in build(tmp_path).comparisons:
+        said[one.row.runs[0].dir.name].append(one.verdict)
+    assert all("continues online" in verdict for verdict in said["on"])
+    assert not any("continues online" in verdict for verdict in said["offline"])
+    comparable = {name: any("other settings" not in one for one in said[name]) for name in ("plain", "many", "chance")}
+    assert comparable == {"plain": True, "many": False, "chance": False}
+
+
+def test_a_run_that_is_there_in_its_folder_and_in_an_archive_is_exported_once(run, tmp_path):
+    folder = run("bench/smoke/a", "algo=stream_q env=cartpole steps=40", [10.0, 20.0])
+    assert main(["bench", "export", str(tmp_path / "bench" / "smoke"), str(tmp_path / "bench" / "smoke.csv")]) == 0
+    shutil.rmtree(folder)
+    run("bench/smoke/a", "algo=stream_q env=cartpole steps=40", [10.0, 500.0])
+    assert main(["bench", "export", str(tmp_path / "bench"), str(tmp_path / "all" / "all.csv")]) == 0
+    (result,), _ = read(tmp_path / "all")
+    assert result.columns["return_mean"].tolist() == [10.0, 500.0]
+
+
+def test_an_archive_that_is_cut_off_is_refused(run, tmp_path, capsys):
+    run("runs/a", "algo=stream_q env=cartpole steps=40", [10.0, 20.0])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    archive.write_text("".join(archive.read_text().splitlines(keepends=True)[:-1]))
+    assert main(["report", str(archive.parent)]) == 1
+    assert "a: its evaluations end at 20 of 40 steps" in capsys.readouterr().err
+
+
+def test_other_files_beside_runs_do_not_matter(run, tmp_path):
+    run("runs/a", "algo=stream_q env=cartpole steps=40", [10.0])
+    assert main(["bench", "export", str(tmp_path / "runs"), str(tmp_path / "mine" / "old.csv")]) == 0
+    (tmp_path / "mine" / "config.yaml").write_text("of something else")
+    (tmp_path / "mine" / "notes.csv").write_bytes("größe\n".encode("latin-1"))
+    results, _ = read(tmp_path / "mine")
+    assert len(results) == 1
+
+
+def test_the_command_of_a_run_is_typed_as_it_stands(run, tmp_path):
+    run("a", "algo=iql env=hopper", [1.0])
+    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    record["config"]["dataset"] = "my data/a,b (1).hdf5"
+    (tmp_path / "a" / "run.json").write_text(json.dumps(record))
+    (result,), _ = read(tmp_path)
+    assert compose(shlex.split(result.command)[2:])[0].dataset == "my data/a,b (1).hdf5"

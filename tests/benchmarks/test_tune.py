@@ -8,7 +8,7 @@ import pytest
 
 from zoo.benchmarks import tune
 from zoo.cli import main
-from zoo.errors import RunError
+from zoo.errors import RunError, UsageError
 
 SEARCH = ["run", "-m", "sweeper=optuna", "algo=ppo", "env=cartpole"]
 
@@ -125,3 +125,51 @@ def test_a_search_that_cannot_be_is_refused(capsys, given, says):
     assert says in err
     assert len(err.splitlines()) == 1
     assert not Path("tune").exists()
+
+
+def test_settings_that_cannot_be_run_are_a_trial_that_failed_unless_they_are_the_first(monkeypatch, capsys):
+    played = []
+
+    def play(overrides, seeds, jobs, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        played.append(overrides)
+        if "algo.num_steps=64" in overrides:
+            raise UsageError("fewer than one rollout")
+        return [1.0 for _ in seeds], 1
+
+    monkeypatch.setattr(tune, "run", play)
+    codes = []
+    for seed in range(4):
+        played.clear()
+        given = ("sweeper.n_trials=8", "algo.num_steps=choice(64,32)", f"sweeper.sampler_seed={seed}")
+        codes.append(main([*SEARCH, *given]))
+        first_fails = "algo.num_steps=64" in played[0]
+        assert (codes[-1], len(played)) == ((2, 1) if first_fails else (0, 9))
+    assert set(codes) == {0, 2}
+    assert "failed. fewer than one rollout" in capsys.readouterr().out
+
+
+def test_names_in_quotes_can_be_searched(monkeypatch):
+    seen = set()
+
+    def play(overrides, seeds, jobs, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        seen.update(one for one in overrides if one.startswith("algo.policy"))
+        return [1.0 for _ in seeds], 1
+
+    monkeypatch.setattr(tune, "run", play)
+    assert (
+        main(
+            [
+                "run",
+                "-m",
+                "sweeper=optuna",
+                "algo=iql",
+                "env=hopper",
+                "sweeper.n_trials=9",
+                "algo.policy='gaussian','deterministic'",
+            ]
+        )
+        == 0
+    )
+    assert seen == {"algo.policy=gaussian", "algo.policy=deterministic"}

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     check_file(file, args.force)
     text = standalone(args.algorithm, args.settings)
     write(file, text)
-    print(f"{file}: {len(text.splitlines())} lines; python {file} --help shows its settings")
+    print(f"{file}: {len(text.splitlines())} lines; python {quoted(file)} --help shows its settings")
     return 0
 
 

@@ -13,9 +13,10 @@ from zoo.machine import gpus
 REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
 EXTRAS = {
     "wandb": "wandb", "trackio": "trackio", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar",
-    "minigrid": "minigrid", "robotics": "gymnasium_robotics", "box2d": "Box2D", "plot": "matplotlib",
-    "bench": "plotly", "scale": "submitit", "tune": "optuna", "peers": "stable_baselines3", "warp": "mujoco_warp",
-    "video": "imageio_ffmpeg", "onnx": "onnxruntime", "sb3": "stable_baselines3", "serve": "fastapi", "copy": "libcst",
+    "minigrid": "minigrid", "robotics": "gymnasium_robotics", "ogbench": "ogbench", "box2d": "Box2D",
+    "plot": "matplotlib", "bench": "plotly", "scale": "submitit", "tune": "optuna", "peers": "stable_baselines3",
+    "warp": "mujoco_warp", "video": "imageio_ffmpeg", "onnx": "onnxruntime", "sb3": "stable_baselines3",
+    "serve": "fastapi", "copy": "libcst",
 }  # fmt: skip
 
 

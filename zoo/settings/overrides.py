@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
@@ -61,6 +61,11 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
         else:
             overrides.append(f"{prefix}{key}={_literal(value)}")
     return overrides
+
+
+def typed(override: str) -> str:
+    """A setting as it is typed in a shell, which would take its quotes away: within others."""
+    return quoted(override) if re.search(r"['\"\\]", override) else override
 
 
 def folders(text: str) -> list[str]:

@@ -125,6 +125,8 @@ def _check_make(
     for option in ("size", "steps"):
         if getattr(args, option) < 1:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least 1.")
+    if not 0 <= args.seed < 2**32:
+        raise UsageError(f"--seed {args.seed} must lie between 0 and {2**32 - 1}.")
     if not kinds:
         raise UsageError(f"no kind of dataset is given. There are: {', '.join(D4RL_KINDS)}.")
     if (args.name or args.out) and len(kinds) > 1:
@@ -135,8 +137,10 @@ def _check_make(
     from zoo.commands.data.collect import check_kinds
     from zoo.commands.data.train import open_run
 
+    trained = [check_kinds(kind, env) for kind in kinds] if not args.policy else []
+    if overrides and not any(trained):
+        raise UsageError(f"{' '.join(overrides)} cannot be set: {' '.join(kinds)} needs no training.")
     for kind in [] if args.policy else kinds:
-        check_kinds(kind, env)
         if kind not in D4RL_KINDS + scripted and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
