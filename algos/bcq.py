@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
 from zoo.data.batch import Batch
-from zoo.nn import MLP, Normalizer, encoder, polyak_update, sometimes_random
+from zoo.nn import MLP, Normalizer, encoder, epsilon_soft, polyak_update
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -49,7 +49,7 @@ class Config:
     lr: float = 3e-4  # Adam's learning rate; Atari: 6.25e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 1.5e-4
     batch_size: int = 64  # transitions an update; Atari: 32
-    eval_epsilon: float = 0.001  # share of random actions in evaluations that are not deterministic, as Atari's
+    eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class BCQ(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         action = self.best_action(self.normalizer(obs))
-        return sometimes_random(action, self.spec.num_actions or 0, self.config.eval_epsilon) if explore else action
+        return epsilon_soft(action, self.spec.num_actions or 0, self.config.eval_epsilon) if explore else action
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:

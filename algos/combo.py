@@ -48,7 +48,7 @@ class Config:
     rollout_length: int = 5  # steps imagined from each of the data's observations
     rollout_batch: int = 50_000  # rollouts at a time
     rollout_every: int = 1_000  # updates between them
-    rollouts_kept: int = 5  # times that they are imagined until the oldest are overwritten
+    rollouts_kept: int = 5  # rounds of rollouts that the model's buffer holds
     real_fraction: float = 0.5  # share of a batch that comes from the data
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma

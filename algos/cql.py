@@ -16,14 +16,15 @@ the soft maximum
 
     max(Q_i(s, a), G)   takes the place of   Q_i(s, a),  a ~ pi(s) or pi(s'),  G the return-to-go of the data at s
 
-Deviations, as in CORL (github young-geng/CQL): no entropy in y; all losses are taken before any network moves. Unlike
-there, one forward pass of the policy serves all actions that are sampled at an observation, and its log standard
-deviation begins at -1 by the bias of its layer, without a learned scale and offset besides. Of Cal-QL, whose authors
-(github nakamotoo/Cal-QL) collect an episode and then take an update for each of its steps: updates follow each step,
-and until an own episode has ended, when its returns-to-go are known, nothing bounds its values; CORL calibrates
+Deviations, as in CORL (github young-geng/CQL): no entropy in y; all losses are computed before any parameter is
+updated. Unlike there, one forward pass of the policy serves all actions that are sampled at an observation, and its log
+standard deviation begins at -1 by the bias of its layer, without a learned scale and offset besides. Of Cal-QL, whose
+authors (github nakamotoo/Cal-QL) collect an episode and then take an update for each of its steps: updates follow each
+step, and until an own episode has ended, when its returns-to-go are known, nothing bounds its values; CORL calibrates
 nothing online, and keeps 0 for those returns. An episode that was cut off returns what it had; but if all its rewards
 are the same, as where a sparse goal was missed, it counts as going on for ever (the authors, with that reward given).
-The penalty is of all critics where they are more than two, there (github zhouzypaul/wsrl) of two drawn by chance.
+The penalty is of all critics where they are more than two, there (github zhouzypaul/wsrl) of two drawn by chance, with
+replacement, as those are that y takes.
 """
 
 import copy

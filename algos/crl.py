@@ -1,17 +1,17 @@
 """CRL: Contrastive RL (Eysenbach, Zhang, Levine, Salakhutdinov 2022, arXiv 2206.07568).
 
-How likely is it to come from a state and an action to a goal? A classifier that tells the later states of an episode
-from those of others learns it, without any reward and without bootstrapping: its logit, an inner product of two
-representations, is the logarithm of the probability, less that of the goal on the whole. The policy climbs it.
+A classifier separates the later states of a transition's own episode from states of others, without rewards or
+bootstrapping. Its logit, an inner product of two representations, is at best log p(g|s, a) - log p(g), with p(g|s, a)
+the discounted distribution of the states to come. The policy maximizes it.
 
     critic   L = E_ij[BCE(f_ij, 1(i = j))],  f_ij = phi(s_i, a_i) . psi(g_j) / sqrt(D)
     actor    L_pi = E[-min f(s, mu(s, g), g) / mean |min f| - alpha log pi(a|s, g)]
 
 g_j is a later state of the j-th transition's episode, k steps away with a probability of (1 - gamma) gamma^(k - 1).
 Deviations: as in OGBench's code (github seohongpark/ogbench), there are two critics, whose loss is the mean over all
-pairs; the policy is a Gaussian of standard deviation 1, and its loss takes a scaled value; all losses are taken before
-any network moves. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other loss of the policy
-that it has, by advantage weights, is not here.
+pairs; the policy is a Gaussian of standard deviation 1, and its loss takes a scaled value; all losses are computed
+before any parameter is updated. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other loss
+of the policy that it has, by advantage weights, is not here.
 """
 
 import math

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check
 from zoo.data.batch import Batch
-from zoo.nn import Normalizer, network_for, of_action, polyak_update, sometimes_random
+from zoo.nn import Normalizer, epsilon_soft, network_for, of_action, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -46,7 +46,7 @@ class Config:
     lr: float = 3e-4  # Adam's learning rate; Atari: 5e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 3.125e-4
     batch_size: int = 64  # transitions an update; Atari: 32
-    eval_epsilon: float = 0.001  # share of random actions in evaluations that are not deterministic, as Atari's
+    eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
     value_head: str = "huber"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
@@ -99,7 +99,7 @@ class DiscreteCQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         action = self.head.value(self.out(self.network, self.normalizer(obs))).argmax(-1)
-        return sometimes_random(action, self.num_actions, self.config.eval_epsilon) if explore else action
+        return epsilon_soft(action, self.num_actions, self.config.eval_epsilon) if explore else action
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:

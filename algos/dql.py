@@ -1,4 +1,4 @@
-"""DQL: Diffusion-QL (Wang, Hunt, Zhou 2022, arXiv 2208.06193), a diffusion policy that climbs the critics.
+"""DQL: Diffusion-QL (Wang, Hunt, Zhou 2022, arXiv 2208.06193), a diffusion policy that maximizes Q.
 
 The policy makes an action of noise in a few denoising steps, and so can be any distribution. One loss has it clone the
 data, by the noise that it predicts; another has the actions that the whole chain makes valued more by the critics,
@@ -18,7 +18,7 @@ The paper's figures are of checkpoints that were chosen by evaluations online, e
 selection" in the authors' code): compare them with `best`, not with `final`.
 
 Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is measured by the
-other critic than the one that is climbed, L_d is a mean over action dimensions, the actions that a step predicts are
+other critic than the one that is maximized, L_d is a mean over action dimensions, the actions that a step predicts are
 clipped to the bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay
 of the learning rates is left out: it takes a step in 50,000 updates, of a cosine of 1,000 or 2,000 steps, and so leaves
 them within 0.1 % of what they were. So are its standardized rewards for Pen.

@@ -1,7 +1,7 @@
 """DQN: Deep Q-Network (Mnih et al. 2015, Nature 518), its refinements as options.
 
-Q-learning on a replay buffer with a network that is copied to a target network now and then. Actions are the greedy
-ones, but for a share epsilon of random ones, which shrinks.
+Q-learning on a replay buffer with a network that is copied to a target network now and then. Actions are
+epsilon-greedy, with an epsilon that falls linearly.
 
     L = E[(Q(s, a) - y)^2],  y = r + gamma (1 - terminated) max_a' Q'(s', a')
 
@@ -27,7 +27,7 @@ from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, check, check_replay
 from zoo.data.batch import NStepBatch
 from zoo.data.buffers import replay_buffer
-from zoo.nn import MLP, encoder, of_action, polyak_update, sometimes_random
+from zoo.nn import MLP, encoder, epsilon_soft, of_action, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -59,14 +59,14 @@ class Config:
     train_every: int = 2  # environment steps an update; Atari: 4
     target_every: int = 250  # environment steps between moves of the target network; Atari: 1_000
     tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
-    epsilon: float = 0.05  # share of random actions in the end; Atari: 0.01
+    epsilon: float = 0.05  # probability of a random action in the end; Atari: 0.01
     exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
-    eval_epsilon: float = 0.05  # share of random actions in evaluations that are not deterministic: Atari's, MiniGrid's
+    eval_epsilon: float = 0.05  # likewise in evaluations that are not deterministic: Atari's, MiniGrid's
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
-    num_bins: int = 51  # bins of a categorical head; 101 for c51 without v_min and v_max
+    num_bins: int = 51  # bins of a categorical head; give 101 to c51 without v_min and v_max
 
     def __post_init__(self) -> None:
         check(self, n_step=at_least(1), train_every=at_least(1), target_every=at_least(1))
@@ -137,7 +137,7 @@ class DQN(Agent):
 
     def explore(self, action: Tensor, epsilon: float) -> Tensor:
         """Actions `[B]`, each with probability `epsilon` replaced by a random one."""
-        return sometimes_random(action, self.spec.num_actions or 0, epsilon)
+        return epsilon_soft(action, self.spec.num_actions or 0, epsilon)
 
 
 def train(run: "Run", config: Config) -> DQN:

@@ -2,7 +2,7 @@
 
 A flow that clones the data makes an action of noise: a = f(s, w). It stays as it is; what is learned is which noise to
 give it. So what is done stays near the data, and not even f's gradients are needed. Many w may give one action, hence
-two pairs of critics: one of actions, learned from what was done, and one of noise, which is taught the former's values.
+two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regresses Q(s, f(s, w)).
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)             (before)
     critic   L_Q  = E[(Q_i(s, a) - y)^2],

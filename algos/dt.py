@@ -8,8 +8,8 @@ acts as the data's good episodes did; like all return-conditioned cloning it joi
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
 
 Settings as in the authors' code (github kzl/decision-transformer, gym): embeddings of the step in the episode instead
-of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate. Deviation: what a window
-lacks at an episode's end is padded behind it, where a causal model cannot see it, rather than before it.
+of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate. Deviation: windows that
+are cut short by an episode's end are padded on the right, which the causal mask hides, rather than on the left.
 """
 
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     f: str = "chi2"  # the divergence: chi2 (the authors' form), chi2_exact, tv, or reverse_kl: Extreme Q-Learning
-    temperature: float = 0.7  # lambda: up to 1, the higher the nearer to a maximum; of reverse_kl any, the lower
+    temperature: float = 0.7  # lambda: up to 1, the higher the nearer to a maximum; of reverse_kl the lower, above 0
     max_exponent: float = 7.0  # of reverse_kl: z is clipped here
     random_actions: int = 0  # uniform actions beside each of the data's, in the value's loss; the authors take 0 or 1
     beta: float = 3.0  # inverse temperature of the actor's weights; AntMaze: 10

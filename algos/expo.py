@@ -1,8 +1,8 @@
 """EXPO: expressive policy optimization (Dong, Li, Sadigh, Finn 2025, arXiv 2507.07986).
 
-A policy by a flow does what the data and its own steps did, and never climbs a critic; a small second policy edits its
-actions, within `edit_scale`, and climbs. Who acts is neither: of several actions and of edits of some, the one that the
-critics value most. The critics back up what that choice would do next.
+A flow policy imitates the dataset and its own steps, without a gradient of the critics; a small edit policy changes its
+actions by at most `edit_scale`, to maximize Q. The agent takes, of several actions of the flow and edits of some, the
+one of the highest Q. The critics back up that choice.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)
     critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) min_{i in Z} Q_i'(s', pi*(s')))^2]

@@ -1,8 +1,8 @@
 """FQL: Flow Q-Learning (Park, Li, Levine 2025, arXiv 2502.02538).
 
-A flow can be any distribution of actions, but climbing the critics through its many steps is slow and unstable. So two
-policies learn: a flow that only clones the data, by flow matching; and a network that takes noise to an action in one
-step, held to where the flow takes the same noise, and free to move from there to what the critics value more.
+A flow can be any distribution of actions, but maximizing Q through its many steps is slow and unstable. So two policies
+learn: a flow that only clones the data, by flow matching; and a network that takes noise to an action in one step, held
+to where the flow takes the same noise, and free to move from there to what the critics value more.
 
     critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) mean_i Q_i'(s', a'))^2],  a' = mu(s', z)
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0, z ~ N(0, I),  t ~ U[0, 1]
@@ -13,10 +13,10 @@ is 0, so that an action repeats; the authors evaluate with noise, which is `eval
 
 Deviations: as in the authors' code (github seohongpark/fql), the squares of flow and policy are means over action
 dimensions, not sums, which makes alpha that many times as large; x_1 is clipped to the bounds in the policy's loss, and
-mu only where it meets the critics; all losses are taken before any network moves, and the target critics follow the
-critics that were before. There the data's actions are clipped to 1 - 1e-5, and the critics' normalization adds 1e-6 to
-the variance, here 1e-5. IFQL, which that repository has too, is not here: it shares the flow alone, its value and
-critics are IQL's, and it acts by the best of 32 actions of the flow.
+mu only where it meets the critics; all losses are computed before any parameter is updated, and the target critics
+follow the critics that were before. There the data's actions are clipped to 1 - 1e-5, and the critics' normalization
+adds 1e-6 to the variance, here 1e-5. IFQL, which that repository has too, is not here: it shares the flow alone, its
+value and critics are IQL's, and it acts by the best of 32 actions of the flow.
 """
 
 import copy
@@ -49,7 +49,7 @@ ACTION_SPACES = ("continuous",)
 class Config:
     alpha: float = 10.0  # weight of the distance to the flow, a mean over action dimensions; to be chosen for each task
     normalize_q: bool = False  # values in the policy's loss are scaled to a mean size of 1; then try alpha 0.03 to 10
-    target_q: str = "mean"  # of the two critics in the target: mean, or min (AntMaze, Adroit)
+    target_q: str = "mean"  # of the two critics in the target: mean, or min (Adroit, OGBench's AntMaze)
     flow_steps: int = 10  # of Euler's method, from noise to the action that the flow clones
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma

@@ -3,7 +3,7 @@
 Whatever an episode came to later was a goal that its actions led to. So the policy clones every action of the data,
 given the state and a state from later in the episode; in a test it is given the goal in the place of that state.
 
-    actor    L_pi = E[-log pi(a|s, g)],  g a later state of the episode, all alike
+    actor    L_pi = E[-log pi(a|s, g)],  g uniform over the later states of the episode
 
 Deviations: as in OGBench (Park et al. 2024, arXiv 2410.20092; github seohongpark/ogbench), the policy is a Gaussian of
 standard deviation 1 whose mean is not squashed.

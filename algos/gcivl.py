@@ -9,9 +9,9 @@ nearer to the goal. It is the value of HIQL (Park, Ghosh, Eysenbach, Levine 2023
     actor    L_pi = E[-exp(beta (mean V(s', g) - mean V(s, g))) log pi(a|s, g)]
 
 The reward is -1 until the state is the goal. Deviations: as in OGBench's code (github seohongpark/ogbench), weights are
-clipped at 100, the policy is a Gaussian of standard deviation 1, all losses are taken before any network moves, and
-the target values follow the values that were before. There the normalization of layers adds 1e-6 to the variance, here
-1e-5.
+clipped at 100, the policy is a Gaussian of standard deviation 1, all losses are computed before any parameter is
+updated, and the target values follow the values that were before. There the normalization of layers adds 1e-6 to the
+variance, here 1e-5.
 """
 
 import copy

@@ -1,9 +1,9 @@
 """H2O: when to trust your simulator (Niu, Sharma, Qiu et al. 2022, arXiv 2206.13464), dynamics-aware hybrid learning.
 
 SAC that learns from a dataset of the true environment and from its own steps in a simulator whose dynamics are wrong.
-Two discriminators tell the one's transitions from the other's, which gives the ratio of their dynamics. A simulated
-transition counts as much as it is likely in truth; and where the dynamics differ most, the critics' values are pushed
-down, those of the data up.
+Two discriminators tell the one's transitions from the other's, which gives the ratio of their dynamics. The error of a
+simulated transition is weighted by that ratio; and where the dynamics differ most, the critics' values are pushed down,
+those of the data up.
 
     ratio    p(s'|s,a) / p_sim(s'|s,a) = D(true|s,a,s') D(sim|s,a) / (D(sim|s,a,s') D(true|s,a))              (Eq. 9)
              w = that, within [1e-5, 1];  u(s,a) = the mean over s'' ~ N(s', std^2) of -log of that, within [0, 10]

@@ -12,8 +12,8 @@ a state that is k steps ahead, by a representation of it, the lower one goes the
 V is V(s, phi(s, g)), and its loss alone trains phi. The reward is -1 until the state is the goal. Deviations: as in the
 code of OGBench (github seohongpark/ogbench, by the same author), phi takes state and goal and is scaled to a length of
 sqrt(10), and the target values take the phi that learns, not a copy that follows it; weights are clipped at 100;
-policies are Gaussians of standard deviation 1; all losses are taken before any network moves, and the target values
-follow the values that were before. There the normalization of layers adds 1e-6 to the variance, here 1e-5.
+policies are Gaussians of standard deviation 1; all losses are computed before any parameter is updated, and the target
+values follow the values that were before. There the normalization of layers adds 1e-6 to the variance, here 1e-5.
 """
 
 import copy
@@ -27,7 +27,7 @@ from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check
 from zoo.data.goals import Goals, SubgoalBatch
 from zoo.nn import GELU, MLP, EnsembleMLP, UnitGaussian, glorot_, near_zero_, polyak_update
-from zoo.nn.goals import on_sphere
+from zoo.nn.goals import length_normalize
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -88,7 +88,7 @@ class HIQL(Agent):
 
     def represent(self, obs: Tensor, goal: Tensor) -> Tensor:
         """phi, of length sqrt(D): `[B, D]`."""
-        return on_sphere(self.phi(torch.cat([obs, goal], -1)))
+        return length_normalize(self.phi(torch.cat([obs, goal], -1)))
 
     def values(self, network: EnsembleMLP, obs: Tensor, goal: Tensor) -> Tensor:
         """V_1 and V_2, `[2, B]`."""
@@ -147,7 +147,7 @@ class HIQL(Agent):
         subgoal = self.high_actor(obs)
         if explore:
             subgoal = subgoal + torch.randn_like(subgoal)
-        inputs = torch.cat([obs[:, : self.spec.state_dim], on_sphere(subgoal)], -1)
+        inputs = torch.cat([obs[:, : self.spec.state_dim], length_normalize(subgoal)], -1)
         return self.low_actor.sample(inputs) if explore else self.low_actor.mode(inputs)
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class HIQL(Agent):
     @torch.no_grad()
     def subgoals(self, obs: Tensor, states: Tensor) -> Tensor:
         """Which of the states `[N, S]` the upper policy names at observations `[B, S + G]`: `[B]`, the nearest."""
-        named = on_sphere(self.high_actor(obs))
+        named = length_normalize(self.high_actor(obs))
         state = obs[:, None, : self.spec.state_dim].expand(-1, len(states), -1)
         return torch.einsum("bd,bnd->bn", named, self.represent(state, states.expand(len(obs), -1, -1))).argmax(-1)
 

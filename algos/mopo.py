@@ -1,8 +1,8 @@
 """MOPO: model-based offline policy optimization (Yu et al. 2020, arXiv 2005.13239).
 
 Soft actor-critic on imagined transitions: short rollouts of the policy in a learned model, begun at the data's
-observations. What the model does not know is made unattractive: a reward is reduced by how unsure the model is of the
-step, so that the return in the model bounds that in the world from below.
+observations. A reward is penalized by the model's uncertainty of the step, so that the return in the model bounds that
+in the world from below.
 
     reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
     critics  L_Q  = E[(r~ + gamma (1 - terminated) min Q'(s', a') - alpha log pi(a'|s') - Q(s, a))^2]
@@ -45,7 +45,7 @@ class Config:
     rollout_length: int = 1  # steps imagined from each of the data's observations
     rollout_batch: int = 50_000  # rollouts at a time
     rollout_every: int = 1_000  # updates between them
-    rollouts_kept: int = 5  # times that they are imagined until the oldest are overwritten
+    rollouts_kept: int = 5  # rounds of rollouts that the model's buffer holds
     real_fraction: float = 0.05  # share of a batch that comes from the data
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma

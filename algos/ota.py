@@ -1,8 +1,9 @@
 """OTA: Option-Aware Temporally Abstracted value learning (Ahn, Choi, Han, Moon 2025, arXiv 2505.12737).
 
-OTA, whose upper policy has a value of its own. Far from the goal, the value that counts steps often has the wrong sign
-of what a subgoal gains, and the upper policy learns from that. So its value counts options of n steps, discounted once
-an option: the goal is n times nearer. The lower policy, whose subgoals are near, keeps the value that counts steps.
+HIQL with a value function of its own for the upper policy. Far from the goal, the value that counts steps often has the
+wrong sign of what a subgoal gains, and the upper policy learns from that. So its value counts options of n steps,
+discounted once an option: the goal is n times nearer. The lower policy, whose subgoals are near, keeps the value that
+counts steps.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
@@ -28,7 +29,7 @@ from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check
 from zoo.data.goals import Goals, OptionBatch
 from zoo.nn import GELU, MLP, EnsembleMLP, UnitGaussian, glorot_, near_zero_, polyak_update
-from zoo.nn.goals import on_sphere
+from zoo.nn.goals import length_normalize
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
 
@@ -94,7 +95,7 @@ class OTA(Agent):
 
     def represent(self, obs: Tensor, goal: Tensor) -> Tensor:
         """phi, of length sqrt(D): `[B, D]`."""
-        return on_sphere(self.phi(torch.cat([obs, goal], -1)))
+        return length_normalize(self.phi(torch.cat([obs, goal], -1)))
 
     def values(self, network: EnsembleMLP, obs: Tensor, goal: Tensor) -> Tensor:
         """V_1 and V_2, or U_1 and U_2: `[2, B]`."""
@@ -169,7 +170,7 @@ class OTA(Agent):
         subgoal = self.high_actor(obs)
         if explore:
             subgoal = subgoal + torch.randn_like(subgoal)
-        inputs = torch.cat([obs[:, : self.spec.state_dim], on_sphere(subgoal)], -1)
+        inputs = torch.cat([obs[:, : self.spec.state_dim], length_normalize(subgoal)], -1)
         return self.low_actor.sample(inputs) if explore else self.low_actor.mode(inputs)
 
     @torch.no_grad()
@@ -180,7 +181,7 @@ class OTA(Agent):
     @torch.no_grad()
     def subgoals(self, obs: Tensor, states: Tensor) -> Tensor:
         """Which of the states `[N, S]` the upper policy names at observations `[B, S + G]`: `[B]`, the nearest."""
-        named = on_sphere(self.high_actor(obs))
+        named = length_normalize(self.high_actor(obs))
         state = obs[:, None, : self.spec.state_dim].expand(-1, len(states), -1)
         return torch.einsum("bd,bnd->bn", named, self.represent(state, states.expand(len(obs), -1, -1))).argmax(-1)
 

@@ -3,7 +3,7 @@
 The fewest steps from one state to another are a quasimetric: not symmetric, but never longer than by way of a third
 state. A network that can be nothing else needs only be told that a step is at most one step long; pushed apart all the
 same, states come to lie as far from each other as the shortest way of such steps: what the data holds in pieces is
-joined. The policy climbs the distance through a model of the next latent.
+joined. The policy minimizes the distance through a model of the next latent.
 
     value    max E[phi(d(s, g))] such that E[relu(d(s, s') - 1)^2] <= eps
     model    L_T  = E[d(z', z + T(z, a)) + d(z + T(z, a), z')] / 2,  z = latent of s
@@ -11,9 +11,9 @@ joined. The policy climbs the distance through a model of the next latent.
 
 phi(d) = -100 softplus(5 - d / 100), and a multiplier lambda that learns too stands for the constraint. d is an interval
 quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model moves the latents too;
-the policy is a Gaussian of standard deviation 1, and its loss takes cloning and a scaled distance; all losses are taken
-before any network moves. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other quasimetric
-and the other loss of the policy that it has are not here.
+the policy is a Gaussian of standard deviation 1, and its loss takes cloning and a scaled distance; all losses are
+computed before any parameter is updated. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The
+other quasimetric and the other loss of the policy that it has are not here.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ GOALS = True
 @dataclass
 class Config:
     alpha: float = 0.003  # weight of cloning; OGBench takes 0.0003 on pointmaze
-    eps: float = 0.05  # what a step may be longer than 1, squared, in the mean
+    eps: float = 0.05  # of the constraint E[relu(d(s, s') - 1)^2] <= eps
     latent_dim: int = 512  # numbers that the distance compares, a multiple of 8
     value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # shares: the state itself, later, any
     actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
@@ -85,7 +85,7 @@ class QRL(Agent):
         return (there + back).mean() / 2
 
     def predict(self, latent: Tensor, action: Tensor) -> Tensor:
-        """The latent `[B, D]` after an action, which the model tells from the one before."""
+        """The latent `[B, D]` after an action: the model predicts the change."""
         change: Tensor = self.model(torch.cat([latent, action], -1))
         return latent + change
 

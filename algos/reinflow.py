@@ -1,8 +1,8 @@
-"""ReinFlow: PPO of a flow with noise on its way (Zhang, Yu, Su, Wang 2025, arXiv 2505.22094).
+"""ReinFlow: PPO of a flow policy with learned noise in its steps (Zhang, Yu, Su, Wang 2025, arXiv 2505.22094).
 
 A flow that clones the data makes an action of noise in K steps. With noise of a learned size added at each step the way
 is a Markov chain of Gaussians, whose density is known, so that PPO applies: to the whole chain, as if it were the
-action. Flow and noise climb; without exploring the noise is left out.
+action. PPO trains the flow and the noise network; evaluation adds no noise.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)              (before)
     chain    x_{k+1} ~ N(clip(x_k + v(s, x_k, k/K) / K), sigma(s, k/K)^2),  a = x_K,  sigma from min_std to max_std
@@ -15,12 +15,14 @@ first `online_starts` teach the value alone. `max_std` falls: held for the first
 cosine to 70 % of the way from `min_std`.
 
 Where paper and authors' code (github ReinFlow/ReinFlow) differ, this is the code: density and entropy are divided, and
-the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it:
-single actions, not chunks of four, so that what `clip` allows of a whole chain is a quarter; one grid of times, k/K,
-where its rectified flow acts on k/(K - 1) and is judged on k/K; an episode that is truncated bootstraps from its true
-last observation, where there a time limit ends its value; a flow without time embedding, residual layers and
-average of weights; observations normalized by mean and deviation; learning rates do not oscillate. Without exploring
-x_0 is 0, there it is drawn. Its penalty for leaving the clone is not here, nor is DPPO, which does this to a diffusion.
+the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it: single
+actions, not chunks of four, so that what `clip` allows of a whole chain is a quarter; one grid of times, k/K, where its
+rectified flow acts on k/(K - 1) and is judged on k/K; an episode that is truncated bootstraps from its true last
+observation, where there a time limit ends its value; a flow without time embedding, residual layers and average of
+weights, of GELU units, not ReLU; a value network without residual layers and weight decay; the flow's cloning at a
+constant learning rate without weight decay; no target KL, there 1; observations normalized by mean and deviation;
+learning rates do not oscillate. Without exploring x_0 is 0, there it is drawn. Its penalty for leaving the clone is not
+here, nor is DPPO, which does this to a diffusion.
 """
 
 import math
@@ -73,7 +75,7 @@ class Config:
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, flow
     value_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, value
     flow_lr: float = 3e-4  # Adam's learning rate, the flow that clones
-    actor_lr: float = 4.5e-5  # Adam's learning rate, the flow that climbs and its noise
+    actor_lr: float = 4.5e-5  # Adam's learning rate, flow and noise network in PPO
     value_lr: float = 6.5e-4  # Adam's learning rate, value
     batch_size: int = 256  # transitions an update of the flow that clones
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset

@@ -55,7 +55,7 @@ class Config:
     offline_fraction: float = 0.5  # share of a batch that comes from `dataset`; 0 needs none
     utd_ratio: int = 20  # critics' updates an environment step; actor and temperature take one
     num_critics: int = 10  # E, how many there are
-    subset: int = 2  # size of Z, whose least value is backed up; AntMaze: 1, num_critics: all
+    subset: int = 2  # size of the random subset Z, whose minimum is the target's; AntMaze: 1, num_critics: all
     critic_layer_norm: bool = True  # layer normalization in the critics
     actor_layer_norm: bool = False  # in the actor; WSRL: true
     entropy_backup: bool = True  # alpha log pi in y; AntMaze, Adroit, WSRL: false

@@ -9,7 +9,7 @@ tanh-squashed Gaussian; the temperature that weighs the entropy is learned too, 
     actor        J_pi = E[alpha log pi(a|s) - min Q(s, a)]                                               (Eq. 9)
     temperature  J    = E[-alpha (log pi(a|s) + target entropy)]                                         (Eq. 18)
 
-Deviation: the temperature's loss moves log alpha, with alpha's own factor dropped, as in Stable-Baselines3 and CleanRL.
+Deviation: J moves log alpha, without its factor alpha, as in Stable-Baselines3. pi is of actions in their own units.
 """
 
 import copy

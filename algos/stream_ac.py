@@ -42,7 +42,7 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa_policy: float = 3.0  # how far below the bound the actor's steps stay
+    kappa_policy: float = 3.0  # kappa of ObGD, actor: the larger, the smaller the largest step
     kappa_value: float = 2.0  # the critic's likewise
     entropy_coef: float = 0.01  # tau, weight of the entropy
     optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'

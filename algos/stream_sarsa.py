@@ -40,7 +40,7 @@ class Config:
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
     kappa: float = 2.0  # how far below the bound steps stay
-    epsilon: float = 0.01  # share of random actions in the end
+    epsilon: float = 0.01  # probability of a random action in the end
     exploration_fraction: float = 0.05  # of all steps, in which epsilon falls there from 1
     optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
     sparsity: float = 0.9  # share of the weights that begin at 0

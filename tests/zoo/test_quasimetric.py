@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from zoo.nn.goals import Quasimetric, on_sphere
+from zoo.nn.goals import Quasimetric, length_normalize
 
 
 def union(x: np.ndarray, y: np.ndarray) -> float:
@@ -38,6 +38,6 @@ def test_a_distance_is_a_quasimetric():
 
 def test_vectors_on_the_sphere_keep_their_direction():
     x = torch.randn(20, 10, dtype=torch.float64)
-    scaled = on_sphere(x)
+    scaled = length_normalize(x)
     torch.testing.assert_close(scaled.square().sum(-1), torch.full((20,), 10.0, dtype=torch.float64))
     torch.testing.assert_close(torch.cosine_similarity(scaled, x), torch.ones(20, dtype=torch.float64))

@@ -54,7 +54,7 @@ def of_action(out: Tensor, action: Tensor) -> Tensor:
     return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
 
 
-def sometimes_random(action: Tensor, num_actions: int, epsilon: Tensor | float) -> Tensor:
-    """Actions of any shape, each with probability `epsilon` replaced by a random one."""
+def epsilon_soft(action: Tensor, num_actions: int, epsilon: Tensor | float) -> Tensor:
+    """An epsilon-soft policy: actions of any shape, each with probability `epsilon` replaced by a random one."""
     random = torch.randint(num_actions, action.shape, device=action.device)
     return torch.where(torch.rand(action.shape, device=action.device) < epsilon, random, action)

@@ -11,7 +11,7 @@ from zoo.nn.initialization import glorot_
 from zoo.nn.layers import GELU, MLP
 
 
-def on_sphere(x: Tensor) -> Tensor:
+def length_normalize(x: Tensor) -> Tensor:
     """Vectors `[..., D]` scaled to a length of sqrt(D)."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x * (math.sqrt(x.shape[-1]) / length)

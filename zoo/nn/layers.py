@@ -29,8 +29,8 @@ class GELU(nn.GELU):
 class MLP(nn.Sequential):
     """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization.
 
-    With `layer_norm` each activation is normalized (Ba et al. 2016, arXiv 1607.06450), or with `norm_first` what goes
-    into it.
+    With `layer_norm` there is a LayerNorm (Ba et al. 2016, arXiv 1607.06450) after each activation; with `norm_first`
+    before it.
     """
 
     def __init__(

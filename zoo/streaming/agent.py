@@ -8,7 +8,7 @@ from torch import Tensor
 from zoo.agent import Agent
 from zoo.data.batch import Transition
 from zoo.errors import UsageError
-from zoo.nn import sometimes_random
+from zoo.nn import epsilon_soft
 from zoo.spec import Spec
 from zoo.streaming.normalizer import StreamNormalizer
 
@@ -88,7 +88,7 @@ class StreamAgent(Agent):
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     """The best of the values `[..., num_actions]`, but with probability `epsilon` a random one: `[...]`."""
-    return sometimes_random(q.argmax(-1), q.shape[-1], epsilon)
+    return epsilon_soft(q.argmax(-1), q.shape[-1], epsilon)
 
 
 def stream(run: "Run", config: Any) -> tuple["Stepper", int]:
