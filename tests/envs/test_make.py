@@ -301,7 +301,7 @@ def test_dictionaries_are_flattened_in_the_order_of_their_names_whatever_the_spa
 
 def test_what_envpool_has_otherwise_is_taken_from_gymnasium():
     pytest.importorskip("envpool")
-    for env_id in ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"):
+    for env_id in ("Humanoid-v4", "HumanoidStandup-v4"):
         assert resolve_backend(EnvConfig(env_id)) == "gymnasium"
     assert resolve_backend(EnvConfig("Humanoid-v5")) == "envpool"
 
