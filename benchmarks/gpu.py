@@ -189,9 +189,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the figures are written (JSON)")
     parser.add_argument("--table", action="store_true", help="only print the updates/s that FILE has")
     args = parser.parse_args(arguments)
-    if args.table and not args.out.is_file():
-        parser.error(f"--out {args.out} is not a file")
     if args.table:
+        if not args.out.is_file():
+            parser.error(f"--out {args.out} is not a file")
         print(as_table(json.loads(args.out.read_text())["figures"]))
         return 0
     seconds = 60 * args.minutes - 15  # the rest is for what has to end

@@ -86,10 +86,20 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
 
 def spec_of(config: EnvConfig) -> Spec:
     """The shapes and bounds of an environment. Raises UsageError where it cannot be made, or agents cannot have it."""
+    envs, spec = make_with_spec(config, 1)
+    envs.close()
+    return spec
+
+
+def make_with_spec(config: EnvConfig, num_envs: int, threads: int = 1, drawn: bool = False) -> tuple[VectorEnv, Spec]:
+    """Environments as `make` makes them, and their spec.
+
+    Raises:
+        UsageError: they cannot be made, or their spaces are of kinds that no agent takes.
+    """
     try:
-        envs = make(config, 1)
-        envs.close()
-        return Spec.of(envs.single_observation_space, envs.single_action_space)
+        envs = make(config, num_envs, threads, drawn=drawn)
+        return envs, Spec.of(envs.single_observation_space, envs.single_action_space)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -158,18 +158,6 @@ def test_names_in_quotes_can_be_searched(monkeypatch):
         return [1.0 for _ in seeds], 1
 
     monkeypatch.setattr(tune, "run", play)
-    assert (
-        main(
-            [
-                "run",
-                "-m",
-                "sweeper=optuna",
-                "algo=iql",
-                "env=hopper",
-                "sweeper.n_trials=9",
-                "algo.policy='gaussian','deterministic'",
-            ]
-        )
-        == 0
-    )
+    searched = ["env=hopper", "sweeper.n_trials=9", "algo.policy='gaussian','deterministic'"]
+    assert main(["run", "-m", "sweeper=optuna", "algo=iql", *searched]) == 0
     assert seen == {"algo.policy=gaussian", "algo.policy=deterministic"}

@@ -40,10 +40,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if len(args.run_dir) > 1:
         raise UsageError("one run is played at a time; several are ranked without playing. Add: --fqe")
-    from zoo.runs.evaluation import eval_envs, evaluate, judged, summary
+    from zoo.envs import make_with_spec
+    from zoo.runs.evaluation import evaluate, judged, summary
 
     config, agent = open_player(args.run_dir[0], args.env, args.file)
-    envs, _ = eval_envs(config.env, args.episodes or config.eval_episodes, config.threads)
+    envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)
     for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):

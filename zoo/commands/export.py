@@ -87,7 +87,7 @@ def _write(kind: str, config: "RunConfig", name: str, agent: "Agent", path: Path
     if kind == "torchscript":
         return formats.write_torchscript(agent, path)
     to_sb3.check(name, agent)
-    from zoo.runs.evaluation import eval_envs
+    from zoo.envs import make_with_spec
 
-    envs, _ = eval_envs(dataclasses.replace(config.env, backend="gymnasium"), 1, config.threads)
+    envs, _ = make_with_spec(dataclasses.replace(config.env, backend="gymnasium"), 1, config.threads)
     return to_sb3.write(name, agent, (envs.single_observation_space, envs.single_action_space), path)

@@ -55,11 +55,12 @@ def main(arguments: list[str]) -> int:
     if args.video:
         check_file(args.video, args.force)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
-    from zoo.runs.evaluation import eval_envs, evaluate
+    from zoo.envs import make_with_spec
+    from zoo.runs.evaluation import evaluate
 
     config, agent = open_player(args.run_dir, args.env, args.file)
     seed = chosen_seed(args.seed, config)
-    envs, _ = eval_envs(config.env, args.episodes, config.threads, drawn=True)
+    envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:

@@ -70,9 +70,8 @@ class MonteCarloReturns:
         total = returns_to_go(reward.flatten(), terminated.flatten(), (ended | last).flatten(), self.discount)
         own = torch.where(known, total.view_as(reward), -torch.inf)
         found = self.all[len(self.of_data) :][read]
-        found.copy_(
-            torch.where(found.isinf(), own.T.flatten(), found)
-        )  # one read from within its episode keeps its own
+        # what is known stays: of an episode that is read from within, all rewards may look the same
+        found.copy_(torch.where(found.isinf(), own.T.flatten(), found))
 
     def add_to(self, batch: Batch) -> MonteCarloBatch:
         """A batch whose indices count through the dataset, then the buffer."""

@@ -8,10 +8,8 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
-from zoo.envs import EnvConfig, make
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError
 from zoo.settings.config import RunConfig
-from zoo.spec import Spec
 
 IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
@@ -40,19 +38,6 @@ class Moment(NamedTuple):
     running: np.ndarray  # [E] bool: not over yet
     expected: np.ndarray | None  # [E] what the critics expect of the action that is about to be taken; None without any
     obs: np.ndarray  # [E, ...] that the action was chosen for
-
-
-def eval_envs(config: EnvConfig, episodes: int, threads: int, drawn: bool = False) -> tuple[VectorEnv, Spec]:
-    """An environment for each episode, and their spec; `drawn` as in `zoo.envs.make`.
-
-    Raises:
-        UsageError: a package is missing, or the spaces are of kinds that no algorithm takes.
-    """
-    try:
-        envs = make(config, episodes, threads, drawn=drawn)
-        return envs, Spec.of(envs.single_observation_space, envs.single_action_space)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def seeds(what: str, *numbers: int, count: int) -> Any:

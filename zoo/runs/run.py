@@ -10,13 +10,13 @@ from zoo import checkpoint
 from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
-from zoo.envs import time_limit
+from zoo.envs import make_with_spec, time_limit
 from zoo.nn import linear
 from zoo.returns import begin_episodes
 from zoo.runs.compilation import accelerated, compiles
 from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
-from zoo.runs.evaluation import Episodes, eval_envs, evaluate, in_words, judged, summary
+from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
 from zoo.runs.logging import EpisodeMeans, Logger, ProgressBar, parse_loggers
@@ -68,7 +68,7 @@ class Run:
         self._interruption = together.interruption if together else Interruption()
         self._reported_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
-        self._eval_envs, self.spec = eval_envs(config.env, config.eval_episodes, config.threads)
+        self._eval_envs, self.spec = make_with_spec(config.env, config.eval_episodes, config.threads)
         self._base = load_base(config, algorithm, self.spec, self.device)
         check_spaces(algorithm, self.spec, f"{config.env.name} has {self._eval_envs.single_action_space}")
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])

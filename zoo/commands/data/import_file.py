@@ -54,10 +54,8 @@ def main(arguments: list[str]) -> int:
         "zoo": describe_origin(["import", *arguments]),
     }
     write_minari(arrays, store() / minari_id, minari_id, env.id, metadata, force=args.force, flat=True)
-    algo = "iql" if arrays.reward.any() else "bc"
-    if spec.goal_dim:
-        algo = "gcbc"
-    elif algo == "bc":
+    algo = "gcbc" if spec.goal_dim else "iql" if arrays.reward.any() else "bc"
+    if algo == "bc":
         print("its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil.")
     print_table(HEADER, [row(f"{env.name}/{name}", arrays, store() / minari_id)])
     print(f"use it: zoo run algo={algo} env={env.name} dataset={name}")
