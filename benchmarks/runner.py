@@ -92,13 +92,11 @@ class Runner:
                     for jobs in sorted(ready, key=lambda jobs: jobs[0].attempts):
                         if not free or full:
                             break
-                        if started := self._started(jobs, roomiest(free, self.launcher.places)):
+                        if started := self._started(jobs, roomiest(free, self.launcher.places), others=bool(running)):
                             running.append(started)
                             free.remove(started.device)
-                        elif running:
-                            full = True
-                            for job in jobs:
-                                job.attempts, job.state = job.attempts - 1, "waiting"
+                        else:
+                            full = bool(running)
                     self.show(self.jobs)
                     time.sleep(POLL)
             except KeyboardInterrupt:
@@ -128,19 +126,20 @@ class Runner:
         failed = [job for job in waiting if job.attempts]
         return failed[:1] or [job for job in waiting if job.begun == waiting[0].begun]
 
-    def _started(self, jobs: list[Job], device: str | None) -> Group | None:
-        """Starts jobs as one process, if that is possible."""
+    def _started(self, jobs: list[Job], device: str | None, others: bool) -> Group | None:
+        """Starts jobs as one process, if that is possible; it has failed where no others are running that could end."""
         for job in jobs:
             job.saved = saved(job)
-            job.attempts += 1
         before = written(jobs)  # it touches its log when it begins
         try:
             process = self.launcher.start(command(jobs), jobs[0].log_path, device)
         except Exception as error:  # a full queue, a lost cluster, no memory for a process
-            for job in jobs:
+            for job in [] if others else jobs:
+                job.attempts += 1
                 fail(job, f"could not be started: {error}")
             return None
         for job in jobs:
+            job.attempts += 1
             job.state = "running"
         return Group(jobs, device, process, before)
 

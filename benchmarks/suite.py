@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from zoo.data.catalog import find, parse_mixture
 from zoo.data.load import load_arrays
-from zoo.envs import EnvConfig, resolve_backend, series, time_limit
+from zoo.envs import EnvConfig, resolve_backend, series
 from zoo.errors import UsageError, nearest
 from zoo.runs.execute import label
 from zoo.runs.provenance import code_version
@@ -165,4 +165,4 @@ def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str
 @cache
 def fingerprint(env_id: str, env_name: str, dataset: str) -> str:
     """The fingerprint of a dataset's content."""
-    return load_arrays(EnvConfig(env_id, env_name), dataset, time_limit(env_id))[0].fingerprint()
+    return load_arrays(EnvConfig(env_id, env_name), dataset)[0].fingerprint()

@@ -41,7 +41,7 @@ from zoo.algos import awac, bc, cql, edac, iql, riql, td3_bc
 from zoo.data.batch import Batch
 from zoo.data.dataset import Dataset
 from zoo.data.load import load_arrays
-from zoo.envs import EnvConfig, make, time_limit
+from zoo.envs import EnvConfig, make
 from zoo.nn import Normalizer
 from zoo.nn.optim import Adam
 from zoo.runs.evaluation import evaluate
@@ -488,7 +488,7 @@ def main() -> None:
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     if args.agree:
-        arrays, _ = load_arrays(env, str(args.data), time_limit(env.id))
+        arrays, _ = load_arrays(env, str(args.data))
         ours = Dataset(arrays, spec, torch.device("cpu"))
         if args.algo == "bc":
             ours.top_episodes(0.1)

@@ -22,7 +22,7 @@ from zoo.data import waypoints
 from zoo.data.arrays import Arrays
 from zoo.data.load import load_arrays
 from zoo.envs.names import load_package
-from zoo.envs.pointmaze import ENV_ID, GOAL, MAP, START, STEPS
+from zoo.envs.pointmaze import ENV_ID, GOAL, MAP, START
 from zoo.settings.compose import compose
 
 DRAWN = 60  # episodes of a kind, at most
@@ -61,9 +61,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("maze.png"))
     args = parser.parse_args()
     env = compose(["algo=bc", "env=pointmaze-stitch"])[0].env
-    sources: dict[str, Arrays] = {"data": load_arrays(env, args.dataset, STEPS)[0]}
+    sources: dict[str, Arrays] = {"data": load_arrays(env, args.dataset)[0]}
     if args.rollouts:
-        sources["imagined, kept"] = load_arrays(env, args.rollouts, STEPS)[0]
+        sources["imagined, kept"] = load_arrays(env, args.rollouts)[0]
     straight = straight_returns(100)
 
     figure = Figure(figsize=(4.5 * (len(sources) + 1), 3), layout="constrained")

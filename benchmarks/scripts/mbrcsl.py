@@ -34,7 +34,7 @@ from torch import Tensor
 
 from zoo.agent import Agent
 from zoo.data.load import load_arrays
-from zoo.envs import EnvConfig, make, time_limit
+from zoo.envs import EnvConfig, make
 from zoo.runs.evaluation import evaluate
 from zoo.spec import Spec
 
@@ -121,7 +121,7 @@ class Finder:
 
 def trajectories() -> list[Trajectory]:
     """The episodes of `dataset=waypoint`."""
-    arrays = load_arrays(ENV, "waypoint", time_limit(ENV.id))[0]
+    arrays = load_arrays(ENV, "waypoint")[0]
     ends = [*arrays.episode_starts[1:], len(arrays.reward)]
     found = []
     for start, end in zip(arrays.episode_starts, ends, strict=True):

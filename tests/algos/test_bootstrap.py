@@ -124,7 +124,7 @@ def test_iql_bootstraps_at_a_truncation_from_the_last_observation_and_not_at_a_t
     )  # the file has not their last observation
     rows, actions = rows[kept], actions[kept]
 
-    arrays, _ = load_arrays(stairs, str(tmp_path / "stairs.hdf5"), 5)
+    arrays, _ = load_arrays(stairs, str(tmp_path / "stairs.hdf5"))
     spec = Spec((2,), (-1.0,), (1.0,))
     data = Dataset(arrays, spec, CPU)
     torch.manual_seed(0)

@@ -57,7 +57,7 @@ def test_a_full_minari_id_means_itself_alone(places) -> None:
 
 def test_a_file_is_taken_by_its_path_even_with_a_plus_in_its_name(places, tmp_path) -> None:
     path = write_d4rl(tmp_path / "a+b.hdf5", episodes([5], [True]))
-    arrays, sources = load_arrays(ENV, str(path), 200)
+    arrays, sources = load_arrays(ENV, str(path))
     assert (len(arrays.reward), sources[0].kind) == (5, "hdf5")
     with pytest.raises(UsageError, match="is not a file"):
         resolve(ENV, str(tmp_path / "no.hdf5"))
@@ -68,7 +68,7 @@ def test_a_mixture_takes_whole_episodes_from_the_start_of_each_part(store) -> No
     for name, rows in parts.items():
         minari_id = f"zoo/pendulum/{name}-v0"
         write_minari(rows, store / minari_id, minari_id, ENV.id, {}, force=False, flat=True)
-    mixed, sources = load_arrays(ENV, "a+25%b", 200)
+    mixed, sources = load_arrays(ENV, "a+25%b")
     assert mixed.episode_lengths.tolist() == [3] * 10 + [4] * 3  # 25 % of 40 is 10: two episodes do not hold it
     assert (mixed.obs[30:42] == parts["b"].obs[:12]).all()
     assert [source.name for source in sources] == ["zoo/pendulum/a-v0", "zoo/pendulum/b-v0"]

@@ -14,14 +14,14 @@ FOLDER = EMBEDDED / "hopper" / "demo"
 
 
 def test_demo_is_small_and_large_enough() -> None:
-    arrays, (source,) = load_arrays(HOPPER, "demo", 1000)
+    arrays, (source,) = load_arrays(HOPPER, "demo")
     assert source.kind == "embedded"
     assert len(arrays.reward) >= 100_000
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8_000_000
 
 
 def test_demo_is_of_mixed_quality_up_to_a_good_gait() -> None:
-    arrays, _ = load_arrays(HOPPER, "demo", 1000)
+    arrays, _ = load_arrays(HOPPER, "demo")
     scores = HOPPER.normalize(arrays.episode_returns)
     assert scores.min() < 10
     assert np.quantile(scores, 0.5) < 60

@@ -69,7 +69,7 @@ def test_a_folder_of_episodes_is_imported_in_the_order_of_its_names(tmp_path, zo
     from zoo.data.load import load_arrays
     from zoo.settings.compose import environment_config
 
-    found, _ = load_arrays(environment_config("pendulum"), "mine", LIMIT)
+    found, _ = load_arrays(environment_config("pendulum"), "mine")
     assert same(found, type(first)(*(np.concatenate(pair) for pair in zip(first, second, strict=True))))
 
 

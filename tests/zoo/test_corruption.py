@@ -94,7 +94,7 @@ def critic(train):
 
 @pytest.fixture
 def clean(hopper_file) -> Arrays:
-    return load_arrays(EnvConfig("Hopper-v5", "hopper"), str(hopper_file), 1000)[0]
+    return load_arrays(EnvConfig("Hopper-v5", "hopper"), str(hopper_file))[0]
 
 
 @pytest.mark.parametrize("part", ["obs", "action", "dynamics"])

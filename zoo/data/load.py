@@ -10,23 +10,23 @@ from zoo.data.catalog import Portion, Source, parse_mixture, resolve
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import read_minari
 from zoo.data.npz import read_npz
-from zoo.envs import EnvConfig
+from zoo.envs import EnvConfig, time_limit
 from zoo.errors import RunError, UsageError
 
 
-def load_arrays(env: EnvConfig, name: str, max_episode_steps: int | None) -> tuple[Arrays, list[Source]]:
+def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
     """A dataset or a mixture by name, and what it was made of.
 
     In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share
     of its transitions; `30ep:expert` gives its first 30 episodes. The mixtures of Hong et al. 2023 (arXiv 2306.13085),
     of fixed size, are `90%random+10%expert`; they draw the episodes at random, with replacement.
     """
-    parts, sources = [], []
+    parts, sources, limit = [], [], step_limit(env)
     for portion in parse_mixture(name):
         source = resolve(env, portion.name)
-        arrays = read(source, max_episode_steps)
+        arrays = read(source, limit)
         if portion.amount:
-            if missing := missing_ends(arrays, portion.name, env, max_episode_steps):
+            if missing := missing_ends(arrays, portion.name, env, limit):
                 raise UsageError(missing)
             arrays = taken(arrays, portion)
         parts.append(arrays)
@@ -35,6 +35,12 @@ def load_arrays(env: EnvConfig, name: str, max_episode_steps: int | None) -> tup
     if len(shapes) > 1:
         raise UsageError(f"dataset={name}: its parts have different observation or action shapes: {sorted(shapes)}.")
     return concatenate(parts), sources
+
+
+def step_limit(env: EnvConfig) -> int | None:
+    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for."""
+    limit = time_limit(env.id)
+    return limit and max(limit, env.max_episode_steps or 0)
 
 
 def taken(arrays: Arrays, portion: Portion) -> Arrays:

@@ -12,8 +12,8 @@ from zoo.data.arrays import Arrays, fitted, missing_ends, out_of_bounds
 from zoo.data.catalog import Source
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
-from zoo.data.load import load_arrays
-from zoo.envs import EnvConfig, time_limit
+from zoo.data.load import load_arrays, step_limit
+from zoo.envs import EnvConfig
 from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
@@ -109,8 +109,7 @@ def _changed(named: str) -> str:
 
 def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) -> tuple[Arrays, str, dict[str, Any]]:
     """A dataset that fits the environment, why its ends cannot be relied on, if so, and its description."""
-    limit = step_limit(env)
-    arrays, sources, fingerprint = _content(name, env, limit)
+    arrays, sources, fingerprint = _content(name, env)
     arrays = fitted(arrays, spec, name, env)
     if outside := int(out_of_bounds(arrays.action, spec).sum()):
         report(
@@ -124,19 +123,13 @@ def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) 
         "episodes": len(arrays.episode_starts),
         "fingerprint": fingerprint,
     }
-    return arrays, missing_ends(arrays, name, env, limit), description
+    return arrays, missing_ends(arrays, name, env, step_limit(env)), description
 
 
-def step_limit(env: EnvConfig) -> int | None:
-    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for."""
-    limit = time_limit(env.id)
-    return limit and max(limit, env.max_episode_steps or 0)
-
-
-def _content(name: str, env: EnvConfig, limit: int | None) -> Content:
+def _content(name: str, env: EnvConfig) -> Content:
     if _kept is not None and (env.id, name) in _kept:
         return _kept[env.id, name]
-    arrays, sources = load_arrays(env, name, limit)
+    arrays, sources = load_arrays(env, name)
     content = arrays, sources, arrays.fingerprint()
     if _kept is not None:
         _kept[env.id, name] = content

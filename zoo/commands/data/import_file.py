@@ -2,16 +2,7 @@
 
 from pathlib import Path
 
-from zoo.commands.data.names import (
-    HEADER,
-    Parser,
-    describe_origin,
-    locate,
-    new_id,
-    print_table,
-    row,
-    step_limit,
-)
+from zoo.commands.data.names import HEADER, Parser, describe_origin, locate, new_id, print_table, row
 from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of, store
 from zoo.errors import UsageError
 
@@ -36,7 +27,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{args.file} is not a file.")
     from zoo.checkpoint import check_free
     from zoo.data.arrays import concatenate, cut_at_breaks, fitted
-    from zoo.data.load import read
+    from zoo.data.load import read, step_limit
     from zoo.data.minari import write_minari
     from zoo.envs import spec_of
 

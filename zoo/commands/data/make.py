@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(arguments)
     overrides = [text for text in args.kinds if "=" in text]
     kinds = [text for text in args.kinds if "=" not in text]
-    env, targets = _check_make(args, kinds, overrides)
+    env, targets, untrained = _check_make(args, kinds, overrides)
 
-    from zoo.commands.data.collect import Collector, check_kinds
+    from zoo.commands.data.collect import Collector
     from zoo.commands.data.train import train, trainer
     from zoo.data.arrays import concatenate
     from zoo.data.minari import write_minari
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
         _, player = from_sb3.load(args.policy, args.env)
     run_dir = args.run
-    if args.policy is None and run_dir is None and any(check_kinds(kind, env) for kind in kinds):
+    if untrained:
         algo = trainer(env)
         run_dir = Path("runs") / env.name / f"{algo}-data-seed{args.seed}"
         print(
@@ -108,8 +108,8 @@ def main(arguments: list[str]) -> int:
 
 def _check_make(
     args: argparse.Namespace, kinds: list[str], overrides: list[str]
-) -> tuple["EnvConfig", dict[str, Path]]:
-    """Checks the request before an hour of training."""
+) -> tuple["EnvConfig", dict[str, Path], bool]:
+    """Checks the request before an hour of training: the environment, a folder for each kind, whether to train."""
     env = environment(args.env)
     scripted = scripted_kinds(env.id)
     if args.policy:
@@ -148,4 +148,4 @@ def _check_make(
     targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}
     for folder in targets.values():
         check_free(folder, args.force)
-    return env, targets
+    return env, targets, any(trained) and not args.run

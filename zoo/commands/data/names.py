@@ -44,12 +44,6 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
     raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
 
 
-def step_limit(env: "EnvConfig") -> int | None:
-    from zoo.envs import time_limit
-
-    return time_limit(env.id)
-
-
 def new_id(env: "EnvConfig", name: str) -> str:
     if not re.fullmatch(r"[-\w]+", name) or re.search(r"-v\d+$", name):
         raise UsageError(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zoo.commands.data.names import Parser, locate, step_limit
+from zoo.commands.data.names import Parser, locate
 from zoo.data.catalog import Source
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     from zoo.data.load import load_arrays
     from zoo.envs import spec_of
 
-    arrays, sources = load_arrays(env, name, step_limit(env))
+    arrays, sources = load_arrays(env, name)
     fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
     for source in sources:

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import Parser, locate, step_limit
+from zoo.commands.data.names import Parser, locate
 from zoo.data.catalog import Source, parse_mixture, resolve
 from zoo.errors import RunError
 
@@ -33,11 +33,12 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     import numpy as np
 
     from zoo.data.arrays import cut_at_breaks, fitted, out_of_bounds
-    from zoo.data.load import read, readable
+    from zoo.data.load import read, readable, step_limit
     from zoo.data.minari import read_episodes
     from zoo.envs import spec_of
 
-    arrays, spec = read(source, step_limit(env)), spec_of(env)
+    limit = step_limit(env)
+    arrays, spec = read(source, limit), spec_of(env)
     fitted(arrays, spec, source.name, env)
     lengths = arrays.episode_lengths
     done = [f"{len(arrays.reward):,} transitions in {len(lengths):,} episodes, finite, with the shapes of {env.id}"]
@@ -63,7 +64,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     check(not outside.any(), f"{int(outside.sum()):,} actions outside the bounds of {env.id}", "actions within bounds")
     _, breaks = cut_at_breaks(arrays)
     check(breaks == 0, f"{breaks:,} steps whose successor is not the next one", "each step's successor is the next one")
-    limit = step_limit(env) or int(lengths.max())
-    long = f"an episode of {lengths.max():,} steps; {env.id} ends after {limit:,}"
-    check(int(lengths.max()) <= limit, long, f"lengths from {lengths.min():,} to {lengths.max():,} steps")
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    long = f"an episode of {longest:,} steps; {env.id} ends after {limit or longest:,}"
+    check(longest <= (limit or longest), long, f"lengths from {shortest:,} to {longest:,} steps")
     return done
