@@ -59,9 +59,11 @@ class Comparison:
 
     @property
     def source(self) -> str:
-        """Where it was published, and the measure, if it is not the row's."""
-        other = self.reference.measure != self.row.measure
-        return self.reference.published.source + (f" ({MEASURES[self.reference.measure]})" if other else "")
+        """Where it was published, and what was measured, if that is not the row's own measure and figure."""
+        other = [MEASURES[self.reference.measure]] if self.reference.measure != self.row.measure else []
+        if self.reference.figure == "last3":
+            other.append("means of the last three evaluations")
+        return self.reference.published.source + (f" ({', '.join(other)})" if other else "")
 
     @property
     def published(self) -> str:

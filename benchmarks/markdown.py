@@ -133,7 +133,7 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
         lines.append([row.method, len(row.runs), f"{steps:,}", *figures, *extra, minutes, ""])
         for one in (one for one in comparisons if one.row is row):
             cells = [""] * len(FIGURES)
-            cells[FIGURES.index(one.reference.figure)] = one.published
+            cells[FIGURES.index(one.reference.column)] = one.published
             steps_of = f"{one.reference.steps:,}" if one.reference.steps else ""
             source = f"*{one.reference.task}: {one.source}*"
             seeds = one.reference.published.seeds or ""

@@ -99,7 +99,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "published": [
             {
                 "task": c.reference.task,
-                "figure": c.reference.figure,
+                "figure": c.reference.column,
                 "mean": c.reference.published.mean,
                 "std": None if np.isnan(c.reference.published.std) else c.reference.published.std,
                 "seeds": c.reference.published.seeds,

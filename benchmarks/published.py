@@ -1,10 +1,11 @@
 """Published figures, to compare runs with: `references/*.csv`, each with its source, and files of the same columns.
 
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
-RW, top-10%), report (last or best evaluation), measure: `evaluation`, or `training` for the mean return of the last
-episodes that the agent learned from, exploring, as CleanRL's tables have it, and preset: the one whose settings the
-figure was measured with, `paper` where a row has none. A task is `d4rl/<dataset>`, `neorl2/<task>` or
-`ogbench/<dataset>`, whose figures are normalized scores, or the id of an environment. Like is compared with like.
+RW, top-10%), report (last or best evaluation, or last3, the mean of the last three), measure: `evaluation`, or
+`training` for the mean return of the last episodes that the agent learned from, exploring, as CleanRL's tables have it,
+and preset: the one whose settings the figure was measured with, `paper` where a row has none. A task is
+`d4rl/<dataset>`, `neorl2/<task>` or `ogbench/<dataset>`, whose figures are normalized scores, or the id of an
+environment. Like is compared with like.
 """
 
 import csv
@@ -31,7 +32,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name her
     "10% BC": ("bc", {"algo.top_fraction": 0.1}),
     "SAC-N": ("edac", {"algo.eta": 0.0}),
 }
-FIGURE = {"last": "final", "best": "best"}
+FIGURE = {"last": "final", "last3": "last3", "best": "best"}
 MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
 COMPARED = (*OF_LEARNING, "num_envs", "eval_deterministic")  # settings that must be those of the published figure
 OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks; an environment's id ends with its version
@@ -45,7 +46,7 @@ class Reference:
     Attributes:
         task, algorithm: by their names there.
         measure: the column of a run that it is about.
-        figure: `final` or `best`.
+        figure: `final`, `last3` or `best`.
         sampler: by its name here.
         steps: None where it is not said.
         preset: with whose settings; one that the zoo does not have is of settings that no run has.
@@ -71,6 +72,11 @@ class Reference:
     def algo(self) -> str:
         """The algorithm by its name here."""
         return VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))[0]
+
+    @property
+    def column(self) -> str:
+        """The one of a report's figures that it stands below."""
+        return "final" if self.figure == "last3" else self.figure
 
     def fits(self, result: Result) -> bool:
         """Whether it is of the same task, as far as names go, and of the same method."""
@@ -99,6 +105,8 @@ class Reference:
             reasons.append("other settings")
         if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
             reasons.append(f"no {MEASURES[self.measure]} is known")
+        if self.figure == "last3" and len(result.steps) < 3:
+            reasons.append("fewer than three evaluations")
         if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:
             reasons.append(f"{100 * (share + 1):{',.0f' if share > -0.9 else '.2g'}} % of the steps")
         return ", ".join(reasons)
@@ -202,8 +210,8 @@ def read(path: Path) -> list[Reference]:
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(
                 f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
-                "std, seeds, source and may have steps, sampler, report (last, best), measure (evaluation, training), "
-                "preset."
+                "std, seeds, source and may have steps, sampler, report (last, last3, best), measure (evaluation, "
+                "training), preset."
             ) from error
     return references
 

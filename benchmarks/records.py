@@ -163,14 +163,14 @@ class Result:
         return "score" if self.dataset and known else "return_mean"
 
     def figure(self, name: str, measure: str | None = None) -> float:
-        """`final`, `best` or `area`."""
+        """`final`, `best`, `area`, or `last3`, the mean of the last three evaluations."""
         measure = measure or self.measure
         values = self.columns[measure]
         known = values[~np.isnan(values)]
         if name == "final" or not len(known):
             return float(values[-1])
-        if name == "area":
-            return float(known.mean())
+        if name in ("area", "last3"):
+            return float(known[-3 if name == "last3" else 0 :].mean())
         return float(known.min() if measure in LEAST_IS_BEST else known.max())
 
     @property

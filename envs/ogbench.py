@@ -6,10 +6,13 @@ The first copy of an environment begins with the first task, the second with the
 through all of them, an episode each.
 """
 
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -48,11 +51,14 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     """
 
     def __init__(self, name: str, copy: int = 0, render_mode: str | None = None) -> None:
-        with warnings.catch_warnings():  # of a screen that is missing, of the arm's bounds in float64
-            warnings.simplefilter("ignore")
-            import ogbench  # noqa: F401 - its environments are Gymnasium's from here on
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as place:
+            warnings.simplefilter("ignore")  # of a screen that is missing, of the arm's bounds in float64
+            import ogbench.locomaze.maze  # its environments are Gymnasium's from here on
 
-            env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
+            # a maze's model goes into a file on its way to MuJoCo, which OGBench would leave, and leave open
+            files = SimpleNamespace(mkstemp=lambda **_: (None, f"{place}/maze.xml"))
+            with mock.patch.object(ogbench.locomaze.maze, "tempfile", files):
+                env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
             # the arm's makes a new space at every call, whose random numbers nothing seeds
             if isinstance(getattr(type(env), "action_space", None), property):
                 env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})

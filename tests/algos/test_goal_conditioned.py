@@ -47,6 +47,7 @@ def test_runs_from_a_file_of_ogbenchs_and_says_which_goals_it_reached(algorithm,
     by_task = [float(row[f"success_task{number}"]) for number in range(1, 6)]
     assert float(row["success"]) == pytest.approx(np.mean(by_task))
     assert float(row["success"]) == pytest.approx(float(row["return_mean"]))
+    assert cli.main(["play", "run", "--map", "map.png", "--log"]) == 2
     code = cli.main(["play", "run", "--map", "map.png", "--episodes", "2"])
     if algorithm.name == "gcbc":
         assert code == 2

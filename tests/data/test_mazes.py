@@ -74,6 +74,17 @@ def test_episodes_are_whole_and_what_the_environment_did(maze):
     assert free.mean() > 0.5  # the others touched a wall, or were teleported
 
 
+def test_a_ball_in_a_portal_is_seen_there_before_it_is_elsewhere():
+    """What OGBench's environment observes, and what agents are evaluated on."""
+    arrays = mazes.collect("ogbench/pointmaze-teleport", "navigate", 10_000, seed=0)
+    world = GoalEnv("pointmaze-teleport").env
+    portals, radius = np.array(world._teleport_info["teleport_in_xys"]), 1.5 * world._teleport_info["teleport_radius"]
+    entered = (np.linalg.norm(arrays.next_obs[:, None] - portals, axis=-1) <= radius).any(1) & ~arrays.truncated
+    left = np.linalg.norm(arrays.next_obs - arrays.obs, axis=1) > 1
+    assert entered.sum() > 3
+    np.testing.assert_array_equal(np.flatnonzero(left), np.flatnonzero(entered) + 1)
+
+
 def test_make_writes_them_without_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))

@@ -1,5 +1,7 @@
 """OGBench's environments: states and goals as OGBench gives them, and tasks in turn."""
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -23,6 +25,15 @@ def test_an_observation_is_the_state_and_the_goal_behind_it():
     assert spec_of(MEDIUM) == Spec((4,), (-1.0, -1.0), (1.0, 1.0), goal_dim=2)
     assert spec_of(MEDIUM).state_dim == 2
     assert spec_of(EnvConfig("ogbench/antmaze-medium")).obs_shape == (2 * 29,)
+
+
+def test_a_maze_leaves_no_file_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    worlds = [GoalEnv("pointmaze-medium") for _ in range(2)]
+    assert not list(tmp_path.iterdir())
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    worlds += [GoalEnv("antsoccer-arena") for _ in range(5)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def enter_teleport(env):

@@ -90,6 +90,10 @@ REFUSED = {
     "rewards shifted under returns that are asked for": (
         ["algo=rcsl", "env=pendulum", "reward_shift=-1"], ["reward_shift", "rcsl is conditioned on returns"],
     ),
+    "rewards of goals": (["algo=hiql", "env=pointmaze-medium", "reward_shift=-1"], ["reward_shift", "without rewards"]),
+    "tampered rewards of goals": (
+        ["algo=qrl", "env=pointmaze-medium", "corruption=random-reward"], ["corruption=random-reward", "without rew"],
+    ),
     "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],

@@ -84,6 +84,12 @@ def test_settings_of_an_antmaze_dataset_are_found_by_its_name_in_either_collecti
         assert (config.actor_penalty, config.critic_penalty, config.discount) == (0.002, 0.002, 0.999)
 
 
+def test_a_folder_of_a_dataset_says_nothing_of_its_kind():
+    config = settings("algo=gciql", "env=pointmaze-medium", "dataset=explore/noisy/pointmaze-medium-navigate-v0.npz")
+    named = settings("algo=gciql", "env=pointmaze-medium", "dataset=pointmaze-medium-navigate-v0.npz")
+    assert config.algo == named.algo
+
+
 def test_dt_is_asked_for_the_authors_return_where_they_asked_for_it():
     assert settings("algo=dt", "env=hopper", "dataset=medium-replay").algo.target_return == 3600
     assert settings("algo=dt", "env=hopper", "dataset=random").algo.target_return is None

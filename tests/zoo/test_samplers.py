@@ -160,6 +160,15 @@ def test_data_whose_episodes_are_not_marked_are_refused(name):
         Dataset(arrays, SPEC, CPU, SamplerConfig(name))
 
 
+@pytest.mark.parametrize("name", ["return", "advantage", "top"])
+def test_data_whose_episodes_return_the_same_are_refused(name):
+    obs, ends = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32), np.arange(50) % 5 == 4
+    nothing = np.zeros(50, np.float32)
+    arrays = Arrays(obs, np.zeros((50, 1), np.float32), nothing, obs, ends, np.zeros(50, dtype=bool))
+    with pytest.raises(UsageError, match=r"every episode of this dataset .* Leave"):
+        Dataset(arrays, SPEC, CPU, SamplerConfig(name))
+
+
 def test_a_temperature_that_would_never_draw_some_episodes_is_refused():
     with pytest.raises(UsageError, match=r"alpha=0.001 is so small that \d+ of 12 episodes would never be sampled"):
         dataset(SamplerConfig("return", alpha=0.001))

@@ -25,8 +25,9 @@ def main(arguments: list[str]) -> int:
         "expects from there on. The starts are those of `zoo eval`.",
     )
     parser.add_argument("run_dir", type=Path, help=HELP)
-    parser.add_argument("--video", type=Path, metavar="FILE", help="write FILE.mp4 or FILE.gif instead of a window")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--video", type=Path, metavar="FILE", help="write FILE.mp4 or FILE.gif instead of a window")
+    instead.add_argument(
         "--map", type=Path, metavar="FILE.png",
         help="a maze with goals instead: what each place is worth to the agent, its ways, and the subgoals on them",
     )  # fmt: skip
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
         if getattr(args, option) < least:
             raise UsageError(f"--{option} {getattr(args, option)} must be at least {least}.")
     if args.map:
+        if args.log:
+            raise UsageError("--log sends a video, and --map draws a picture. Leave out one of them.")
         return _map(args)
     from zoo.checkpoint import check_file
     from zoo.commands import pictures

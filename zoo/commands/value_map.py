@@ -87,9 +87,9 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
         shown[maze.open] = values.numpy()
         panel.imshow(shown.reshape(maze.shape), origin="lower", extent=maze.extent, cmap="viridis")
         panel.plot(*seen[:, :2].T, color="white", linewidth=1)
-        marked = torch.from_numpy(seen[::MARKED_EVERY])
-        if (subgoals := agent.subgoals(marked, states)) is not None:
-            panel.scatter(*states[subgoals, :2].T, s=14, color="tab:red", zorder=3)
+        for one in torch.from_numpy(seen[::MARKED_EVERY]).split(1):  # by itself: the places alone take much memory
+            if (subgoal := agent.subgoals(one, states)) is not None:
+                panel.scatter(*states[subgoal, :2].T, s=14, color="tab:red", zorder=3)
         panel.plot(*seen[0, :2], "o", color="white", markersize=5)
         panel.plot(*goal[0, :2], "*", color="gold", markersize=12, markeredgecolor="black")
         reached = "reached" if played.successes is not None and played.successes[episode] else "not reached"

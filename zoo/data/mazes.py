@@ -113,12 +113,12 @@ def play(maze: Maze, kind: str, steps: int, noise: float, rng: np.random.Generat
     positions, actions, direction = [maze.env.get_xy()], [], np.zeros(2)
     for step in range(steps):
         if kind != "explore":
-            direction = maze.toward(positions[-1], goal)
+            direction = maze.toward(maze.env.get_xy(), goal)
         elif step % EXPLORE_STEPS == 0:
             direction = unit(rng.normal(size=2))
         actions.append(np.clip(direction + rng.normal(0, noise, 2), -1, 1))
-        maze.world.step(actions[-1])
-        positions.append(maze.env.get_xy())
+        state, *_ = maze.world.step(actions[-1])
+        positions.append(state[:2])  # in a portal, where the ball is another place by now
         if kind == "navigate" and np.linalg.norm(positions[-1] - goal) <= NEAR:
             goal = maze.near_center(choice(maze.corners), rng)
     return np.array(positions, np.float32), np.array(actions, np.float32)

@@ -150,7 +150,16 @@ def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
 
 
 def top_weights(returns: Tensor, fraction: float) -> Tensor:
-    """1 for that share of the episodes, those of the highest returns (at least one), else 0: `[E]`."""
+    """1 for that share of the episodes, those of the highest returns (at least one), else 0: `[E]`.
+
+    Raises:
+        UsageError: all returns are equal.
+    """
+    if returns.max() == returns.min():
+        raise UsageError(
+            f"every episode of this dataset returns {returns[0]:g}, so that none is among the best. "
+            "Leave out sampler=top and algo.top_fraction."
+        )
     count = max(1, int(round(fraction * len(returns), 6)))  # 0.29 of 100 is 28.999999999999996
     weights = torch.zeros_like(returns)
     weights[returns.argsort(descending=True, stable=True)[:count]] = 1

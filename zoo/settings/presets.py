@@ -54,7 +54,7 @@ def short(dataset: str) -> str:
 
 
 def _short(dataset: str) -> str:
-    name = re.sub(r"(-v\d+)?(\.hdf5|\.h5)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
+    name = re.sub(r"(-v\d+)?(\.hdf5|\.h5|\.npz)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
     return re.sub(r"^(halfcheetah|hopper|walker2d|ant|antmaze)-", "", name)
 
 
