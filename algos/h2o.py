@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import at_least, between, check, check_replay
+from zoo.checks import above, at_least, between, check, check_replay
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import MLP, EnsembleCritic, TanhGaussian, polyak_update
@@ -80,6 +80,7 @@ class Config:
             min_weight=between(0, 1, "right"),
             next_states=at_least(1),
             input_noise=at_least(0),
+            max_difference=above(0),
         )
 
     def check_run(self, run: "RunConfig") -> None:

@@ -77,6 +77,13 @@ class Config:
             perturbations=at_least(1),
             smooth_tau=between(0, 1),
             uncertainty_min=at_least(0),
+            uncertainty_decay=at_least(0),
+            critic_weight=at_least(0),
+            policy_weight=at_least(0),
+            ood_weight=at_least(0),
+            critic_radius=at_least(0),
+            policy_radius=at_least(0),
+            ood_radius=at_least(0),
         )
         if self.uncertainty < self.uncertainty_min:
             least = self.uncertainty_min

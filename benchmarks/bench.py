@@ -23,6 +23,7 @@ from zoo.benchmarks.launchers import LAUNCHERS, launcher
 from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.suite import Planned, check_data, plan, suites
+from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.registry import folder as folder_of
 
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
         return export.main(arguments[1:])
     titles = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in suites().items()}
     listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo bench",
         description="Runs a suite; run again, only what is missing.",
         epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: another library's runs, for the report\n"

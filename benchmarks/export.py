@@ -1,16 +1,16 @@
 """`zoo bench export`: the finished runs of a folder as one CSV file."""
 
-import argparse
 from pathlib import Path
 
 from zoo.benchmarks import archive
 from zoo.benchmarks.reading import find
+from zoo.commands.parser import Parser
 from zoo.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo bench export",
         description="Writes the finished runs of a folder to one CSV file: settings, seeds, steps and figures. "
         "zoo report reads such files like folders of runs.",

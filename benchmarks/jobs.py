@@ -11,8 +11,7 @@ from typing import Any
 from zoo.benchmarks.launchers import Process
 from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.suite import Planned
-from zoo.errors import UsageError, quoted
-from zoo.runs.execute import LOCK, locked
+from zoo.errors import quoted
 from zoo.settings.overrides import as_overrides
 
 ATTEMPTS = 2  # of a run that crashes, hangs or is killed
@@ -142,17 +141,6 @@ def saved(job: Job) -> int:
         return (job.dir / "checkpoint.pt").stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def in_use(run_dir: Path) -> bool:
-    """Whether another process runs in a folder."""
-    if not (run_dir / LOCK).exists():
-        return False
-    try:
-        with locked(run_dir):
-            return False
-    except UsageError:
-        return True
 
 
 def last_line(path: Path) -> str:

@@ -4,7 +4,6 @@ Reads CSV files (CORL's and CleanRL's from W&B, Stable-Baselines3's `progress.cs
 of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and folders of TensorBoard events.
 """
 
-import argparse
 import csv
 import hashlib
 import re
@@ -17,6 +16,7 @@ from omegaconf import OmegaConf
 
 from zoo import checkpoint
 from zoo.benchmarks.suite import ELSEWHERE, digest
+from zoo.commands.parser import Parser
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest, quoted
 from zoo.runs.execute import label
@@ -31,7 +31,7 @@ PARTS = 20  # of a run, over each of which the episodes it trained on are averag
 
 def main(arguments: list[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo bench import-peer",
         description="Takes another library's run into a folder of runs; zoo report then sets it beside the zoo's.",
         epilog="Example: zoo bench import-peer progress.csv SB3 --dir bench/mine algo=sac env=hopper seed=0",

@@ -1,6 +1,5 @@
 """`zoo report DIR`: what the runs in a folder reached, with honest intervals, beside the published figures."""
 
-import argparse
 import csv
 import importlib.util
 import io
@@ -19,6 +18,7 @@ from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate
 from zoo.benchmarks.trials import PULLS, middle
 from zoo.checkpoint import replacing
+from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError
 
 # what is written, besides the tables that have rows, a CSV file each
@@ -27,7 +27,7 @@ FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png",
 
 def main(arguments: list[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo report",
         description="Tables, curves and a page of the runs in a folder, beside the published figures.",
     )

@@ -20,7 +20,6 @@ from zoo.benchmarks.jobs import (
     command,
     fail,
     grouped,
-    in_use,
     last_line,
     record,
     refuse,
@@ -32,7 +31,7 @@ from zoo.benchmarks.jobs import (
 from zoo.benchmarks.launchers import Launcher, Process, roomiest
 from zoo.benchmarks.suite import Planned
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.runs.execute import locked
+from zoo.runs.lock import in_use, locked
 
 POLL = 0.2  # seconds between looks at the processes
 

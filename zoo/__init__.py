@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["load", "train"]
+__all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
 
 if TYPE_CHECKING:
-    from zoo.api import load, train
+    from zoo.api import Interrupted, RunError, UsageError, load, resume, train
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,18 @@
-"""`zoo.train` and `zoo.load`: the command line's main jobs from Python."""
+"""`zoo.train`, `zoo.resume` and `zoo.load`: the command line's main jobs from Python."""
 
 from pathlib import Path
 from typing import Any
 
 from zoo.agent import Policy
+from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import resolve_device
 from zoo.runs.execute import execute
-from zoo.runs.load import load_agent
+from zoo.runs.load import load_agent, reopen
 from zoo.runs.run import Run
 from zoo.settings.compose import compose
 from zoo.settings.overrides import as_overrides
+
+__all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
 
 
 def train(algo: str, **settings: Any) -> Run:
@@ -17,7 +20,8 @@ def train(algo: str, **settings: Any) -> Run:
 
     Args:
         algo: an algorithm's name.
-        settings: the keys of `zoo run --help`; the algorithm's own as a dict under `algo_config`.
+        settings: the keys of `zoo run --help` but `seeds` and `resume`, which are the command line's; the algorithm's
+            own as a dict under `algo_config`.
 
     Returns:
         The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` is the policy.
@@ -25,10 +29,28 @@ def train(algo: str, **settings: Any) -> Run:
     Raises:
         UsageError: unknown or unfitting settings.
         RunError: the run failed.
+        Interrupted: SIGINT or SIGTERM came; `zoo.resume` goes on.
     """
     algo_config = settings.pop("algo_config", {})
     config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
     return execute(config, algorithm, resolved)
+
+
+def resume(run_dir: str | Path, file: Path | None = None) -> Run:
+    """Goes on with a run that was interrupted, from its last checkpoint to its end.
+
+    Args:
+        run_dir: the run's folder.
+        file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
+
+    Raises:
+        UsageError: not a run's folder, or a run that has finished.
+        RunError: the checkpoint is missing or damaged, or the run failed.
+        Interrupted: SIGINT or SIGTERM came.
+    """
+    config, algorithm, record = reopen(Path(run_dir), file)
+    config.resume = str(run_dir)
+    return execute(config, algorithm, record["config"])
 
 
 def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu") -> Policy:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -97,6 +98,9 @@ def _cause(error: BaseException) -> str:
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """What `save` wrote, with its tensors on `device`. Raises RunError where the file is missing or damaged."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():  # torch reads what it finds, whatever its checksum
+                raise ValueError(f"the checksum of {broken} is wrong")
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         return state
     except FileNotFoundError as error:
@@ -105,7 +109,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         ) from error
     except Exception as error:  # torch raises many kinds on damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RunError(f"{path} is not a readable checkpoint: {reason}") from error
+        raise RunError(f"{path} is not a readable checkpoint, but cut short or damaged ({reason}).") from error
 
 
 def save_json(path: Path, value: Any) -> None:

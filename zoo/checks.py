@@ -68,7 +68,7 @@ SHARES = Condition(
     "data, such as [0.2,0.5,0.3]",
 )
 
-# Of settings that many algorithms have. One that ends in `_lr` or `_hidden` is checked as `lr` or `hidden`.
+# Of settings that algorithms share. One that ends in `_lr`, `_hidden` or `_tau` is checked as `lr`, `hidden` or `tau`.
 COMMON = {
     "discount": between(0, 1),
     "tau": between(0, 1, "right"),
@@ -84,6 +84,23 @@ COMMON = {
     "eval_epsilon": between(0, 1),
     "exploration_fraction": between(0, 1),
     "entropy_coef": at_least(0),
+    "value_coef": at_least(0),
+    "gae_lambda": between(0, 1),
+    "clip": above(0),
+    "target_kl": above(0),
+    "beta": at_least(0),
+    "max_weight": above(0),
+    "max_exponent": above(0),
+    "exploration_noise": at_least(0),
+    "target_noise": at_least(0),
+    "target_noise_clip": at_least(0),
+    "max_grad_norm": above(0),
+    "max_norm": above(0),
+    "weight_decay": at_least(0),
+    "adam_eps": at_least(0),
+    "num_bins": at_least(2),
+    "members": at_least(1),
+    "elites": at_least(1),
     "value_goals": SHARES,
     "actor_goals": SHARES,
 }
@@ -98,7 +115,7 @@ def check(config: Any, **conditions: Condition) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         kind = field.name.rpartition("_")[2]
-        condition = conditions.pop(field.name, COMMON.get(kind if kind in ("lr", "hidden") else field.name))
+        condition = conditions.pop(field.name, COMMON.get(kind if kind in ("lr", "hidden", "tau") else field.name))
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"algo.{field.name}={value} must be a finite number")
         if value is not None and condition and not condition.holds(value):

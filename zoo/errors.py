@@ -4,6 +4,7 @@ import difflib
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 INTERRUPTED = 130  # the shell's 128 + SIGINT
@@ -18,7 +19,15 @@ class RunError(Exception):
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came and the run has written a checkpoint: exit code 130. The message says how to continue."""
+    """SIGINT or SIGTERM came and the run has written a checkpoint: exit code 130. The message says how to continue.
+
+    Attributes:
+        run_dir: the folder of the run, where it is one.
+    """
+
+    def __init__(self, message: str, run_dir: Path | None = None) -> None:
+        super().__init__(message)
+        self.run_dir = run_dir
 
 
 def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = None) -> str:

@@ -24,7 +24,7 @@ from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
 from zoo.errors import UsageError
-from zoo.runs.execute import locked
+from zoo.runs.lock import locked
 
 GRIDS = """\
 # Two algorithms on a small task

@@ -94,6 +94,9 @@ REFUSED = {
     "tampered rewards of goals": (
         ["algo=qrl", "env=pointmaze-medium", "corruption=random-reward"], ["corruption=random-reward", "without rew"],
     ),
+    "a number for a list": (["algo=iql", "env=pendulum", "algo.hidden=256"], ["algo.hidden=256", "[256,256]"]),
+    "a temperature below zero": (["algo=iql", "env=pendulum", "algo.beta=-3"], ["algo.beta=-3", "at least 0"]),
+    "no clipping": (["algo=ppo", "env=pendulum", "algo.clip=0"], ["algo.clip=0", "above 0"]),
     "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],

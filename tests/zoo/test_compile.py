@@ -225,6 +225,27 @@ def test_compiled_code_is_kept_and_compiled_anew_where_it_is_damaged(tmp_path):
     assert computed(tmp_path) == (value, "")
 
 
+def test_a_compiler_that_failed_once_is_tried_again_and_what_is_kept_stays(monkeypatch, tmp_path, capsys):
+    """It may have been stopped by the signal that a run is to stop by."""
+    monkeypatch.setattr(compilation, "kept_compiled", lambda: tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kept").touch()
+    calls = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        calls.append(graph)
+        if len(calls) == 1:
+            raise ValueError("killed")
+        return graph
+
+    def update() -> Metrics:
+        return {"sum": torch.ones(3).sum()}
+
+    assert compile_update(update, backend)()["sum"] == 3
+    assert (tmp_path / "kept").exists()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.usefixtures("compiler")
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "rl-zoo").write_text("a file where the folder should be")

@@ -17,6 +17,7 @@ import h5py
 import pytest
 import torch
 
+import zoo as zoo_package
 from zoo.algos import sac
 from zoo.nn import linear
 from zoo.runs.evaluation import seeds as seeds_of
@@ -146,13 +147,33 @@ def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command
     process.kill(number)
     result = process.wait()
     assert result.code == 130
-    assert re.fullmatch(r"zoo: interrupted after step \d+; .*zoo run resume=\S+\n", result.err)
+    assert re.fullmatch(r"zoo: stopping .*\nzoo: interrupted after step \d+; .*zoo run resume=\S+\n", result.err)
     assert status(run_dir) == "interrupted"
     assert 50 <= torch.load(run_dir / "checkpoint.pt", weights_only=True)["step"] < 600
 
     resumed = zoo(*re.search("zoo (run) (resume=.*)", result.err).groups())
     assert resumed.code == 0, resumed.err
     same(run_dir, uninterrupted)
+
+
+def test_signals_that_come_at_once_are_one(start, command, tmp_path):
+    """As `timeout` sends them, to the process and to its group."""
+    process = start(*command, "checkpoint_every=100_000", "steps=1_000_000", "compile=false", f"run_dir={tmp_path}/run")
+    process.wait_for(tmp_path / "run" / "evaluations.csv")
+    for _ in range(3):
+        process.kill(signal.SIGTERM)
+    result = process.wait()
+    assert result.code == 130
+    assert result.err.count("stopping") == 1
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_a_run_goes_on_from_python(unfinished, uninterrupted):
+    run = zoo_package.resume(unfinished)
+    assert run.done == 600
+    same(unfinished, uninterrupted)
+    with pytest.raises(zoo_package.UsageError, match="this run has finished"):
+        zoo_package.resume(unfinished)
 
 
 STAGED = (
@@ -201,7 +222,7 @@ def test_a_run_interrupted_in_a_stage_says_how_to_continue(start, pendulum_file,
     process.kill(signal.SIGINT)
     result = process.wait()
     assert result.code == 130
-    assert re.fullmatch(r"zoo: interrupted after pass \d of \w+; .*zoo run resume=\S+\n", result.err)
+    assert re.fullmatch(r"zoo: stopping .*\nzoo: interrupted after pass \d of \w+; .*zoo run resume=\S+\n", result.err)
     assert zoo("eval", run_dir).code == 0  # of a policy that has learned nothing yet
     assert zoo("run", f"resume={run_dir}").code == 0
     same(run_dir, staged)
@@ -361,6 +382,33 @@ def test_a_damaged_checkpoint_is_a_failure_in_one_line(zoo, unfinished, keep):
     assert path.stat().st_size == keep
 
 
+def test_a_checkpoint_that_has_changed_on_the_disk_is_noticed(zoo, unfinished):
+    path = unfinished / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 100] = bytes(byte ^ 0xFF for byte in content[middle : middle + 100])
+    path.write_bytes(content)
+    for command in (("run", f"resume={unfinished}"), ("eval", unfinished)):
+        refused(zoo(*command), 1, "not a readable checkpoint", "checksum")
+
+
+@pytest.mark.parametrize("missing", ["status", "code", "spec", "algorithm", "config"])
+def test_a_record_without_what_a_run_needs_is_no_runs(zoo, command, unfinished, missing):
+    record = json.loads((unfinished / "run.json").read_text())
+    del record[missing]
+    (unfinished / "run.json").write_text(json.dumps(record))
+    for arguments in (("run", f"resume={unfinished}"), ("eval", unfinished), (*command, f"run_dir={unfinished}")):
+        refused(zoo(*arguments), 2, "no readable run.json")
+
+
+def test_damaged_rows_of_a_log_are_dropped(zoo, unfinished, uninterrupted):
+    for name in ("metrics.csv", "evaluations.csv"):
+        with (unfinished / name).open("ab") as file:
+            file.write(b"x,y,z\n\xff\xfe\n")
+    assert zoo("run", f"resume={unfinished}").code == 0
+    same(unfinished, uninterrupted)
+
+
 def test_a_checkpoint_that_holds_code_is_not_run(zoo, unfinished, tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -393,6 +441,14 @@ def test_a_folder_in_use_is_neither_taken_nor_resumed(start, zoo, command, tmp_p
     process.wait_for(run_dir / "checkpoint.pt")
     refused(zoo(*command, f"run_dir={run_dir}"), 2, "in use")
     refused(zoo("run", f"resume={run_dir}"), 2, "in use")
+    assert process.running()
+
+
+def test_the_first_checkpoint_of_a_run_in_progress_is_waited_for(start, zoo, command, tmp_path):
+    run_dir = tmp_path / "run"
+    process = start(*command, "steps=1_000_000", "checkpoint_every=1_000_000", "compile=false", f"run_dir={run_dir}")
+    process.wait_for(run_dir / "evaluations.csv")
+    refused(zoo("eval", run_dir), 1, "in progress", "Wait")
     assert process.running()
 
 

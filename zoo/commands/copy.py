@@ -8,13 +8,14 @@ import shlex
 import sys
 from pathlib import Path
 
+from zoo.commands.parser import Parser
 from zoo.errors import UsageError, quoted
 
 HEADER = re.compile(r"^# Copied by `zoo copy ([^`]*)` from rl-zoo (\S+) \(MIT\), content ([0-9a-f]{12})", re.MULTILINE)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo copy",
         usage="zoo copy ALGORITHM DEST [key=value ...] [--force]\n       zoo copy --update FILE [--force]",
         description="Writes an algorithm as one Python file that needs only torch, numpy and gymnasium, and h5py where "

@@ -1,12 +1,12 @@
 """`zoo doctor`: what is installed, what the machine offers, what is missing and how to get it."""
 
-import argparse
 import importlib.util
 import os
 import platform
 import shutil
 from importlib import metadata
 
+from zoo.commands.parser import Parser
 from zoo.data.catalog import available, store
 from zoo.machine import gpus
 
@@ -22,9 +22,9 @@ EXTRAS = {
 
 def main(arguments: list[str]) -> int:
     """Prints the report. Returns 0 if `zoo run` can work here, else 1."""
-    argparse.ArgumentParser(
-        prog="zoo doctor", description="What is installed, what the machine offers, what is missing."
-    ).parse_args(arguments)
+    Parser(prog="zoo doctor", description="What is installed, what the machine offers, what is missing.").parse_args(
+        arguments
+    )
     from zoo import __version__
 
     print(f"zoo {__version__}, python {platform.python_version()}, {platform.system()} {platform.machine()}")

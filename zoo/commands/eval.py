@@ -1,15 +1,15 @@
 """`zoo eval`: plays episodes with a trained policy; or, without playing, estimates what it returns from a dataset."""
 
-import argparse
 from pathlib import Path
 
 from zoo.commands.estimate import UPDATES, estimate
+from zoo.commands.parser import Parser
 from zoo.commands.player import HELP, chosen_seed, open_player
 from zoo.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo eval",
         description="Plays episodes with a trained policy: one in each environment, from fixed seeds, as the run's own "
         "evaluations did. With --fqe it plays none: fitted Q evaluation estimates the discounted return from a "

@@ -1,12 +1,12 @@
 """`zoo export`: the policy of a run as a file for elsewhere."""
 
-import argparse
 import dataclasses
 import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.commands.parser import Parser
 from zoo.errors import UsageError, quoted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # that a format need
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo export",
         description="Writes the deterministic policy of a finished run to a file, with the normalization of its "
         "observations and the scaling of its actions, for batches of any size. The file is opened again and held "

@@ -1,13 +1,14 @@
 """`zoo list`: the algorithms, environments and datasets that there are."""
 
-import argparse
 import itertools
 import re
 from collections.abc import Iterator
 
+from zoo.commands.parser import Parser
+
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="zoo list", description="Algorithms, environments and datasets.")
+    parser = Parser(prog="zoo list", description="Algorithms, environments and datasets.")
     parser.add_argument("--markdown", action="store_true", help="the algorithms alone, as the table of the README")
     if parser.parse_args(arguments).markdown:
         print("\n".join(table()))

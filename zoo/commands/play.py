@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.commands.parser import Parser
 from zoo.commands.player import HELP, chosen_seed, open_player
 from zoo.errors import UsageError, quoted
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zoo play",
         description="Shows episodes of a trained policy side by side: in a window, or without a screen as a video. "
         "Below each stand its return so far and, where the agent has a critic, the discounted return that the critic "

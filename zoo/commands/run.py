@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import INTERRUPTED, UsageError, guarded, quoted
+from zoo.errors import INTERRUPTED, Interrupted, UsageError, guarded, quoted
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
@@ -73,6 +73,7 @@ def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -
     from zoo.runs.device import resolve_device
     from zoo.runs.execute import execute
     from zoo.runs.together import Together
+    from zoo.settings.overrides import as_overrides
 
     _imported()
     seeds = [config.seed for config, _, _ in jobs]
@@ -86,6 +87,15 @@ def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -
         returns = [float(row["return_mean"]) for row in rows]
         print(f"{len(rows)} seeds: return {mean(returns):.1f} +- {stdev(returns):.1f} (standard deviation over seeds)")
     failures = {str(error): error for error in ended if isinstance(error, Exception)}  # what stops all is said once
+    stopped = [error.run_dir for error in failures.values() if isinstance(error, Interrupted) and error.run_dir]
+    if 1 < len(stopped) == len(failures):
+        within = stopped[0].parent
+        all_of_it = {run_dir.parent for run_dir in stopped} == {within} and stopped[0].name.startswith("seed")
+        (continued,) = as_overrides({"resume": within if all_of_it else stopped})
+        raise Interrupted(
+            f"interrupted; the checkpoints of {len(stopped)} seeds are written. "
+            f"Continue: {jobs[0][1].command} {quoted(continued)}"
+        )
     return max([guarded(_fail, error) for error in failures.values()], default=0)
 
 

@@ -126,14 +126,15 @@ def compile_update(
     compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
     def compiled_update(*arguments: Any, **named: Any) -> Any:
-        try:
-            return compiled(*arguments, **named)
-        except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
-            discard_compiled(error)
-        try:
-            return compiled(*arguments, **named)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            raise failed_to_compile(error) from error
+        for attempt in range(3):
+            try:
+                return compiled(*arguments, **named)
+            except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
+                if attempt == 2:
+                    raise failed_to_compile(error) from error
+                if attempt == 1:  # the first may be of a compiler that a signal has ended
+                    discard_compiled(error)
+        raise AssertionError
 
     return Replayed(compiled_update, device) if device and device.type == "cuda" else compiled_update
 

@@ -2,13 +2,10 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
-import json
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +19,8 @@ from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
 from zoo.runs.device import enough_memory, peak_memory
-from zoo.runs.load import finished, load_adversary, load_state
+from zoo.runs.load import finished, load_adversary, load_state, read_record
+from zoo.runs.lock import LOCK, locked
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
 from zoo.settings.compose import takes_data
@@ -32,7 +30,6 @@ from zoo.settings.registry import Algorithm
 if TYPE_CHECKING:
     from zoo.runs.together import Together
 
-LOCK = ".lock"
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
 
 
@@ -57,7 +54,7 @@ def execute(
             {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
             | {**provenance(algorithm), "started": _now()}
             if fresh
-            else json.loads((run_dir / "run.json").read_text()) | {"status": "running", "resumed": _now()}
+            else read_record(run_dir) | {"status": "running", "resumed": _now()}
         )
         run: Run | None = None
         try:
@@ -127,8 +124,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
         if (run_dir / "run.json").exists():
             with locked(run_dir):
                 pass
-            status = json.loads((run_dir / "run.json").read_text())["status"]
-            if status == "finished":
+            if finished(run_dir):
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. "
                     f"Take another folder, or see it: zoo eval {quoted(run_dir)}"
@@ -171,19 +167,6 @@ def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
     if finished(run_dir):
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}")
     return run_dir, [], load_state(run_dir / "checkpoint.pt", ". Start a new run.")
-
-
-@contextlib.contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Locks the folder for this process; the kernel releases it however the process ends."""
-    with (run_dir / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
-            ) from None
-        yield
 
 
 def _now() -> str:

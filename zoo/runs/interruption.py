@@ -1,7 +1,9 @@
 """SIGINT and SIGTERM: the first asks a run for a checkpoint and its end."""
 
 import contextlib
+import os
 import signal
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,13 +12,16 @@ from zoo.errors import Interrupted, quoted
 
 
 class Interruption:
-    """While entered, `asked` says whether SIGINT or SIGTERM came; a second one ends the process as usual.
+    """While entered, `asked` says whether SIGINT or SIGTERM came; another one, a second later, ends the process.
+
+    Not one that comes at once: some senders, such as `timeout`, send a signal twice.
 
     Several runs may enter it: the first to come and the last to leave count.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self._when = 0.0
         self._entered = 0
         self._before: dict[int, Any] = {}
 
@@ -39,11 +44,15 @@ class Interruption:
         self._before = {}
 
     def _ask(self, number: int, _frame: Any) -> None:
-        self.asked = True
-        signal.signal(number, self._before[number])
+        if self.asked and time.monotonic() - self._when > 1:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        elif not self.asked:
+            self.asked, self._when = True, time.monotonic()
+            os.write(2, b"zoo: stopping after this step, with a checkpoint. Once more to stop at once, without.\n")
 
 
 def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:
     """The end of a run that wrote its checkpoint after it was asked to stop; says the command that goes on with it."""
-    continued = quoted(f"resume={run_dir}")
-    return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {command} {continued}")
+    continued = f"{command} {quoted(f'resume={run_dir}')}"
+    return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {continued}", run_dir)

@@ -11,6 +11,7 @@ from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError, quoted
+from zoo.runs.lock import in_use
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import compose, takes_data
@@ -20,16 +21,24 @@ from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 
 
-def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
+def read_record(run_dir: Path) -> dict[str, Any]:
+    """What `run.json` says of a run. Raises UsageError where there is none, or what is needed of it is missing."""
     try:
-        record = json.loads((run_dir / "run.json").read_text())
+        record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
         if record.get("peer"):
             raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to go on with.")
-        settings = record["config"] | {"preset": None}  # what a preset set is among them
-        made_by = record["algorithm"]["file"]
+        _ = record["config"]["algo"]["name"], record["config"]["env"]["id"], record["algorithm"]["file"]
+        _ = record["status"], record["code"], record["spec"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
+    return record
+
+
+def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
+    record = read_record(run_dir)
+    settings = record["config"] | {"preset": None}  # what a preset set is among them
+    made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
         raise UsageError(
             f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "
@@ -48,7 +57,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
 
 def finished(run_dir: Path) -> bool:
     """Whether the run in a folder came to its end."""
-    return bool(json.loads((run_dir / "run.json").read_text())["status"] == "finished")
+    return bool(read_record(run_dir)["status"] == "finished")
 
 
 def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent, dict[str, Any]]:
@@ -61,6 +70,8 @@ def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agen
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
     """A run's checkpoint, on the CPU. Raises RunError, with advice, where it is older than `FORMAT`; or damaged."""
+    if not path.exists() and in_use(path.parent):
+        raise RunError(f"{path} does not exist yet: the run is in progress. Wait for its first checkpoint.")
     state: dict[str, Any] = checkpoint.load(path, "cpu")
     if state.get("format") != FORMAT:
         raise RunError(f"{path} was written by an older version of the zoo{advice}")

@@ -41,10 +41,9 @@ class CsvLog:
         self.path = path
         self.columns: list[str] = []
         if path.exists():
-            with path.open(newline="") as file:
-                rows = [
-                    row for row in csv.DictReader(file) if None not in row.values() and int(row["step"]) <= resume_step
-                ]
+            with path.open(newline="", errors="replace") as file:
+                rows = [row for row in csv.DictReader(file) if None not in row.values()]
+            rows = [row for row in rows if row["step"].isdecimal() and int(row["step"]) <= resume_step]  # none damaged
             self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:

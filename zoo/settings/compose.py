@@ -223,9 +223,11 @@ def _explain(error: Exception, given: dict[str, Override]) -> str:
     reason = text.splitlines()[0].rstrip(".")
     if found and found[1] in given:
         wanted = re.search(r"(?:converted to|a valid) (\w+)", reason)
-        type_name = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}.get(
+        type_name = {"Integer": "a whole number, such as 1000", "Float": "a number", "bool": "true or false"}.get(
             wanted[1] if wanted else ""
         )
+        if "not a ListConfig" in reason:
+            type_name = "a list, such as [256,256]"
         return (
             f"{given[found[1]].input_line} is of the wrong type: {found[1]} takes {type_name}."
             if type_name

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from zoo.commands.data.names import HEADER, Parser, describe_origin, locate, new_id, print_table, row
+from zoo.commands.data.names import HEADER, describe_origin, locate, new_id, print_table, row
+from zoo.commands.parser import Parser
 from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of, store
 from zoo.errors import UsageError
 

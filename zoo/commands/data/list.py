@@ -2,7 +2,8 @@
 
 import json
 
-from zoo.commands.data.names import Parser, print_table
+from zoo.commands.data.names import print_table
+from zoo.commands.parser import Parser
 from zoo.data.catalog import at_hand, store
 
 

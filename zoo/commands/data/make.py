@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import HEADER, Parser, describe_origin, environment, new_id, print_table, row
+from zoo.commands.data.names import HEADER, describe_origin, environment, new_id, print_table, row
+from zoo.commands.parser import Parser
 from zoo.data.catalog import D4RL_KINDS, scripted_kinds, store
 from zoo.errors import Interrupted, UsageError
 

@@ -1,10 +1,9 @@
 """Names of datasets on the command line, and what all commands about datasets print."""
 
-import argparse
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE
 from zoo.errors import UsageError
@@ -14,13 +13,6 @@ if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for i
     from zoo.envs import EnvConfig
 
 HEADER = ["dataset", "transitions", "episodes", "mean return", "where"]
-
-
-class Parser(argparse.ArgumentParser):
-    """Prints a mistake in the arguments in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See: {self.prog} --help")
 
 
 def environment(name: str) -> "EnvConfig":

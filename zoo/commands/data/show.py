@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zoo.commands.data.names import Parser, locate
+from zoo.commands.data.names import locate
+from zoo.commands.parser import Parser
 from zoo.data.catalog import Source
 
 

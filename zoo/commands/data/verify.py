@@ -3,7 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import Parser, locate
+from zoo.commands.data.names import locate
+from zoo.commands.parser import Parser
 from zoo.data.catalog import Source, parse_mixture, resolve
 from zoo.errors import RunError
 

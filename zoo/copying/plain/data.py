@@ -59,6 +59,9 @@ class Dataset(dataset.Dataset):
         self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
     ) -> None:
         self.spec, self.device, self.reward_scale = spec, device, 1.0
+        action_shape = () if spec.num_actions else (spec.action_dim,)
+        if (arrays[0].shape[1:], arrays[1].shape[1:]) != (spec.obs_shape, action_shape):
+            raise SystemExit("--dataset: its observations or actions have another shape than the environment's")
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
             torch.from_numpy(array).to(device) for array in arrays
         )
@@ -82,7 +85,11 @@ def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
     if not Path(path).is_file():
         raise SystemExit(f"{option} {path or 'FILE'}: give a file that exists, HDF5 in D4RL's layout")
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
-    with h5py.File(path) as file:
+    try:
+        file = h5py.File(path)
+    except OSError as error:
+        raise SystemExit(f"{option} {path} cannot be read: {error}") from error
+    with file:
         if missing := ", ".join(name for name in names if name not in file):
             raise SystemExit(f"{option} {path} lacks {missing}, which D4RL's v2 files have")
         arrays = [file[name][()] for name in names]

@@ -1,0 +1,13 @@
+"""Arguments of the commands."""
+
+import argparse
+from typing import NoReturn
+
+from zoo.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Prints a mistake in the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See: {self.prog} --help")

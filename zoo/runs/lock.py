@@ -1,0 +1,34 @@
+"""The lock of a run's folder, which the process has that trains in it."""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from zoo.errors import UsageError
+
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Locks the folder for this process; the kernel releases it however the process ends."""
+    with (run_dir / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
+            ) from None
+        yield
+
+
+def in_use(run_dir: Path) -> bool:
+    """Whether another process runs in a folder."""
+    if not (run_dir / LOCK).exists():
+        return False
+    try:
+        with locked(run_dir):
+            return False
+    except UsageError:
+        return True
