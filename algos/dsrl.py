@@ -17,8 +17,8 @@ DSRL-SAC, without critics of actions, is SAC whose actions are the noise of a fi
 algo=sac base=RUN_DIR base_mode=noise base_scale=1.5`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow in the place of a diffusion with DDIM, no chunks of
-actions, observations in their own units; layers are normalized ReLUs, not tanh. There the noise of NA lies within
-[-1, 1] whatever the magnitude, and time limits end an episode's value.
+actions, observations normalized here; layers are ReLUs, those of the critics normalized, not tanh. There the noise of
+NA lies within [-1, 1] whatever the magnitude, and time limits end an episode's value.
 """
 
 import copy
@@ -51,7 +51,8 @@ class Config:
     magnitude: float = 1.5  # noise lies within [-magnitude, magnitude]: the larger, the further from what is common
     noise_updates: int = 10  # of the critics of noise, in an update
     flow_steps: int = 10  # of Euler's method, from noise to action
-    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, all networks
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
+    flow_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the flow's
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     flow_lr: float = 3e-4  # Adam's learning rate, flow
@@ -71,7 +72,7 @@ class DSRL(Agent):
         self.spec, self.config = spec, config
         self.normalizer = Normalizer(spec.obs_shape)
         bound = (config.magnitude,) * spec.action_dim
-        self.flow = FlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.flow_steps)
+        self.flow = FlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.flow_hidden, config.flow_steps)
         self.actor = TanhGaussian(spec.obs_dim, tuple(-x for x in bound), bound, config.hidden)  # of noise
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=True)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)

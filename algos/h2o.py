@@ -82,6 +82,9 @@ class Config:
             input_noise=at_least(0),
             max_difference=above(0),
         )
+        if not 0 < round(self.offline_fraction * self.batch_size) < self.batch_size:
+            share = f"algo.offline_fraction={self.offline_fraction} of algo.batch_size={self.batch_size}"
+            raise ValueError(f"{share} leaves the data or the simulator without a transition. Take a larger batch")
 
     def check_run(self, run: "RunConfig") -> None:
         check_replay(run, self.learning_starts, self.buffer_size)

@@ -196,7 +196,8 @@ class Result:
         """Digest of all that the run's results depend on, to the last bit."""
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware", "compiled", "linear", "seeds")]
-        given = {"dataset": "fingerprint", "demonstrations": "fingerprint", "init_from": "checkpoint"}
+        given = dict.fromkeys(("dataset", "demonstrations"), "fingerprint")
+        given |= dict.fromkeys(("init_from", "base"), "checkpoint")
         data = [(self.record.get(name) or {}).get(key) for name, key in given.items()]
         cut = "resumed" in self.record and not data[0]  # not all simulators can be put back within an episode
         return digest([settings, code, data, cut])

@@ -1,6 +1,7 @@
 """Residual learning: corrections of a frozen run's actions, which begin at nothing."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import zoo
 from zoo import cli
 from zoo.algos.sac import SAC
+from zoo.errors import UsageError
 from zoo.runs.evaluation import evaluate
 from zoo.runs.load import load_agent
 from zoo.runs.stepper import EnvStepper
@@ -95,6 +97,37 @@ def test_the_base_stays_as_it_is(base, tmp_path):
     assert (base / "checkpoint.pt").read_bytes() == before
 
 
+def test_a_base_that_is_no_longer_the_same_is_noticed(base, tmp_path, capsys):
+    run_dir, copied = tmp_path / "run", tmp_path / "base"
+    shutil.copytree(base, copied)
+    train("sac", copied, run_dir)
+    zoo.train("sac", **SMALL, steps=200, seed=1, run_dir=tmp_path / "other", algo_config=CONFIGS["sac"])
+    shutil.copy(tmp_path / "other" / "checkpoint.pt", copied / "checkpoint.pt")
+    assert cli.main(["eval", str(run_dir)]) == 2
+    assert f"base={copied} is no longer the policy that this run corrects" in capsys.readouterr().err
+    record = json.loads((run_dir / "run.json").read_text()) | {"status": "running"}
+    (run_dir / "run.json").write_text(json.dumps(record))
+    assert cli.main(["run", f"resume={run_dir}"]) == 2
+    assert "is no longer the policy" in capsys.readouterr().err
+    shutil.copy(base / "checkpoint.pt", copied / "checkpoint.pt")
+    assert cli.main(["run", f"resume={run_dir}"]) == 0
+
+
+def test_a_residual_run_begins_with_another_on_the_same_base(base, tmp_path, capsys):
+    first = train("sac", base, tmp_path / "first")
+    begun = train("sac", base, tmp_path / "begun", STILL["sac"], init_from=str(tmp_path / "first"))
+    for one, other in zip(first._agent.actor.parameters(), begun._agent.actor.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    for changed in ({"base_scale": 0.5}, {"base": None}):
+        with pytest.raises(UsageError, match="has learned to correct another policy: so must this one, base="):
+            zoo.train(
+                "sac", **SMALL | {"base": str(base), "steps": 100} | changed, run_dir=tmp_path / "refused",
+                init_from=str(tmp_path / "first"), algo_config=CONFIGS["sac"],
+            )  # fmt: skip
+    with pytest.raises(UsageError, match=r"corrects no other policy\. Leave out base"):
+        train("sac", base, tmp_path / "refused", init_from=str(base))
+
+
 def refusal(capsys, *arguments):
     assert cli.main(["run", "steps=6000", "logger=none", *arguments]) == 2
     return capsys.readouterr().err
@@ -111,7 +144,12 @@ def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monk
     assert "base_scale=0.0 must be above 0" in refusal(
         capsys, "algo=sac", "env=pendulum", f"base={base}", "base_scale=0"
     )
-    assert "nowhere is not the folder of a run" in refusal(capsys, "algo=sac", "env=pendulum", "base=nowhere")
+    zoo.train("ppo", **SMALL | {"env": "cartpole"}, steps=100, run_dir=tmp_path / "cart", algo_config=CONFIGS["ppo"])
+    assert "base=cart: a policy with continuous actions" in refusal(capsys, "algo=ppo", "env=cartpole", "base=cart")
+    assert "base_scale=nan must be above 0" in refusal(capsys, "algo=sac", "env=pendulum", "base=x", "base_scale=nan")
+    assert "base=nowhere: nowhere is not the folder of a run" in refusal(
+        capsys, "algo=sac", "env=pendulum", "base=nowhere"
+    )
     assert "is a policy of pendulum, with other observations or actions than hopper" in refusal(
         capsys, "algo=sac", "env=hopper", f"base={base}"
     )

@@ -97,6 +97,9 @@ REFUSED = {
     "a number for a list": (["algo=iql", "env=pendulum", "algo.hidden=256"], ["algo.hidden=256", "[256,256]"]),
     "a temperature below zero": (["algo=iql", "env=pendulum", "algo.beta=-3"], ["algo.beta=-3", "at least 0"]),
     "no clipping": (["algo=ppo", "env=pendulum", "algo.clip=0"], ["algo.clip=0", "above 0"]),
+    "a simulator without a share of the batch": (
+        ["algo=h2o", "env=pendulum", "algo.batch_size=1"], ["algo.batch_size=1", "larger batch"],
+    ),
     "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],

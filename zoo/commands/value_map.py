@@ -87,7 +87,7 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
         shown[maze.open] = values.numpy()
         panel.imshow(shown.reshape(maze.shape), origin="lower", extent=maze.extent, cmap="viridis")
         panel.plot(*seen[:, :2].T, color="white", linewidth=1)
-        for one in torch.from_numpy(seen[::MARKED_EVERY]).split(1):  # by itself: the places alone take much memory
+        for one in torch.from_numpy(seen[::MARKED_EVERY, None]):  # by itself: the places alone take much memory
             if (subgoal := agent.subgoals(one, states)) is not None:
                 panel.scatter(*states[subgoal, :2].T, s=14, color="tab:red", zorder=3)
         panel.plot(*seen[0, :2], "o", color="white", markersize=5)

@@ -83,7 +83,7 @@ def build_agent(
 ) -> Agent:
     """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
     spec = spec_of(record)
-    base = load_base(config, algorithm, spec, torch.device("cpu"))
+    base = load_base(config, algorithm, spec, record, torch.device("cpu"))
     agent: Agent = algorithm.agent_class(base.residual_spec if base else spec, config.algo)
     try:
         agent.load_state_dict(state)
@@ -98,12 +98,14 @@ def spec_of(record: dict[str, Any]) -> Spec:
     return Spec(**shapes)
 
 
-def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch.device) -> Base | None:
-    """The policy that `base=` names; None where it names none.
+def load_base(
+    config: RunConfig, algorithm: Algorithm, spec: Spec, record: dict[str, Any], device: torch.device
+) -> Base | None:
+    """The policy that `base=` names; None where it names none. `record`, of the run that corrects it, says which it is.
 
     Raises:
-        UsageError: that run is not finished, or of another environment, or has a policy with a memory; or the
-            algorithm is none that could correct it.
+        UsageError: that run is not finished, or of another environment, or has a policy with a memory, or is another
+            one than when the run began; or the algorithm is none that could correct it.
     """
     if config.base is None:
         return None
@@ -114,7 +116,16 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
         raise UsageError(
             f"base={config.base}: a dataset has no corrections of it to learn from. Add: algo.{algorithm.data}=0"
         )
-    config_, agent, _ = load_agent(Path(config.base))
+    if spec.action_space != "continuous" or spec.is_image:
+        what = "a policy with continuous actions, whose observations are vectors, can be corrected"
+        raise UsageError(f"base={config.base}: {what}; {config.env.id} has others. Leave it out.")
+    try:
+        config_, agent, _ = load_agent(Path(config.base))
+    except UsageError as error:
+        raise UsageError(f"base={config.base}: {error}") from error
+    checkpoint = digest(Path(config.base))
+    if checkpoint != record.setdefault("base", {"checkpoint": checkpoint})["checkpoint"]:
+        raise UsageError(f"base={config.base} is no longer the policy that this run corrects. Put that one back.")
     if not finished(Path(config.base)):
         continued = quoted(f"resume={config.base}")
         raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run {continued}")
@@ -133,6 +144,11 @@ def load_base(config: RunConfig, algorithm: Algorithm, spec: Spec, device: torch
             f"base={config.base} makes no actions of noise: base_mode=noise takes runs of {', '.join(able)}."
         )
     return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
+
+
+def digest(run_dir: Path) -> str:
+    """What tells a run's checkpoint from others."""
+    return hashlib.sha256((run_dir / "checkpoint.pt").read_bytes()).hexdigest()[:16]
 
 
 def _corrects(algorithm: Algorithm) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zoo.agent import Metrics
 from zoo.data.batch import Batch, Transition, either, gather, mixed
-from zoo.data.buffers import ReplayBuffer
+from zoo.data.buffers import ReplayBuffer, replay_buffer
 from zoo.data.monte_carlo import MonteCarloReturns
 from zoo.nn import Normalizer
 
@@ -52,15 +52,15 @@ def learn_online(
             "431; online_starts=5000 collects before it learns (WSRL)"
         )
     envs = run.envs()
-    whole_steps = -(-config.online_steps // envs.num_envs)
-    buffer = ReplayBuffer(whole_steps * envs.num_envs, envs.spec, run.device)
+    capacity = -(-config.online_steps // envs.num_envs) * envs.num_envs  # whole steps
+    buffer = replay_buffer(capacity, envs.spec, run.device, envs.num_envs, config.env.is_atari)
     run.track(online_buffer=buffer)
     if returns:
         returns.take_in(buffer)
     for step in run.online_steps():
         obs, action, reward, next_obs, *ended = envs.step(agent.act(envs.obs, explore=True))
         reward = reward * data.reward_scale
-        buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ended))
+        buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ended), envs.ended)
         if returns and envs.ended.any():
             returns.take_in(buffer, envs.ended)
         taken = step - config.steps

@@ -1,6 +1,5 @@
 """A run that begins with what another one has learned: `init_from=DIR`."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,8 @@ from zoo.nn import Normalizer
 from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
-from zoo.runs.load import finished, load_agent, spec_of
+from zoo.runs.load import digest, finished, load_agent
+from zoo.runs.residual import Corrected
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
@@ -50,7 +50,13 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
     other_config, other, record = load_agent(folder)
     if not finished(folder):
         raise UsageError(f"{named} has not finished. Let it: zoo run {quoted(f'resume={folder}')}")
-    if spec_of(record) != agent.spec:
+    if isinstance(other, Corrected):
+        other = other.agent
+    if corrected(config, begun) != corrected(other_config, record):
+        settings = f"base={other_config.base} base_mode={other_config.base_mode} base_scale={other_config.base_scale}"
+        does = f"has learned to correct another policy: so must this one, {settings}"
+        raise UsageError(f"{named} {does if other_config.base else 'corrects no other policy. Leave out base'}.")
+    if other.spec != agent.spec:
         raise UsageError(
             f"{named} has learned on {other_config.env.name}, where observations or actions have other shapes or "
             f"bounds than on {config.env.name}. Give a run on {config.env.name}."
@@ -85,8 +91,12 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
     print(f"{named}: begins with {', '.join(taken)} of {name}", flush=True)
     if support(agent):
         print(f"{named}: and so with {support(agent)}", flush=True)
-    digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).hexdigest()[:16]
-    return {"run": record["id"], "algorithm": name, "checkpoint": digest, "parts": list(taken)}
+    return {"run": record["id"], "algorithm": name, "checkpoint": digest(folder), "parts": list(taken)}
+
+
+def corrected(config: RunConfig, record: dict[str, Any]) -> Any:
+    """Which policy a run's actions correct, and how; None where they correct none."""
+    return config.base and (record.get("base"), config.base_mode, config.base_scale)
 
 
 def parts(agent: Agent) -> Parts:

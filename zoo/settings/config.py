@@ -64,8 +64,8 @@ class RunConfig:
             raise ValueError(f"{rescaled} must be finite, the scale above 0")
         if self.base_mode not in ("residual", "noise"):
             raise ValueError(f"base_mode={self.base_mode} does not exist; there are residual, noise")
-        if self.base_scale <= 0:
-            raise ValueError(f"base_scale={self.base_scale} must be above 0")
+        if not 0 < self.base_scale < math.inf:
+            raise ValueError(f"base_scale={self.base_scale} must be above 0, and finite")
         if not isinstance(self.compile, bool) and self.compile not in ("auto", "graph"):
             raise ValueError(f"compile={self.compile} does not exist; there are auto, true, false, graph")
         if self.matmul_precision not in ("highest", "high", "medium"):
