@@ -293,7 +293,11 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_a_copy_without_its_dataset(folder: Path) -> None:
     file = copied("bc", folder)
+    whole = (folder / "data.hdf5").read_bytes()
+    (folder / "cut.hdf5").write_bytes(whole[: len(whole) // 2])
     for flags, message in (
+        (["--dataset", "cut.hdf5"], "--dataset cut.hdf5 cannot be read"),
+        (["--env", "Hopper-v5", "--dataset", "data.hdf5"], "another shape than the environment's"),
         ([], "--dataset FILE: give a file that exists"),
         (["--dataset", "none.hdf5"], "--dataset none.hdf5: give a file that exists"),
         (["--lr", "fast"], "argument --lr: invalid float value: 'fast'"),

@@ -59,9 +59,8 @@ class Dataset(dataset.Dataset):
         self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
     ) -> None:
         self.spec, self.device, self.reward_scale = spec, device, 1.0
-        action_shape = () if spec.num_actions else (spec.action_dim,)
-        if (arrays[0].shape[1:], arrays[1].shape[1:]) != (spec.obs_shape, action_shape):
-            raise SystemExit("--dataset: its observations or actions have another shape than the environment's")
+        if arrays[1].shape[1:] != (() if spec.num_actions else (spec.action_dim,)):
+            raise SystemExit("--dataset: its actions have another shape than the environment's")
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
             torch.from_numpy(array).to(device) for array in arrays
         )

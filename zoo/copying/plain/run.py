@@ -162,12 +162,5 @@ def main() -> None:
         if isinstance(default, bool):
             kind = {"action": argparse.BooleanOptionalAction}
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default {default}", **kind)
-    config = Config(**vars(parser.parse_args()))
-    for name in ("steps", "batch_size", "num_envs", "eval_every", "eval_episodes", "threads"):
-        if getattr(config, name, 1) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    try:
-        run = Run(config)
-    except gymnasium.error.Error as error:
-        parser.error(f"--env: {error}")
+    run = Run(Config(**vars(parser.parse_args())))
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
