@@ -30,7 +30,7 @@ from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import mean
 from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.overrides import as_overrides, typed
 
 
@@ -103,6 +103,9 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     if chosen != "optuna":
         raise UsageError(f"sweeper={chosen} does not exist. There is: optuna.")
     own = [one.removeprefix("sweeper.") for one in arguments if one.startswith("sweeper.")]
+    for key in (one.partition("=")[0] for one in own):
+        if key not in vars(Sweeper()):
+            raise UsageError(f"sweeper.{key} does not exist. {nearest(key, vars(Sweeper()))}")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Sweeper), OmegaConf.from_dotlist(own))
         sweeper: Any = OmegaConf.to_object(merged)

@@ -205,7 +205,8 @@ def published(algorithm: Algorithm) -> Iterator[str]:
         figure = one.published
         std = "" if figure.std != figure.std else f"{figure.std:g}"
         steps = f"{one.steps:,}" if one.steps else ""
-        measure = "training" if one.measure == "training_return" else {"final": "last", "best": "best"}[one.figure]
+        evaluation = {"final": "last", "last3": "mean of the last three", "best": "best"}[one.figure]
+        measure = "training" if one.measure == "training_return" else evaluation
         yield (
             f"    | {one.task} | {prose(one.algorithm)} | {one.sampler} | {measure} | {figure.mean:g} | {std} | "
             f"{figure.seeds or ''} | {steps} | {prose(figure.source)} |"
@@ -220,7 +221,7 @@ def presets(algorithm: Algorithm) -> Iterator[str]:
         return
     yield "## Presets"
     yield ""
-    yield "All entries that fit a task count, the later more: [Presets](../presets.md)."
+    yield "Of all entries that fit a task the later override the earlier: [Presets](../presets.md)."
     yield ""
     yield "| preset | for | sets | source |"
     yield "|---|---|---|---|"

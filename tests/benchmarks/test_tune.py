@@ -110,7 +110,7 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
         (["algo.lr=1e-3,1e-2", "seed=interval(0,3)"], "seed=interval(0,3) are no seeds"),
         (["algo.lr=1e-3,1e-2", "sweepers=3"], "sweepers does not exist"),
         (["algo=bc", "env=hopper", "algo.lr=1e-3,1e-2", "dataset=nowhere"], "3 of 3 runs lack their dataset"),
-        (["algo.lr=1e-3,1e-2", "sweeper.trials=3"], "trials"),
+        (["algo.lr=1e-3,1e-2", "sweeper.trials=3"], "sweeper.trials does not exist. Nearest: n_trials"),
         (["algo.lr=1e-3,1e-2", "seed=1000"], "seed 1000 would choose the settings and test them"),
         (["algo.learning=1e-3,1e-2"], "algo.learning does not exist"),
         (["algo.lr=1e-3,1e-2", "sweeper=ax"], "sweeper=ax does not exist. There is: optuna."),

@@ -100,6 +100,7 @@ REFUSED = {
     "a simulator without a share of the batch": (
         ["algo=h2o", "env=pendulum", "algo.batch_size=1"], ["algo.batch_size=1", "larger batch"],
     ),
+    "a search that is none": (["algo=ppo", "env=cartpole", "sweeper.n_trials=3"], ["-m sweeper=optuna"]),
     "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
         ["algo=iql", "env=pendulum", "online_fraction=0.5"], ["online_fraction=0.5", "online_steps=N"],

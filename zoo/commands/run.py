@@ -25,6 +25,8 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         from zoo.benchmarks.tune import main as tune_main
 
         return tune_main(arguments)
+    if any(argument.startswith(("sweeper=", "sweeper.")) for argument in arguments):
+        raise UsageError("sweeper= and sweeper.* are for a search. Begin it so: zoo run -m sweeper=optuna")
     from zoo.settings.compose import compose
     from zoo.settings.overrides import expand
     from zoo.settings.seeds import seed_by_seed
@@ -187,6 +189,8 @@ def usage(arguments: list[str], file: Path | None) -> str:
     for argument in arguments:
         if argument.startswith("algo="):
             chosen = algorithm(argument.removeprefix("algo="))
+    sweeper = settings(folder("benchmarks") / "tune.py", "Sweeper")
+    lines += ["", "of a search, -m sweeper=optuna:", *_table(sweeper, "sweeper.", {"dir": "null"})]
     if chosen:
         lines += ["", f"{chosen.title}", *_table(settings(chosen.path, "Config"), "algo.", {})]
     else:

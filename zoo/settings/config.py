@@ -29,12 +29,12 @@ class RunConfig:
     online_steps: int = 0  # offline to online: environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
     online_updates: int = 1  # updates an online step
-    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; null: as in all data
+    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; null: uniform of all
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
     base: str | None = None  # online: the folder of a finished run whose actions are corrected (residual learning)
-    base_mode: str = "residual"  # residual: its actions are corrected; noise: the noise that it makes them of is chosen
+    base_mode: str = "residual"  # residual: its actions are corrected; noise: the noise that it acts by is chosen
     base_scale: float = 0.1  # the largest correction, in units of half the action's range; or the largest noise
     num_envs: int = 1  # online only: environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
