@@ -208,6 +208,7 @@ def riql_pairs(ours: riql.RIQL, theirs: Any) -> Pairs:
 
 
 def build_cql(corl: Any, spec: Spec, steps: int) -> Any:
+    """As its offline script builds it; but the finetune script's critics begin with last layers of gain sqrt(2)."""
     q1, q2 = (corl.FullyConnectedQFunction(spec.obs_dim, spec.action_dim, True, 3) for _ in range(2))
     actor = corl.TanhGaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
     return corl.ContinuousCQL(
