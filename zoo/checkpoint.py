@@ -109,7 +109,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         ) from error
     except Exception as error:  # torch raises many kinds on damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RunError(f"{path} is not a readable checkpoint, but cut short or damaged ({reason}).") from error
+        raise RunError(f"{path} is not a readable checkpoint, it may be cut short or damaged: {reason}") from error
 
 
 def save_json(path: Path, value: Any) -> None:

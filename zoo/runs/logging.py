@@ -43,7 +43,8 @@ class CsvLog:
         if path.exists():
             with path.open(newline="", errors="replace") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row.values()]
-            rows = [row for row in rows if row["step"].isdecimal() and int(row["step"]) <= resume_step]  # none damaged
+            whole = [row for row in rows if row.get("step", "").isdecimal()]  # others are damaged
+            rows = [row for row in whole if int(row["step"]) <= resume_step]
             self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:
