@@ -53,7 +53,7 @@ def resume(run_dir: str | Path, file: Path | None = None) -> Run:
     return execute(config, algorithm, record["config"])
 
 
-def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu") -> Policy:
+def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu", step: int | str | None = None) -> Policy:
     """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
 
     One observation or a batch of them; several threads may call it at once.
@@ -62,9 +62,10 @@ def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu") -> 
         run_dir: the run's folder.
         file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
         device: where it computes: cpu, cuda, cuda:1, or auto, a GPU where there is one.
+        step: the agent that was evaluated at this step, or `best`, of a run with `keep_agents=true`; None: the last.
 
     Raises:
-        UsageError: not a run's folder, or no such device.
+        UsageError: not a run's folder, or no such device, or no such agent.
         RunError: the checkpoint is missing or damaged.
     """
-    return Policy(load_agent(Path(run_dir), file)[1].to(resolve_device(device)))
+    return Policy(load_agent(Path(run_dir), file, step)[1].to(resolve_device(device)))

@@ -1,5 +1,6 @@
 """`zoo play` shows the episodes that are evaluated, and says what each picture is about."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -379,6 +380,23 @@ def test_watching_changes_nothing(trained):
     assert len(moments) == 201  # before each of 200 steps, and at the end
     assert (moments[0].returns == 0).all()
     np.testing.assert_array_equal(moments[-1].returns, alone.returns)
+
+
+def test_agents_that_were_kept_play_as_they_were_evaluated(zoo, finished, trained, tmp_path):
+    with (finished / "evaluations.csv").open(newline="") as file:
+        returns = {row["step"]: float(row["return_mean"]) for row in csv.DictReader(file)}
+    best = max(returns, key=returns.__getitem__)
+    for step, evaluated in [*((step, step) for step in returns), ("best", best)]:
+        result = zoo("eval", finished, "--step", step)
+        assert f"mean         return {returns[evaluated]:10.2f}" in result.out
+    obs = np.zeros(3, np.float32)
+    assert package.load(finished, step=100).act(obs) != package.load(finished).act(obs)
+    assert package.load(finished, step="300").act(obs) == package.load(finished).act(obs)
+    assert zoo("export", finished, "--format", "torchscript", "--step", "100", "--output", tmp_path / "p.ts").code == 0
+    for folder, said in ((finished, "There are: best, 100, 200, 300"), (trained(*PPO), "Train with keep_agents=true")):
+        result = zoo("eval", folder, "--step", "150")
+        assert result.code == 2
+        assert said in result.err
 
 
 def test_the_help_lists_the_commands(zoo):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zoo.commands.estimate import UPDATES, estimate
 from zoo.commands.parser import Parser
-from zoo.commands.player import HELP, chosen_seed, open_player
+from zoo.commands.player import HELP, STEP_HELP, chosen_seed, open_player
 from zoo.errors import UsageError
 
 
@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
     how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    parser.add_argument("--step", help=STEP_HELP)
     parser.add_argument("--env", help="the environment, of a ZIP file")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     parser.add_argument("--fqe", action="store_true", help="estimate the discounted return from a dataset, unplayed")
@@ -35,6 +36,8 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"--updates {args.updates} must be at least 1.")
     if args.episodes is not None and args.episodes < 1:
         raise UsageError(f"--episodes {args.episodes} must be at least 1.")
+    if args.fqe and args.step:
+        raise UsageError("--step is for playing. Leave it out with --fqe.")
     if args.fqe:
         estimate(args.run_dir, args.env, args.file, args.dataset, args.updates, args.seed)
         return 0
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
     from zoo.envs import make_with_spec
     from zoo.runs.evaluation import evaluate, judged, summary
 
-    config, agent = open_player(args.run_dir[0], args.env, args.file)
+    config, agent = open_player(args.run_dir[0], args.env, args.file, args.step)
     envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.commands.parser import Parser
+from zoo.commands.player import STEP_HELP
 from zoo.errors import UsageError, quoted
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("run_dir", type=Path, help="a run's folder")
     parser.add_argument("--format", choices=SUFFIXES, required=True)
+    parser.add_argument("--step", help=STEP_HELP)
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: policy.onnx, .ts or .zip in the folder")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> int:
     output = args.output or args.run_dir / f"policy{SUFFIXES[args.format]}"
     if output.suffix != SUFFIXES[args.format]:
         raise UsageError(f"--output {output} must end in {SUFFIXES[args.format]}.")
-    config, name, agent = _open(args.run_dir, args.file)
+    config, name, agent = _open(args.run_dir, args.file, args.step)
     check_file(output, args.force)
     with replacing_path(output) as partial:
         run = _write(args.format, config, name, agent, partial)
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _open(run_dir: Path, file: Path | None) -> tuple["RunConfig", str, "Agent"]:
+def _open(run_dir: Path, file: Path | None, step: str | None) -> tuple["RunConfig", str, "Agent"]:
     """Settings, algorithm and agent of a finished run. Raises UsageError where it has not finished, or does not act."""
     from zoo.agent import Predictor
     from zoo.runs.load import finished, load_agent, reopen
@@ -75,7 +77,7 @@ def _open(run_dir: Path, file: Path | None) -> tuple["RunConfig", str, "Agent"]:
         status = json.loads((run_dir / "run.json").read_text())["status"]
         continued = quoted(f"resume={run_dir}")
         raise UsageError(f"{run_dir} has not finished ({status}). Continue it: {algorithm.command} {continued}")
-    config, agent, _ = load_agent(run_dir, file)
+    config, agent, _ = load_agent(run_dir, file, step)
     return config, algorithm.name, agent.requires_grad_(False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.commands.parser import Parser
-from zoo.commands.player import HELP, chosen_seed, open_player
+from zoo.commands.player import HELP, STEP_HELP, chosen_seed, open_player
 from zoo.errors import UsageError, quoted
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
     how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    parser.add_argument("--step", help=STEP_HELP)
     parser.add_argument("--env", help="the environment, of a ZIP file")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
     parser.add_argument("--force", action="store_true", help="replace a video that is there")
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> int:
     from zoo.envs import make_with_spec
     from zoo.runs.evaluation import evaluate
 
-    config, agent = open_player(args.run_dir, args.env, args.file)
+    config, agent = open_player(args.run_dir, args.env, args.file, args.step)
     seed = chosen_seed(args.seed, config)
     envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
@@ -92,7 +93,7 @@ def _map(args: argparse.Namespace) -> int:
         raise UsageError(f"--map {args.map} must end in .png.")
     check_file(args.map, args.force)
     matplotlib.use("Agg")
-    config, agent = open_player(args.run_dir, args.env, args.file)
+    config, agent = open_player(args.run_dir, args.env, args.file, args.step)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with replacing_path(args.map) as partial:
         draw(agent, config, partial, args.episodes, chosen_seed(args.seed, config), explore)

@@ -7,21 +7,25 @@ from zoo.errors import UsageError
 from zoo.settings.config import RunConfig
 
 HELP = "a run's folder, or a ZIP file of Stable-Baselines3"
+STEP_HELP = "the agent that was evaluated at this step, or best, of a run with keep_agents=true (default: the last)"
 
 
-def open_player(path: Path, env: str | None, file: Path | None) -> tuple[RunConfig, Agent]:
+def open_player(path: Path, env: str | None, file: Path | None, step: str | None = None) -> tuple[RunConfig, Agent]:
     """The settings by which an agent is evaluated, and the agent.
 
     Args:
         path: a run's folder or a ZIP file.
         env: the environment, which a ZIP file does not name; None for a run, which knows it.
         file: the algorithm file of a run, if it is not one of the zoo's.
+        step: of the agent, or `best`, where it is not the last of a run.
 
     Raises:
         UsageError: neither is there, or one of the arguments is missing or too many.
         RunError: it is damaged.
     """
     if path.suffix == ".zip":
+        if step is not None:
+            raise UsageError(f"--step {step} is for a run's folder: {path} holds one policy.")
         if env is None:
             raise UsageError(f"{path} does not say which environment it plays. Add: --env ENV")
         from zoo.export import from_sb3
@@ -31,7 +35,7 @@ def open_player(path: Path, env: str | None, file: Path | None) -> tuple[RunConf
         raise UsageError(f"--env {env} is for ZIP files: {path} is a run's folder, which knows its environment.")
     from zoo.runs.load import load_agent
 
-    config, agent, _ = load_agent(path, file)
+    config, agent, _ = load_agent(path, file, step)
     return config, agent
 
 

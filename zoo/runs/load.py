@@ -1,7 +1,9 @@
 """A run that exists, read from its folder: its settings, its record and its agent."""
 
+import csv
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,36 @@ def finished(run_dir: Path) -> bool:
     return bool(read_record(run_dir)["status"] == "finished")
 
 
-def load_agent(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Agent, dict[str, Any]]:
-    """The settings of a run, its agent as last saved, and its record; arguments and errors as those of `zoo.load`."""
+def load_agent(
+    run_dir: Path, file: Path | None = None, step: int | str | None = None
+) -> tuple[RunConfig, Agent, dict[str, Any]]:
+    """The settings of a run, its agent, and its record; arguments and errors as those of `zoo.load`."""
     config, algorithm, record = reopen(run_dir, file)
-    path = run_dir / "checkpoint.pt"
-    state = load_state(path, ", which can read it; this one cannot.")
-    return config, build_agent(config, algorithm, record, state["tracked"]["agent"], path), record
+    if step is None:
+        path = run_dir / "checkpoint.pt"
+        state = load_state(path, ", which can read it; this one cannot.")["tracked"]["agent"]
+    else:
+        path = kept_agent(run_dir, str(step))
+        state = checkpoint.load(path)
+    return config, build_agent(config, algorithm, record, state, path), record
+
+
+def kept_agent(run_dir: Path, step: str) -> Path:
+    """The file of the agent that was evaluated at a step, or that was evaluated best.
+
+    Raises:
+        UsageError: the run kept none, or none of this step.
+    """
+    kept = sorted(int(path.stem) for path in (run_dir / "agents").glob("*.pt"))
+    if not kept:
+        raise UsageError(f"--step {step}: {run_dir} kept the last agent alone. Train with keep_agents=true.")
+    if step == "best":
+        with (run_dir / "evaluations.csv").open(newline="") as file:
+            returns = {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
+        step = str(max(kept, key=lambda one: returns.get(one, -math.inf)))
+    if step not in map(str, kept):
+        raise UsageError(f"--step {step}: {run_dir} kept no such agent. There are: best, {', '.join(map(str, kept))}")
+    return run_dir / "agents" / f"{step}.pt"
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
