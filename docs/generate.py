@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 OUT = ROOT / "build" / "docs"
 FILES = "files"  # where the site has copies of the repository's files that pages link to
 COPIED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+MADE_OF = {"algos": "algorithms/index.md", "zoo/settings/config.py": "settings.md", "configs/suite": "suites.md"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -60,7 +61,7 @@ def written() -> dict[str, Path]:
 
 
 def linked(source: Path, page: Path, pages: Path) -> str:
-    """A page's text with its links to files that are no pages leading to copies of them; folders are named only.
+    """A page's text with its links leading to the pages that are made of files, or to copies; folders are named only.
 
     Args:
         source: where the page was written.
@@ -74,6 +75,8 @@ def linked(source: Path, page: Path, pages: Path) -> str:
     def replaced(match: re.Match[str]) -> str:
         image, label, path, anchor = match[1], match[2], match[3], match[4] or ""
         target = (source.parent / path).resolve()
+        if made := made_of(target):
+            return f"{image}[{label}]({os.path.relpath(pages / made, page.parent)}{anchor})"
         if target.is_dir():
             return label
         if target.exists():
@@ -84,6 +87,14 @@ def linked(source: Path, page: Path, pages: Path) -> str:
 
     fenced = re.split(r"(^```.*?^```$)", source.read_text(), flags=re.DOTALL | re.MULTILINE)  # code stays as it is
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in fenced)
+
+
+def made_of(target: Path) -> str | None:
+    """The page that is made of a file or a folder of the repository, if one is."""
+    inside = target.relative_to(ROOT)
+    if inside.parent == Path("algos") and inside.stem in algorithms():
+        return f"algorithms/{inside.stem}.md"
+    return MADE_OF.get(inside.as_posix())
 
 
 def place(target: Path, pages: Path) -> Path:
