@@ -39,7 +39,7 @@ def find(folder: Path) -> tuple[list[Result], list[str]]:
         if isinstance(found, Result):
             results.append(found)
         else:
-            notes.append(f"{run_dir.relative_to(folder)} is left out: {found}")
+            notes.append(f"{folder if run_dir == folder else run_dir.relative_to(folder)} is left out: {found}")
     for path in sorted(set(folder.rglob("*.csv"))):
         if runs.isdisjoint(path.parents) and archive.is_archive(path):
             results += archive.load(path)

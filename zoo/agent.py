@@ -150,7 +150,14 @@ class Policy:
         return next(self.agent.parameters()).device
 
     def _batch(self, obs: np.ndarray) -> tuple[Tensor, bool]:
-        """Observations on the device as a batch, and whether they were a single one."""
-        obs_ = torch.as_tensor(self.agent.spec.checked(obs), device=self._device)
+        """Observations on the device as a batch, and whether they were a single one.
+
+        Raises:
+            ValueError: they are not of the environment's shape, or hold NaN or infinite numbers.
+        """
+        array = self.agent.spec.checked(obs)
+        if array.dtype != np.uint8 and not np.isfinite(array).all():
+            raise ValueError("observations hold NaN or infinite numbers")
+        obs_ = torch.as_tensor(array, device=self._device)
         single = obs_.ndim == len(self.agent.spec.obs_shape)
         return (obs_[None] if single else obs_), single

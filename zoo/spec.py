@@ -53,9 +53,10 @@ class Spec:
         obs = np.asarray(obs)
         shape = obs.shape[max(obs.ndim - len(self.obs_shape), 0) :]
         if shape != self.obs_shape or (self.obs_dtype == "uint8" and obs.dtype != np.uint8):
-            raise ValueError(
-                f"observations must be {self.obs_dtype} {list(self.obs_shape)}, not {obs.dtype} {list(obs.shape)}"
-            )
+            frames = self.obs_dtype == "uint8"  # other observations may be of any type
+            wanted = f"{self.obs_dtype} {list(self.obs_shape)}" if frames else f"of the shape {list(self.obs_shape)}"
+            found = f"{obs.dtype} {list(obs.shape)}" if frames else f"{list(obs.shape)}"
+            raise ValueError(f"observations must be {wanted}, not {found}")
         array: np.ndarray = obs.astype(self.obs_dtype, copy=False)
         return array
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 
@@ -380,6 +381,15 @@ def test_watching_changes_nothing(trained):
     assert len(moments) == 201  # before each of 200 steps, and at the end
     assert (moments[0].returns == 0).all()
     np.testing.assert_array_equal(moments[-1].returns, alone.returns)
+
+
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [([np.nan, 0, 0], "NaN or inf"), ([[0, 0, 0], [0, np.inf, 0]], "NaN or inf"), ([0, 0], "shape [3], not [2]")],
+)  # fmt: skip
+def test_a_policy_refuses_observations_that_are_none(finished, obs, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        package.load(finished).act(np.array(obs))
 
 
 def test_agents_that_were_kept_play_as_they_were_evaluated(zoo, finished, trained, tmp_path):
