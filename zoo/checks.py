@@ -98,7 +98,6 @@ COMMON = {
     "max_norm": above(0),
     "weight_decay": at_least(0),
     "adam_eps": at_least(0),
-    "num_bins": at_least(2),
     "members": at_least(1),
     "elites": at_least(1),
     "value_goals": SHARES,

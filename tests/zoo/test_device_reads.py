@@ -1,6 +1,7 @@
 """What may read the device: when a run begins, or between many updates. All else is refused, see `strict_device`."""
 
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from strict_device import DEVICE, StrictDeviceError, moved, on_device, strict
 
 from zoo.data.batch import Transition
 from zoo.data.buffers import FrameBuffer
-from zoo.data.samplers import SamplerConfig
+from zoo.data.samplers import SamplerConfig, Weighted
 from zoo.models.dynamics import TERMINATIONS, model_rollouts
 from zoo.models.imagined import Imagined, Kept
 from zoo.nn.heads import TwoHot
@@ -55,10 +56,17 @@ def timesteps():
         data.timesteps()
 
 
+@may_read("top_weights", "that all episodes return the same is refused")
+def best_episodes():
+    data = dataset()
+    with strict():
+        data.use(SamplerConfig("top"))
+
+
 @may_read("Dataset.top_episodes", "how many transitions are left depends on the episodes")
 def top_episodes():
     data = dataset()
-    with strict():
+    with strict(), mock.patch("zoo.data.dataset.top_weights", lambda returns, _: torch.ones_like(returns)):
         data.top_episodes(0.5)
 
 
@@ -66,7 +74,7 @@ def top_episodes():
 def alias_table():
     data = dataset()
     with strict():
-        data.use(SamplerConfig("top"))
+        Weighted(data.episode_starts, data.episode_lengths, torch.ones_like(data.episode_returns))
 
 
 @may_read("initial_values", "the regression that takes any data is the CPU's")
