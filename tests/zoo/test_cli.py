@@ -91,9 +91,6 @@ REFUSED = {
         ["algo=rcsl", "env=pendulum", "reward_shift=-1"], ["reward_shift", "rcsl is conditioned on returns"],
     ),
     "rewards of goals": (["algo=hiql", "env=pointmaze-medium", "reward_shift=-1"], ["reward_shift", "without rewards"]),
-    "tampered rewards of goals": (
-        ["algo=qrl", "env=pointmaze-medium", "corruption=random-reward"], ["corruption=random-reward", "without rew"],
-    ),
     "a number for a list": (["algo=iql", "env=pendulum", "algo.hidden=256"], ["algo.hidden=256", "[256,256]"]),
     "a temperature below zero": (["algo=iql", "env=pendulum", "algo.beta=-3"], ["algo.beta=-3", "at least 0"]),
     "no clipping": (["algo=ppo", "env=pendulum", "algo.clip=0"], ["algo.clip=0", "above 0"]),

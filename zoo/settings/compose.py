@@ -163,9 +163,8 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
             share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
     rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
-    if chosen.takes_goals and (rescaled or config.corruption.name.endswith("-reward")):
-        what = "reward_scale and reward_shift" if rescaled else f"corruption={config.corruption.name}"
-        raise UsageError(f"{what}: {name} learns to reach goals, without rewards. Leave that out.")
+    if rescaled and chosen.takes_goals:
+        raise UsageError(f"reward_scale and reward_shift: {name} learns goals, without rewards. Leave them out.")
     if rescaled and (hasattr(config.algo, "target_return") or config.env.id.startswith(series.PREFIX)):
         what = "is conditioned on returns" if hasattr(config.algo, "target_return") else "predicts a series"
         raise UsageError(f"reward_scale and reward_shift: {name} {what} as the environment gives them. Leave them out.")
