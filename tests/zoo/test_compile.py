@@ -16,6 +16,7 @@ from zoo.errors import RunError, UsageError
 from zoo.runs import compilation
 from zoo.runs.compilation import GRAPH, accelerated, compile_update, compiles, needed_to_compile
 from zoo.runs.cuda_graph import Replayed
+from zoo.runs.interruption import Interruption
 from zoo.settings.compose import compose
 
 NO_COMPILER = "no-such-compiler"
@@ -225,8 +226,8 @@ def test_compiled_code_is_kept_and_compiled_anew_where_it_is_damaged(tmp_path):
     assert computed(tmp_path) == (value, "")
 
 
-def test_a_compiler_that_failed_once_is_tried_again_and_what_is_kept_stays(monkeypatch, tmp_path, capsys):
-    """It may have been stopped by the signal that a run is to stop by."""
+def test_a_compiler_that_a_signal_has_ended_is_begun_again_and_what_is_kept_stays(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(Interruption, "came", True)
     monkeypatch.setattr(compilation, "kept_compiled", lambda: tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     (tmp_path / "kept").touch()

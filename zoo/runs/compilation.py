@@ -21,6 +21,7 @@ from zoo.machine import cache_dir
 from zoo.nn.linear import lower
 from zoo.runs.cuda_graph import Replayed
 from zoo.runs.device import resolve_device
+from zoo.runs.interruption import Interruption
 from zoo.settings.config import RunConfig
 
 GRAPH = "graph"  # compile=graph: on a GPU the update as it is, as a CUDA graph
@@ -126,15 +127,15 @@ def compile_update(
     compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
     def compiled_update(*arguments: Any, **named: Any) -> Any:
-        for attempt in range(3):
-            try:
-                return compiled(*arguments, **named)
-            except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
-                if attempt == 2:
-                    raise failed_to_compile(error) from error
-                if attempt == 1:  # the first may be of a compiler that a signal has ended
-                    discard_compiled(error)
-        raise AssertionError
+        try:
+            return compiled(*arguments, **named)
+        except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
+            if not Interruption.came:  # else it may have ended the compiler too, and what is kept is whole
+                discard_compiled(error)
+        try:
+            return compiled(*arguments, **named)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise failed_to_compile(error) from error
 
     return Replayed(compiled_update, device) if device and device.type == "cuda" else compiled_update
 

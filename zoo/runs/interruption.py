@@ -17,7 +17,12 @@ class Interruption:
     Not one that comes at once: some senders, such as `timeout`, send a signal twice.
 
     Several runs may enter it: the first to come and the last to leave count.
+
+    Attributes:
+        came: whether a signal came to any run of this process.
     """
+
+    came = False
 
     def __init__(self) -> None:
         self.asked = False
@@ -49,6 +54,7 @@ class Interruption:
             signal.raise_signal(number)
         elif not self.asked:
             self.asked, self._when = True, time.monotonic()
+            Interruption.came = True
             os.write(2, b"zoo: stopping after this step, with a checkpoint. Once more to stop at once, without.\n")
 
 
