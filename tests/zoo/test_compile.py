@@ -265,6 +265,7 @@ def test_a_compiled_update_takes_what_the_update_does():
 
 
 def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(Interruption, "came", False)  # whatever tests before this one did
     monkeypatch.setattr(compilation, "kept_compiled", lambda: tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
