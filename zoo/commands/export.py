@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,17 +65,16 @@ def main(arguments: list[str]) -> int:
 def _open(run_dir: Path, file: Path | None, step: str | None) -> tuple["RunConfig", str, "Agent"]:
     """Settings, algorithm and agent of a finished run. Raises UsageError where it has not finished, or does not act."""
     from zoo.agent import Predictor
-    from zoo.runs.load import finished, load_agent, reopen
+    from zoo.runs.load import load_agent, reopen
     from zoo.settings.registry import algorithms
 
-    _, algorithm, _ = reopen(run_dir, file)
+    _, algorithm, record = reopen(run_dir, file)
     if issubclass(algorithm.agent_class, Predictor):
         able = [name for name, one in algorithms().items() if not issubclass(one.agent_class, Predictor)]
         raise UsageError(f"{algorithm.name} predicts and has no policy. These have one: {', '.join(able)}.")
-    if not finished(run_dir):
-        status = json.loads((run_dir / "run.json").read_text())["status"]
-        continued = quoted(f"resume={run_dir}")
-        raise UsageError(f"{run_dir} has not finished ({status}). Continue it: {algorithm.command} {continued}")
+    if record["status"] != "finished":
+        continued = f"{algorithm.command} {quoted(f'resume={run_dir}')}"
+        raise UsageError(f"{run_dir} has not finished ({record['status']}). Continue it: {continued}")
     config, agent, _ = load_agent(run_dir, file, step)
     return config, algorithm.name, agent.requires_grad_(False)
 

@@ -146,13 +146,13 @@ def load_base(
         what = "a policy with continuous actions, whose observations are vectors, can be corrected"
         raise UsageError(f"base={config.base}: {what}; {config.env.id} has others. Leave it out.")
     try:
-        config_, agent, _ = load_agent(Path(config.base))
+        config_, agent, of_base = load_agent(Path(config.base))
     except UsageError as error:
         raise UsageError(f"base={config.base}: {error}") from error
-    checkpoint = digest(Path(config.base))
-    if checkpoint != record.setdefault("base", {"checkpoint": checkpoint})["checkpoint"]:
+    found = {"checkpoint": digest(Path(config.base))}
+    if record.setdefault("base", found) != found:
         raise UsageError(f"base={config.base} is no longer the policy that this run corrects. Put that one back.")
-    if not finished(Path(config.base)):
+    if of_base["status"] != "finished":
         continued = quoted(f"resume={config.base}")
         raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run {continued}")
     if agent.spec != spec:
