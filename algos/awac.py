@@ -1,14 +1,14 @@
 """AWAC: Advantage Weighted Actor-Critic (Nair, Gupta, Dalal, Levine 2020, arXiv 2006.09359).
 
-The critics back up through the policy's own actions, as SAC's do; the policy clones the data's actions, those of high
-advantage more. Cloning keeps it near the data, so that it learns offline and goes on online.
+The critics' targets take the policy's own actions, as SAC's do; the policy imitates the data's actions, weighted by
+their advantage. That keeps it near the data offline, and lets the same losses continue online.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')   (Eq. 8)
     actor    L_pi = E[-exp(A(s, a) / lambda) log pi(a|s)]                                                     (Eq. 13)
              A    = min_i Q_i(s, a) - min_i Q_i(s, a~),  a~ ~ pi(s)
 
-Deviations, as in CORL: weights clipped at 100 in the place of a normalization over the batch; three hidden layers; a
-Gaussian whose mean is not squashed and whose samples are clipped to the bounds.
+Deviations, as in CORL: weights are clipped at 100 instead of normalized over the batch; three hidden layers; a Gaussian
+whose mean is not squashed and whose samples are clipped to the bounds.
 """
 
 import copy

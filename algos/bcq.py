@@ -1,7 +1,8 @@
 """BCQ for discrete actions: Batch-Constrained Q-learning (Fujimoto, Conti et al. 2019, arXiv 1910.01708).
 
-Offline Q-learning whose maximum is over the actions that the data's policy might have taken: those whose probability,
-by a model of that policy, is at least a share of the most probable one's. Nothing is believed about the others.
+Offline Q-learning whose maximum is only over actions that the data's policy might have taken: those whose probability,
+by a learned model of that policy, is at least `threshold` times that of the most probable one. The values of all
+others, which the data says nothing about, are never used.
 
     Q         L_Q = E[h(r + gamma (1 - terminated) Q'(s', a') - Q(s, a))],  h Huber's loss
               a'  = argmax Q(s', a) over the actions a with G(a|s') > threshold max G(.|s')
@@ -9,8 +10,8 @@ by a model of that policy, is at least a share of the most probable one's. Nothi
 
 The policy takes the same maximum. With a threshold of 0 this is double Q-learning, with one near 1 behaviour cloning.
 The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper. Deviations from
-that code: on frames the two networks part after the last shared layer, not before it, and Atari's rewards are not
-clipped.
+that code: on frames the two networks share all convolutions and the layer behind them, there the convolutions alone;
+and Atari's rewards are not clipped.
 """
 
 import copy

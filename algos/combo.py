@@ -1,8 +1,8 @@
 """COMBO: conservative offline model-based policy optimization (Yu et al. 2021, arXiv 2102.08363).
 
-Soft actor-critic on the data and on rollouts in a learned model, like MOPO, but without asking how unsure the model is:
-critics are pushed down where rollouts go and up at the data, as CQL's are, so that what only the model promises is not
-believed.
+Soft actor-critic on the data and on rollouts in a learned model, like MOPO, but without an estimate of the model's
+uncertainty: as in CQL, the critics' values are pushed down on the rollouts and up on the data, so that high values
+which only the model supports are not trusted.
 
     critics  L_Q  = beta (E_{s ~ d_f}[log sum_a exp Q(s, a)] - E_D[Q(s, a)]) + E_{d_f}[(y - Q(s, a))^2]    (Eq. 2, 3)
              y    = r + gamma (1 - terminated) min Q'(s', a'),  a' of the policy
@@ -10,10 +10,10 @@ believed.
 
 d_f is a mixture of data and rollouts, as each batch is. The sum over actions is estimated as in CQL, with actions of
 the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
-of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: a reshape there that is not assigned makes of the sum
-over 3 x 10 actions ten sums over three; here it is one sum, as the equation has it. The actor's learning rate decays
-by updates, theirs by thousands of them; the model, whose batches are of 256 whatever `batch_size` is, learns for 200
-epochs at most, theirs for as long as it gets better.
+of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: there the result of a reshape is not assigned, which
+turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. The actor's learning
+rate decays by updates, theirs by thousands of them; the model, whose batches are of 256 whatever `batch_size` is,
+learns for 200 epochs at most, theirs for as long as it gets better.
 """
 
 import copy

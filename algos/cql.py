@@ -1,7 +1,7 @@
 """CQL: Conservative Q-Learning (Kumar, Zhou, Tucker, Levine 2020, arXiv 2006.04779), its variant CQL(H).
 
-SAC whose critics are pushed down on all actions, by a soft maximum, and up on the data's: what the data does not show
-is worth less than it seems, and the policy has no reason to leave it.
+SAC whose critics are regularized: their values are pushed down on all actions, by a soft maximum, and up on the data's.
+Actions outside the data are then undervalued rather than overvalued, and the policy stays near the data.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2] + alpha E[logsumexp_a Q_i(s, a) - Q_i(s, a)],                      (Eq. 4)
              y    = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')
@@ -10,21 +10,21 @@ is worth less than it seems, and the policy has no reason to leave it.
 The soft maximum is an importance-weighted sum over actions sampled uniformly, from pi(s) and from pi(s') (appendix F).
 With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30).
 
-With `calibrated` it is Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the policy's actions are not pushed below what
-the data returned from there on, so that going online, where values are true, does not find everything else better. In
-the soft maximum
+With `calibrated` it is Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the values of the policy's actions are not
+pushed below the return that the data had from that state on. So values keep the scale of true returns, and learning
+online does not begin by unlearning the policy. In the soft maximum
 
     max(Q_i(s, a), G)   takes the place of   Q_i(s, a),  a ~ pi(s) or pi(s'),  G the return-to-go of the data at s
 
 Deviations, as in CORL (github young-geng/CQL): no entropy in y; all losses are computed before any parameter is
 updated. Unlike there, one forward pass of the policy serves all actions that are sampled at an observation, and its log
-standard deviation begins at -1 by the bias of its layer, without a learned scale and offset besides. Of Cal-QL, whose
-authors (github nakamotoo/Cal-QL) collect an episode and then take an update for each of its steps: updates follow each
-step, and until an own episode has ended, when its returns-to-go are known, nothing bounds its values; CORL calibrates
-nothing online, and keeps 0 for those returns. An episode that was cut off returns what it had; but if all its rewards
-are the same, as where a sparse goal was missed, it counts as going on for ever (the authors, with that reward given).
-The penalty is of all critics where they are more than two, there (github zhouzypaul/wsrl) of two drawn by chance, with
-replacement, as those are that y takes.
+standard deviation begins at -1 by the bias of its layer, without a learned scale and offset besides. Cal-QL's authors
+(github nakamotoo/Cal-QL) collect an episode and then take an update for each of its steps; here an update follows each
+step, and the values of an online episode are bounded only once it has ended, when its returns-to-go are known. CORL
+stores 0 for those returns, and so does not calibrate online. The return-to-go of a truncated episode is the sum of the
+rewards that it had; but if all its rewards are equal, as where a sparse goal was missed, it is that of the same reward
+for ever (the authors give that reward as a setting). With more than two critics all of them are penalized; WSRL's code
+(github zhouzypaul/wsrl) penalizes two, sampled with replacement, as are those in y.
 """
 
 import copy

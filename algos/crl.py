@@ -10,8 +10,8 @@ the discounted distribution of the states to come. The policy maximizes it.
 g_j is a later state of the j-th transition's episode, k steps away with a probability of (1 - gamma) gamma^(k - 1).
 Deviations: as in OGBench's code (github seohongpark/ogbench), there are two critics, whose loss is the mean over all
 pairs; the policy is a Gaussian of standard deviation 1, and its loss takes a scaled value; all losses are computed
-before any parameter is updated. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The other loss
-of the policy that it has, by advantage weights, is not here.
+before any parameter is updated. Layer normalization adds 1e-5 to the variance, theirs 1e-6. Its other policy loss, with
+advantage weights, is left out.
 """
 
 import math

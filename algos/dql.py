@@ -1,8 +1,9 @@
 """DQL: Diffusion-QL (Wang, Hunt, Zhou 2022, arXiv 2208.06193), a diffusion policy that maximizes Q.
 
-The policy makes an action of noise in a few denoising steps, and so can be any distribution. One loss has it clone the
-data, by the noise that it predicts; another has the actions that the whole chain makes valued more by the critics,
-whose gradient goes back through all steps. To act, of many sampled actions one is taken that the critics value.
+The policy turns noise into an action in a few denoising steps, and so can represent any distribution. One loss imitates
+the data, by predicting the noise that was added to its actions; the other maximizes the critics' values of generated
+actions, with gradients through all denoising steps. To act, many actions are sampled, and one that the critics value is
+taken.
 
     critic   L_Q = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_j Q_j'(s', a'),  a' ~ pi'(s')
     clone    L_d = E[|eps - eps_theta(sqrt(abar_k) a + sqrt(1 - abar_k) eps, s, k)|^2],  k ~ U{1..K},  eps ~ N(0, I)
@@ -11,17 +12,17 @@ whose gradient goes back through all steps. To act, of many sampled actions one 
 pi' is an average of pi over the updates. With `backup_actions` above 1, the best of so many a' counts for each Q_j'
 (AntMaze: 10). The K = 5 variances are those of a variance-preserving SDE. An action is chosen of `candidates` with a
 probability that is the softmax of min_i Q_i'(s, a). Without exploring it is the most valued one, and the candidates
-come from noise that was drawn when the agent was made, so that an action repeats; the authors always sample, which is
-`eval_deterministic=false`.
+come from noise that is fixed when the agent is created, so that acting is deterministic; the authors always sample,
+which is `eval_deterministic=false`.
 
 The paper's figures are of checkpoints that were chosen by evaluations online, each run's best ("online model
 selection" in the authors' code): compare them with `best`, not with `final`.
 
-Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is measured by the
-other critic than the one that is maximized, L_d is a mean over action dimensions, the actions that a step predicts are
-clipped to the bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay
-of the learning rates is left out: it takes a step in 50,000 updates, of a cosine of 1,000 or 2,000 steps, and so leaves
-them within 0.1 % of what they were. So are its standardized rewards for Pen.
+Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is that of the critic
+which is not maximized, L_d is a mean over action dimensions, the actions that a step predicts are clipped to the
+bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay of the learning
+rates is left out: of 1,000 or 2,000 steps, it takes one in 50,000 updates, and so changes them by less than 0.1 %. So
+are its standardized rewards for Pen.
 """
 
 import copy

@@ -9,11 +9,11 @@ epsilon-greedy, with an epsilon that falls linearly.
 - `dueling`: Q = V + A - mean A (Wang et al. 2015, arXiv 1511.06581, Eq. 9)
 - `n_step`: y sums the rewards of n steps (Sutton 1988; Hessel et al. 2017, arXiv 1710.02298)
 - `value_head=c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887); `two_hot`, `hl_gauss`:
-  classification in the place of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
+  classification instead of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
 
 Deviations: Adam; the squared error with clipped gradients is the default, `value_head=huber` the paper's loss. On
-frames the dueling streams part after the last shared layer. The defaults are for small vector environments; Atari's
-(CleanRL's) stand behind them.
+frames the dueling streams part after the last shared layer. The defaults are for small vector environments; each one's
+comment says CleanRL's for Atari.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """DSRL: steering a policy by its noise (Wagenmaker, Nakamoto, Zhang et al. 2025, arXiv 2506.15799), DSRL-NA.
 
-A flow that clones the data makes an action of noise: a = f(s, w). It stays as it is; what is learned is which noise to
-give it. So what is done stays near the data, and not even f's gradients are needed. Many w may give one action, hence
-two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regresses Q(s, f(s, w)).
+A flow that imitates the data turns noise into an action: a = f(s, w). It is then frozen, and what is learned is which
+noise to give it. So actions stay near the data, and gradients through f are not needed. Many w may give the same
+action, hence two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regresses Q(s, f(s, w)).
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)             (before)
     critic   L_Q  = E[(Q_i(s, a) - y)^2],
@@ -10,15 +10,16 @@ two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regr
     noise    L_N  = E[(N_i(s, w) - Q_i(s, f(s, w)))^2],  w ~ N(0, I)
     actor    L_pi = E[alpha log pi(w|s) - min_i N_i(s, w)],  w ~ pi(s), within [-magnitude, magnitude]
 
-(Algorithm 1.) `steps` are the flow's updates, `online_steps` the steering's; until the first of its updates the flow
-gets standard normal noise, without exploring none. What is done is stored as actions, so that the dataset can be
-learned from besides; the authors' runs keep their own transitions alone, which is `online_fraction=1`.
-DSRL-SAC, without critics of actions, is SAC whose actions are the noise of a finished run of this file: `zoo run
-algo=sac base=RUN_DIR base_mode=noise base_scale=1.5`.
+(Algorithm 1.) `steps` are updates of the flow, `online_steps` those of the rest; before the first of the latter the
+flow gets standard normal noise, or 0 without exploring. The buffer holds actions, not noise, so that the dataset can be
+learned from too; the authors' runs learn from their own transitions alone, `online_fraction=1`. DSRL-SAC, which has no
+critics of actions, is SAC whose actions are the noise for a finished run of this file: `zoo run algo=sac base=RUN_DIR
+base_mode=noise base_scale=1.5`.
 
-Deviations from the authors' code (github ajwagen/dsrl): a flow in the place of a diffusion with DDIM, no chunks of
-actions, observations normalized here; layers are ReLUs, those of the critics normalized, not tanh. There the noise of
-NA lies within [-1, 1] whatever the magnitude, and time limits end an episode's value.
+Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
+not chunks; observations are normalized; activations are ReLU, not tanh, with layer normalization in the critics. There
+the noise of NA lies within [-1, 1] whatever the magnitude, and the value of a truncated episode's last step is not
+bootstrapped.
 """
 
 import copy

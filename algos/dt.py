@@ -1,8 +1,8 @@
 """DT: Decision Transformer (Chen et al. 2021, arXiv 2106.01345).
 
 Offline RL as the prediction of sequences: a causal transformer reads the last K steps as tokens, return-to-go,
-observation, action, return-to-go, ..., and says at each observation which action comes next. Asked for a high return it
-acts as the data's good episodes did; like all return-conditioned cloning it joins no two of them.
+observation, action, return-to-go, ..., and predicts the action at each observation. Conditioned on a high return it
+acts as the data's good episodes did; like all return-conditioned cloning it cannot join parts of two episodes.
 
     actor   L_pi = E[(pi(g_{t-K+1}, s_{t-K+1}, a_{t-K+1}, ..., g_t, s_t) - a_t)^2]          (section 3)
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t

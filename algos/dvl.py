@@ -1,7 +1,7 @@
 """f-DVL: dual V-learning (Sikchi, Zheng, Zhang, Niekum 2023, arXiv 2302.08560); with f=reverse_kl Extreme Q-Learning.
 
-Offline RL whose state value is, as in IQL, an implicit maximum of the critics over the data's actions; but how it is
-taken follows from the dual of the policy's linear program, one loss for each f-divergence to the data.
+As in IQL, the state value is an implicit maximum of the critics over the data's actions. The loss that learns it is
+derived from the dual of RL as a linear program, and there is one for each f-divergence between policy and data.
 
     value    L_V  = E[lambda f(d) - (1 - lambda) d],  d = min Q'(s, a) - V(s), where f(d) is
              chi2          max(d + d^2 / 4, 0)

@@ -1,8 +1,8 @@
 """EDAC: Ensemble-Diversified Actor Critic (An, Moon, Kim, Song 2021, arXiv 2110.01548); with eta=0 it is SAC-N.
 
-Offline, SAC with many critics: the least of N is a lower confidence bound, and N grows until it is low enough outside
-the data. Making the critics' gradients with respect to the action differ raises their disagreement there, so that fewer
-critics suffice.
+SAC-N is SAC with N critics, whose minimum is a lower confidence bound: with enough of them it is low outside the data.
+EDAC makes the critics' gradients with respect to the action differ, which raises their disagreement there, so that
+fewer critics suffice.
 
     critic   L_Q  = E[sum_i (Q_i(s, a) - y)^2] + eta L_D,                                           (Algorithm 1)
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')),  a' ~ pi(s')
@@ -18,7 +18,7 @@ standard deviation are two halves of one layer, not two; log pi is exact, where 
 MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. Each of its critics follows its own next
 value and the actor maximizes their mean less 4 or 8 standard deviations; but its authors' code (github google-research
 jrl/agents/msg) also has no entropy in the targets, a penalty on the values of the policy's actions with a weight for
-each task, 50,000 updates of cloning before, and errors weighted by chance.
+each task, 50,000 updates of cloning before, and randomly weighted errors.
 """
 
 import copy

@@ -9,16 +9,16 @@ one of the highest Q. The critics back up that choice.
     edit     L_e  = E[alpha log pi_e(u|s, a) - mean_i Q_i(s, a + edit_scale u)]
     choice   pi*(s) = argmax over a_1 .. a_N and a_1 + edit_scale u_1 .. a_M + edit_scale u_M of min_{i in Z} Q_i'(s, a)
 
-(Algorithm 1.) Z is a random subset of the critics. `steps` are the flow's updates, `online_steps` go on with all of it;
-until the first of its updates the flow acts alone. The authors take halves of dataset and own steps and 20 updates of
-the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploring, Z is all of
-them, and the noise is one that was drawn when the agent was made, so that an action repeats.
+(Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow, `online_steps` those of everything;
+before the first of the latter the flow acts alone. The authors take halves of dataset and own steps and 20 updates of
+the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploring, Z is all of them, and
+the noise is fixed when the agent is created, so that acting is deterministic.
 
-Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow in the place of a
-diffusion; flow, edit and temperature take as many updates as the critics; an edited action is clipped to the bounds;
-the critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half the
-action's range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it no
-edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
+Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
+policy; flow, edit and temperature take as many updates as the critics; an edited action is clipped to the bounds; the
+critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half the action's
+range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it no edits of
+0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
 """
 
 import copy

@@ -1,8 +1,9 @@
 """FamO2O: a family of policies from offline to online (Wang, Yang, Wang et al. 2023, arXiv 2310.17966), over IQL.
 
 IQL clones actions weighted by exp(beta A): the higher beta, the further from the data. No beta is right everywhere. So
-one network learns the policies of all beta in a range, and a second one which of them a state needs: the one whose
-action the critics value most. It is learned from the dataset, and decides from the first online step on.
+one network learns the policies for all beta in a range, and a second one, the balance policy pi_b, chooses beta for
+each state, so that the critics value the action. It is trained on the dataset too, but used only from the first online
+step on.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2                 (IQL, Eq. 5)
     family   L_pi = E[-exp(b (min Q'(s, a) - V(s))) log pi(a|s, b)]                                    (Eq. 5)

@@ -1,22 +1,22 @@
 """FQL: Flow Q-Learning (Park, Li, Levine 2025, arXiv 2502.02538).
 
-A flow can be any distribution of actions, but maximizing Q through its many steps is slow and unstable. So two policies
-learn: a flow that only clones the data, by flow matching; and a network that takes noise to an action in one step, held
-to where the flow takes the same noise, and free to move from there to what the critics value more.
+A flow can represent any distribution of actions, but maximizing Q through its many steps is slow and unstable. So there
+are two policies: a flow that only imitates the data, by flow matching; and a network that maps noise to an action in
+one step, which maximizes Q and is regularized towards the flow's action for the same noise.
 
     critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) mean_i Q_i'(s', a'))^2],  a' = mu(s', z)
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0, z ~ N(0, I),  t ~ U[0, 1]
     policy   L_mu = E[alpha |mu(s, z) - x_1(s, z)|^2 - mean_i Q_i(s, mu(s, z))],  dx/dt = v(s, x, t),  x_0 = z
 
-(Algorithm 1.) x_1 is Euler's solution in `flow_steps` steps. Acting takes the policy alone. Without exploring its noise
-is 0, so that an action repeats; the authors evaluate with noise, which is `eval_deterministic=false`.
+(Algorithm 1.) x_1 is Euler's solution in `flow_steps` steps. Only the one-step policy acts. Without exploring its noise
+is 0, so that acting is deterministic; the authors evaluate with noise, which is `eval_deterministic=false`.
 
 Deviations: as in the authors' code (github seohongpark/fql), the squares of flow and policy are means over action
 dimensions, not sums, which makes alpha that many times as large; x_1 is clipped to the bounds in the policy's loss, and
-mu only where it meets the critics; all losses are computed before any parameter is updated, and the target critics
-follow the critics that were before. There the data's actions are clipped to 1 - 1e-5, and the critics' normalization
-adds 1e-6 to the variance, here 1e-5. IFQL, which that repository has too, is not here: it shares the flow alone, its
-value and critics are IQL's, and it acts by the best of 32 actions of the flow.
+mu only where it meets the critics; all losses are computed before any parameter is updated, and the target critics move
+towards the critics from before the update. Unlike there, the data's actions are not clipped to 1 - 1e-5, and layer
+normalization adds 1e-5 to the variance, not 1e-6. That repository's IFQL is left out: it shares only the flow; its
+value and critics are IQL's, and it takes the best of 32 actions of the flow.
 """
 
 import copy

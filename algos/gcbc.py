@@ -1,7 +1,7 @@
 """GCBC: Goal-Conditioned Behavioral Cloning (Lynch et al. 2019, arXiv 1903.01973; Ghosh et al. 2019, arXiv 1912.06088).
 
-Whatever an episode came to later was a goal that its actions led to. So the policy clones every action of the data,
-given the state and a state from later in the episode; in a test it is given the goal in the place of that state.
+Every later state of an episode is a goal that its actions have reached. So the policy imitates every action of the
+data, given the state and a later state of the episode; in an evaluation it is given the goal instead.
 
     actor    L_pi = E[-log pi(a|s, g)],  g uniform over the later states of the episode
 

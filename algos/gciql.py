@@ -1,16 +1,16 @@
 """GCIQL: Goal-Conditioned IQL (Kostrikov et al. 2021, arXiv 2110.06169; Park et al. 2024, arXiv 2410.20092).
 
-IQL, given a goal: the reward is -1 until the state is the goal, which ends the episode, so that a value counts the
-steps to it. Goals are relabelled in hindsight. The policy maximizes Q and is held to the data by cloning.
+IQL conditioned on a goal: the reward is -1 until the state is the goal, which ends the episode, so that values count
+the steps to it. Goals are relabelled in hindsight. The policy maximizes Q, with behaviour cloning as a regularizer.
 
     value    L_V  = E[L2^tau(min Q'(s, a, g) - V(s, g))],  L2^tau(u) = |tau - 1(u < 0)| u^2
     critic   L_Q  = E[sum_i (r + gamma (1 - reached) V(s', g) - Q_i(s, a, g))^2]
     actor    L_pi = E[-min Q(s, mu(s, g), g) / mean |min Q| - alpha log pi(a|s, g)]
 
 The loss of the policy is TD3+BC's; IQL's own weights the cloning by the advantage. Deviations: as in OGBench's code
-(github seohongpark/ogbench), all losses are computed before any parameter is updated, and the target critics follow the
-critics that were before. There the normalization of the critics' layers adds 1e-6 to the variance, here 1e-5. The other
-loss of the policy that it has, by advantage weights, is not here: GCIVL has it.
+(github seohongpark/ogbench), all losses are computed before any parameter is updated, and the target critics move
+towards the critics from before the update. The critics' layer normalization adds 1e-5 to the variance, theirs 1e-6. Its
+other policy loss, with advantage weights, is GCIVL's.
 """
 
 import copy

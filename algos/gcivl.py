@@ -1,8 +1,9 @@
 """GCIVL: Goal-Conditioned Implicit V-Learning (Park et al. 2024, arXiv 2410.20092).
 
-GCIQL without critics: a state's value regresses an upper expectile of what the successor is worth. Where the
-environment is deterministic, that is what the best action leads to. The policy clones the data, more where a step came
-nearer to the goal. It is the value of HIQL (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949) with one policy.
+GCIQL without critics: a state's value regresses an upper expectile of its successors' values, which in a deterministic
+environment approximates the value of the best action. The policy imitates the data, weighted by how much nearer a step
+came to the goal. The value is that of HIQL (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949), with a single
+policy.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
@@ -10,8 +11,8 @@ nearer to the goal. It is the value of HIQL (Park, Ghosh, Eysenbach, Levine 2023
 
 The reward is -1 until the state is the goal. Deviations: as in OGBench's code (github seohongpark/ogbench), weights are
 clipped at 100, the policy is a Gaussian of standard deviation 1, all losses are computed before any parameter is
-updated, and the target values follow the values that were before. There the normalization of layers adds 1e-6 to the
-variance, here 1e-5.
+updated, and the target values move towards the values from before the update. Layer normalization adds 1e-5 to the
+variance, theirs 1e-6.
 """
 
 import copy

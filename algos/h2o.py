@@ -1,7 +1,7 @@
 """H2O: when to trust your simulator (Niu, Sharma, Qiu et al. 2022, arXiv 2206.13464), dynamics-aware hybrid learning.
 
 SAC that learns from a dataset of the true environment and from its own steps in a simulator whose dynamics are wrong.
-Two discriminators tell the one's transitions from the other's, which gives the ratio of their dynamics. The error of a
+Two discriminators classify transitions as true or simulated, which gives the ratio of the two dynamics. The error of a
 simulated transition is weighted by that ratio; and where the dynamics differ most, the critics' values are pushed down,
 those of the data up.
 
@@ -13,15 +13,15 @@ those of the data up.
     actor    L_pi = E[alpha log pi(a|s) - min_i Q_i(s, a)]
     alpha    L_a  = E[-log(alpha) (log pi(a|s) + target entropy)]
 
-a' ~ pi(s') and a ~ pi(s); the sums are over a batch, and std is that of the data's observations. The simulator is
-`env` with a change that only training has; the dataset, and what evaluates, are of `env` as it is:
+a' ~ pi(s') and a ~ pi(s); the sums are over a batch, and std is that of the data's observations. The simulator is `env`
+with a change that only training has; the dataset and the evaluations are of `env` without it:
 
     zoo run algo=h2o env=halfcheetah env.gravity=2 env.changed_in=training dataset=medium-replay
 
-Deviations from the authors' code (github t6-thu/H2O): the discriminators learn from the batch that the critics learn
-from, not from one of 256 and 256 of their own; the standard deviation counts the data alone, there also the buffer's
-empty rows; a step in the simulator is followed by one update, there 1,000 by 1,000; the actor's log standard deviation
-has no factor and offset that are learned; networks begin with PyTorch's initialization.
+Deviations from the authors' code (github t6-thu/H2O): the discriminators learn from the critics' batch, not from a
+batch of 256 and 256 of their own; the standard deviation is that of the data alone, there also of the buffer's empty
+rows; one update follows each step in the simulator, there 1,000 follow 1,000 steps; the actor's log standard deviation
+has no learned scale and offset; networks begin with PyTorch's initialization.
 """
 
 import copy

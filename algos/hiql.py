@@ -1,8 +1,8 @@
 """HIQL: Hierarchical Implicit Q-Learning (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949).
 
-Far from its goal a value says little about which action is better: its errors are larger than what a step changes.
-Which of two states many steps apart is better, it can still tell. So one value serves two policies: the upper one names
-a state that is k steps ahead, by a representation of it, the lower one goes there.
+Far from the goal, one step changes the value by less than the value's own errors, so it says little about which action
+is better; states many steps apart it can still compare. So one value function trains two policies: the upper one
+outputs a subgoal, the representation of a state k steps ahead, and the lower one acts to reach it.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
@@ -11,9 +11,9 @@ a state that is k steps ahead, by a representation of it, the lower one goes the
 
 V is V(s, phi(s, g)), and its loss alone trains phi. The reward is -1 until the state is the goal. Deviations: as in the
 code of OGBench (github seohongpark/ogbench, by the same author), phi takes state and goal and is scaled to a length of
-sqrt(10), and the target values take the phi that learns, not a copy that follows it; weights are clipped at 100;
-policies are Gaussians of standard deviation 1; all losses are computed before any parameter is updated, and the target
-values follow the values that were before. There the normalization of layers adds 1e-6 to the variance, here 1e-5.
+sqrt(10), and the target values use the current phi, not a target copy of it; weights are clipped at 100; policies are
+Gaussians of standard deviation 1; all losses are computed before any parameter is updated, and the target values move
+towards the values from before the update. Layer normalization adds 1e-5 to the variance, theirs 1e-6.
 """
 
 import copy

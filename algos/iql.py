@@ -10,9 +10,9 @@ value; the policy is the dataset's actions, cloned with weights that grow expone
 
 Of discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics whose minimum stands for
 Q' and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations; so
-is the learning rate of the actor, which falls by a cosine offline and is constant in a run that goes on online. All
-three losses are taken before any network moves, which is what CORL's order of updates amounts to; in the authors' code
-actor and critics see the value just updated.
+is the learning rate of the actor, which falls by a cosine offline and is constant in a run that continues online. All
+three losses are computed before any parameter is updated, to which CORL's order of updates is equivalent; in the
+authors' code actor and critics see the value just updated.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """MBRCSL: model-based return-conditioned supervised learning (Zhou, Zhu, Zhou, Cui, Gupta, Du 2023, arXiv 2310.19308).
 
 Return-conditioned cloning needs no Bellman completeness, but cannot join the parts of two episodes. So episodes are
-imagined first, by a policy like the data's in a model of the environment: chance joins some, and the few that return
-more than the best episode of the data are cloned. Algorithm 1:
+imagined first, by a policy like the data's in a learned model of the environment: by chance some of them join parts of
+several episodes, and the few that return more than the best episode of the data are cloned. Algorithm 1:
 
     1  learn the dynamics    p(s', r | s, a), an ensemble of Gaussians
     2  learn the behaviour   mu(a | s), a diffusion policy: the data's actions may be of several kinds at one place
@@ -14,15 +14,15 @@ file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for
 
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
 shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:
-their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. It takes
-observations normalized, and its weights do not decay (theirs by 1e-6). Either way the behaviour stays a blurred copy of
-the data's, which is what lets it go over from one episode to another: the longer it learns, the rarer are imagined
-episodes that beat the data. These are as long as the task's, end where its own rule says so, theirs never, and are not
-kept where the model pays what the data's rewards lie far from. The model learns for 200 epochs at most, theirs for as
-long as it gets better; theirs draws batches in passes, without replacement, and leaves a tenth out of stage 4. The
-policy's input is returns in units of the largest and its weights do not decay; with returns as they are and a decay of
-0.1, which preset=paper takes, it is another from one evaluation to the next. It takes a fixed number of updates; theirs
-ends by a hold-out loss after 80 to 100 epochs.
+their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. Its observations are
+normalized, and it has no weight decay (theirs: 1e-6). Either way the behaviour stays a blurred copy of the data's,
+which is what lets it cross from one episode to another: the longer it learns, the rarer are imagined episodes that beat
+the data. Imagined episodes have the task's length and end by its termination rule, theirs never end; those in which the
+model's rewards lie far from the data's are discarded. The model learns for 200 epochs at most, theirs for as long as it
+gets better; theirs draws batches in passes, without replacement, and leaves a tenth out of stage 4. The policy's input
+is the return divided by the largest, and there is no weight decay; with unscaled returns and a decay of 0.1, which
+preset=paper takes, its return swings from one evaluation to the next. It takes a fixed number of updates; theirs ends
+by a hold-out loss after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """MOPO: model-based offline policy optimization (Yu et al. 2020, arXiv 2005.13239).
 
 Soft actor-critic on imagined transitions: short rollouts of the policy in a learned model, begun at the data's
-observations. A reward is penalized by the model's uncertainty of the step, so that the return in the model bounds that
-in the world from below.
+observations. A reward is penalized by the model's uncertainty of the step, so that the return in the model is a lower
+bound of that in the environment.
 
     reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
     critics  L_Q  = E[(r~ + gamma (1 - terminated) min Q'(s', a') - alpha log pi(a'|s') - Q(s, a))^2]

@@ -1,7 +1,7 @@
 """OFQL: One-Step Flow Q-Learning (Nguyen, Yoo 2025, arXiv 2508.13904), Diffusion-QL without its chain.
 
-Where Diffusion-QL denoises in steps, which its gradients have to go back through, this policy takes noise to an action
-in one. That needs no distillation: what it learns is the average velocity of a flow between two times, which MeanFlow
+Where Diffusion-QL denoises in several steps, and its gradients go back through all of them, this policy maps noise to
+an action in one. That needs no distillation: it learns the average velocity of a flow between two times, which MeanFlow
 (Geng et al. 2025, arXiv 2505.13447) ties to the velocity of the straight lines from noise to the data's actions.
 
     path     a_t = (1 - t) a + t eps,  v = eps - a,  eps ~ N(0, I);  action  a~ = eps - u(eps, 0, 1; s)
@@ -14,11 +14,11 @@ distribution, r is set to t with probability `flow_ratio`: there u is the veloci
 is learned. du/dt is one derivative in forward mode, along (v, 0, 1).
 
 Deviations cannot be known: the code is not public. What the paper leaves open is as in Diffusion-QL's: when pi' moves
-and how far, the mean over action dimensions in L_u, and that |Q| is measured by the other critic than the one that is
-climbed. Gradients are not clipped. Nor does the paper say whether actions are chosen of many by their values, as in
+and how far, the mean over action dimensions in L_u, and that |Q| is that of the critic which is not maximized.
+Gradients are not clipped. Nor does the paper say whether actions are chosen of many by their values, as in
 Diffusion-QL: `candidates=50` does so. Without exploring, the first or only one comes from noise 0 and the others from
-noise that was drawn when the agent was made, so that an action repeats, and the most valued is taken; exploring takes
-one with a probability that is the softmax of min_i Q_i'(s, a).
+noise that is fixed when the agent is created, so that acting is deterministic, and the most valued is taken; exploring
+takes one with a probability that is the softmax of min_i Q_i'(s, a).
 """
 
 import copy

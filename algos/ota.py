@@ -13,10 +13,10 @@ counts steps.
 
 The reward is -1, or 0 and nothing follows: for V where the goal is the state itself; for U the same transitions have
 the option's end for their goal. Both values take one phi, which both train. Deviations: all else is as in `hiql`, and
-so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal, of length sqrt(10), without a copy that
-follows it; weights clipped at 100; Gaussians of standard deviation 1; all losses before any network moves. No first
-update was compared with the authors' code (github ota-v/ota-v), of which no copy could be had. A configuration that
-others copied from it has other goals than HIQL's: `value_goals=[0,0.5,0.5]` and `actor_goals=[0,0.5,0.5]`.
+so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal, of length sqrt(10), without a target copy
+of it; weights clipped at 100; Gaussians of standard deviation 1; all losses before any parameter is updated. It has not
+been compared with the authors' code (github ota-v/ota-v), of which no copy was available. A configuration that others
+copied from it samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and `actor_goals=[0,0.5,0.5]`.
 """
 
 import copy

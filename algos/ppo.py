@@ -127,7 +127,7 @@ class PPO(Agent):
         return -torch.minimum(ratio * advantage, clipped * advantage).mean()
 
     def value_loss(self, out: Tensor, batch: Minibatch) -> Tensor:
-        """L^VF; with a categorical head its own loss in the place of the clipped squared error."""
+        """L^VF; with a categorical head its own loss in place of the clipped squared error."""
         if self.config.value_head != "mse":
             return self.head.loss(out, self.head.project(batch.returns)).mean()
         value = self.head.value(out)

@@ -1,9 +1,9 @@
 """QRL: Quasimetric RL (Wang, Torralba, Isola, Zhang 2023, arXiv 2304.01203).
 
 The fewest steps from one state to another are a quasimetric: not symmetric, but never longer than by way of a third
-state. A network that can be nothing else needs only be told that a step is at most one step long; pushed apart all the
-same, states come to lie as far from each other as the shortest way of such steps: what the data holds in pieces is
-joined. The policy minimizes the distance through a model of the next latent.
+state. The network d is a quasimetric by construction. Distances between states are maximized under the constraint that
+no transition of the data is longer than one step; what results are the lengths of shortest paths, also of those that
+join parts of several episodes. The policy minimizes the distance to the goal, through a model of the next latent.
 
     value    max E[phi(d(s, g))] such that E[relu(d(s, s') - 1)^2] <= eps
     model    L_T  = E[d(z', z + T(z, a)) + d(z + T(z, a), z')] / 2,  z = latent of s
@@ -12,8 +12,8 @@ joined. The policy minimizes the distance through a model of the next latent.
 phi(d) = -100 softplus(5 - d / 100), and a multiplier lambda that learns too stands for the constraint. d is an interval
 quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model moves the latents too;
 the policy is a Gaussian of standard deviation 1, and its loss takes cloning and a scaled distance; all losses are
-computed before any parameter is updated. There the normalization of layers adds 1e-6 to the variance, here 1e-5. The
-other quasimetric and the other loss of the policy that it has are not here.
+computed before any parameter is updated. Layer normalization adds 1e-5 to the variance, theirs 1e-6. Its other
+quasimetric and its other policy loss are left out.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,10 @@
 """ReCOIL: imitation from few expert episodes and unlabelled data (Sikchi, Zheng et al. 2023, arXiv 2302.08560).
 
-Offline imitation without rewards and without a discriminator. Of every batch one half is the expert's, the other a
-mixture of anything, in which experts may hide. The critics give the expert's actions the highest value there is and
-take the mixture for costly, and values flow back along the mixture's transitions: what leads to where the expert goes
-is worth more than what does not. The policy clones the mixture's actions, weighted by their advantage.
+Offline imitation without rewards and without a discriminator. Half of every batch is the expert's, half a mixture of
+unlabelled data of any quality, which may contain expert episodes. The critics give the expert's actions the highest
+possible value and every step of the mixture a cost; values are backed up along the mixture's transitions, so that
+actions which lead to the expert's states are worth more than others. The policy imitates the mixture's actions,
+weighted by their advantage.
 
     critic   L_Q  = sum over i of E_expert[(Q_i(s, a) - M)^2] / 2 + E_mixture[(Q_i(s, a) - y)^2] / 2,
              y    = -2 + gamma V(s'), and -M where the episode terminated;  M = 2 / (1 - gamma)

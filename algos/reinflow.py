@@ -1,8 +1,8 @@
 """ReinFlow: PPO of a flow policy with learned noise in its steps (Zhang, Yu, Su, Wang 2025, arXiv 2505.22094).
 
-A flow that clones the data makes an action of noise in K steps. With noise of a learned size added at each step the way
-is a Markov chain of Gaussians, whose density is known, so that PPO applies: to the whole chain, as if it were the
-action. PPO trains the flow and the noise network; evaluation adds no noise.
+A flow that imitates the data turns noise into an action in K steps. With Gaussian noise of a learned scale added at
+each step, the steps are a Markov chain whose density is known, so that PPO can be applied to the whole chain as if it
+were the action. PPO trains the flow and the noise network; evaluation adds no noise.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)              (before)
     chain    x_{k+1} ~ N(clip(x_k + v(s, x_k, k/K) / K), sigma(s, k/K)^2),  a = x_K,  sigma from min_std to max_std
@@ -10,9 +10,9 @@ action. PPO trains the flow and the noise network; evaluation adds no noise.
     policy   L_pi = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)] - c H,  rho = pi / pi_old
     value    L_V  = E[(V(s) - R)^2] / 2
 
-H is the chain's entropy, divided as its density is. `steps` are the flow's updates, `online_steps` PPO's, of which the
-first `online_starts` teach the value alone. `max_std` falls: held for the first 35 % of the online steps, then by a
-cosine to 70 % of the way from `min_std`.
+H is the chain's entropy, divided as its density is. `steps` are updates of the flow, `online_steps` environment steps
+of PPO, of which the first `online_starts` train the value alone. `max_std` falls: held for the first 35 % of the online
+steps, then by a cosine to 70 % of the way from `min_std`.
 
 Where paper and authors' code (github ReinFlow/ReinFlow) differ, this is the code: density and entropy are divided, and
 the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it: single
@@ -21,8 +21,8 @@ rectified flow acts on k/(K - 1) and is judged on k/K; an episode that is trunca
 observation, where there a time limit ends its value; a flow without time embedding, residual layers and average of
 weights, of GELU units, not ReLU; a value network without residual layers and weight decay; the flow's cloning at a
 constant learning rate without weight decay; no target KL, there 1; observations normalized by mean and deviation;
-learning rates do not oscillate. Without exploring x_0 is 0, there it is drawn. Its penalty for leaving the clone is not
-here, nor is DPPO, which does this to a diffusion.
+learning rates do not oscillate. Without exploring x_0 is 0, there it is drawn. Its penalty on the distance from the
+imitating flow is left out, as is DPPO, which does the same with a diffusion policy.
 """
 
 import math

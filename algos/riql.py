@@ -1,8 +1,8 @@
-"""RIQL: Robust IQL (Yang, Zhong, Xu, Zhang, Zhang, Han, Zhang 2023, arXiv 2310.12955), for data that was tampered with.
+"""RIQL: Robust IQL (Yang, Zhong, Xu, Zhang, Zhang, Han, Zhang 2023, arXiv 2310.12955), for corrupted data.
 
-IQL with three changes. Observations are normalized, the more so where some are wrong; the critics' targets, whose
-errors corrupted dynamics make heavy-tailed, are regressed by Huber's loss; and a lower quantile of several critics
-stands for their minimum, which one misled critic would drag down.
+IQL with three changes. Observations are normalized, which matters more where some are corrupted; the critics' targets,
+which corrupted dynamics make heavy-tailed, are regressed with Huber's loss; and a low quantile of several critics
+replaces their minimum, which a single wrong critic can drag down.
 
     value    L_V  = E[L2^tau(Q_alpha(s, a) - V(s))],  Q_alpha = the alpha-quantile of the K Q_i'(s, a)      (Eq. 9)
     critic   L_Q  = E[l(r + gamma (1 - terminated) V(s') - Q_i(s, a))],                                    (Eq. 8)
@@ -12,9 +12,8 @@ stands for their minimum, which one misled critic would drag down.
 Read beside iql.py: `target`, `critic_loss` and `normalize_obs` are what differs. As in the authors' code (github
 YangRui2015/RIQL): targets are clipped to [-100, 1000], statistics are those of observations and next observations
 together, the critics begin with small weights, and the default policy is deterministic (-log pi is the squared error).
-The mean of policy=gaussian is within the bounds, theirs is not.
-The weights matter: begun as nn.Linear's are, the policy of every run on corrupted rewards or dynamics fell at once in
-one evaluation or more.
+The mean of policy=gaussian is within the bounds, theirs is not. The initialization matters: with nn.Linear's, the
+return of every run on corrupted rewards or dynamics collapsed in one evaluation or more.
 """
 
 import copy

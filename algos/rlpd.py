@@ -1,8 +1,8 @@
 """RLPD: Reinforcement Learning with Prior Data (Ball, Smith, Kostrikov, Levine 2023, arXiv 2302.02948).
 
 SAC that learns from a dataset beside its own steps, a half of every batch each, without an offline stage. Layer
-normalization bounds what the critics expect of actions that neither shows, where they would else run away; many
-critics, of which a few are backed up, allow many updates for every step.
+normalization bounds the critics' values of actions that neither contains, which would otherwise diverge; an ensemble of
+critics, of which a random few enter the target, allows many updates for every step.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  i = 1 to E                                                      (Algorithm 1)
              y    = r + gamma (1 - terminated) (min_{i in Z} Q_i'(s', a') - alpha log pi(a'|s'))
@@ -12,9 +12,9 @@ critics, of which a few are backed up, allow many updates for every step.
 a' ~ pi(s') and a ~ pi(s); Z holds `subset` of the E critics, drawn anew at each update. An environment step is followed
 by `utd_ratio` updates of the critics, the last one with an update of actor and temperature.
 
-WSRL (Zhou, Peng, Li, Levine, Kumar 2024, arXiv 2412.07762) is this with `preset=wsrl`: it goes on from offline CQL
-without any of its data. The networks come from that run, and it acts by its own policy, without learning, until it has
-a few thousand steps of its own:
+WSRL (Zhou, Peng, Li, Levine, Kumar 2024, arXiv 2412.07762) is this with `preset=wsrl`: it continues from offline CQL
+without the dataset. The networks come from that run, and it acts by its own policy, without learning, until it has a
+few thousand steps of its own:
 
     zoo run algo=cql preset=wsrl env=hopper dataset=medium run_dir=offline
     zoo run algo=rlpd preset=wsrl env=hopper init_from=offline

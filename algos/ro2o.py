@@ -1,8 +1,8 @@
 """RO2O: robust offline-to-online RL by uncertainty and smoothness (Wen, Yu, Yang et al. 2023, arXiv 2309.16973).
 
-SAC with many critics, as EDAC, that is kept smooth: near a state of the data neither the critics' values nor the policy
-may change much. And what the policy would do near it is worth less, the less the critics agree there. A policy that is
-smooth meets new states online without a fall; what penalizes them need not be taken away first.
+SAC with many critics, as EDAC, regularized to be smooth: near a state of the data neither the critics' values nor the
+policy may change much, and the values of the policy's actions there are penalized by the critics' disagreement. A
+smooth policy meets new states online without a drop in return, and no conservative penalty has to be removed first.
 
     critic   L_Q  = E[sum_i (Q_i(s, a) - y)^2] + eta_1 L_sm + eta_2 L_ood,                                    (Eq. 11)
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')),  a' ~ pi(s')

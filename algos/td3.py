@@ -7,8 +7,8 @@ makes the targets, noise on the target's action smooths them, and the policy mov
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)                     (Eq. 14)
     actor    L_mu = E[-Q_1(s, mu(s))], every `policy_delay` updates, as the target networks
 
-DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is what it was made of: algo.num_critics=1 algo.policy_delay=1
-algo.target_noise=0. Noise is in units of half the action's range, as in the authors' code.
+DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is the case algo.num_critics=1 algo.policy_delay=1 algo.target_noise=0.
+Noise is in units of half the action's range, as in the authors' code.
 """
 
 import copy

@@ -1,7 +1,8 @@
 """TD3+BC: TD3 with behaviour cloning (Fujimoto, Gu 2021, arXiv 2106.06860).
 
-The least that makes an online algorithm work offline: the actor's loss gains a squared distance to the data's action,
-and the values it maximizes are scaled to a mean size of one, so that a single weight balances the two on any task.
+A minimal change that makes an online algorithm work offline: the actor's loss gains a squared distance to the data's
+action, and the values it maximizes are scaled to a mean size of one, so that a single weight balances the two on any
+task.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a~)        (TD3)
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)

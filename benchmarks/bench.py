@@ -174,7 +174,7 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
                 line = f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)"
                 try:
                     print(line, flush=True)
-                except BrokenPipeError:  # the reader of a pipe has gone; the runs go on
+                except BrokenPipeError:  # the reader of a pipe has gone; the runs continue
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             states[job.run.name] = job.state
 

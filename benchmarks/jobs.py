@@ -42,7 +42,7 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint that it goes on from."""
+        """Whether there is a checkpoint that it continues from."""
         return (self.dir / "checkpoint.pt").exists()
 
     @property

@@ -43,7 +43,7 @@ class Launcher(Protocol):
     """What starts processes.
 
     Attributes:
-        places: a device for each that may go on at the same time; None where one is found otherwise.
+        places: a device for each that may continue at the same time; None where one is found otherwise.
         gpus: how many there are for them, as far as is known; 0 where they take none.
     """
 
@@ -118,7 +118,7 @@ class Local:
 def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | None:
     """The GPU on which the next process starts: the one with the most memory left.
 
-    A process takes a while to fill what it needs, so each that goes on has at least its share of the GPU's memory.
+    A process takes a while to fill what it needs, so each that continues has at least its share of the GPU's memory.
 
     Args:
         free: a device for each place that no run has.

@@ -1,9 +1,9 @@
 """Runs of a suite, side by side: processes, started again if they fail, never run twice if they finish.
 
 Each run is a process of its own; on GPUs those that differ in their seeds alone are one. A folder holds one folder a
-run, which is all that is known of it: a run that has finished is left alone, one with a checkpoint goes on from it, one
-that was begun without one is begun anew, and one that another process has locked is waited for. So a runner that was
-killed needs only be started again.
+run, which is all that is known of it: a run that has finished is left alone, one with a checkpoint continues from it,
+one that was begun without one is begun anew, and one that another process has locked is waited for. So a runner that
+was killed needs only be started again.
 """
 
 import contextlib
@@ -102,14 +102,14 @@ class Runner:
                 stop(running)
                 left = sum(job.state != "finished" for job in self.jobs)
                 raise Interrupted(
-                    f"interrupted; {left} of {len(self.jobs)} runs are left. The same command goes on with them."
+                    f"interrupted; {left} of {len(self.jobs)} runs are left. The same command continues them."
                 ) from None
             finally:
                 self.launcher.close()
         return self.jobs
 
     def _ready(self, jobs: list[Job]) -> list[Job]:
-        """Those of a group that can be started now, as one process: all new ones, all that go on, or one that failed.
+        """Those of a group that can be started now, as one process: all new ones, all that continue, or a failed one.
 
         One that failed is tried again by itself: what made it fail may be that it was one of several.
         """

@@ -1,4 +1,4 @@
-"""What becomes of a policy that has learned offline and goes on online: how deep it falls, what it comes to."""
+"""What becomes of a policy that has learned offline and continues online: how deep it falls, what it comes to."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

@@ -2,7 +2,7 @@
 
 Jackson et al. 2025, "A Clean Slate for Offline Reinforcement Learning" (arXiv 2504.11453; github EmptyJackson/unifloral
 evaluation.py). Runs that differ in settings are policies to choose from; they are the arms of a bandit, an episode is a
-pull, each arm is pulled once before any is pulled again, by chance where several are alike:
+pull, each arm is pulled once before any is pulled again, at random where several are alike:
 
     arm_t = argmax of mean_i + sqrt(2 ln t / n_i)      n_i: how often arm i was pulled before, mean_i: of its returns
 

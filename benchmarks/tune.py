@@ -5,7 +5,7 @@
 
 Settings are chosen by their mean final evaluation over the tuning seeds, `sweeper.seeds`; what the best ones are worth
 is shown by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
-arXiv 2306.01324). Begun again, a search goes on: trials whose runs have finished are not run twice.
+arXiv 2306.01324). Begun again, a search continues: trials whose runs have finished are not run twice.
 """
 
 import importlib

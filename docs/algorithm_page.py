@@ -238,7 +238,7 @@ def presets(algorithm: Algorithm) -> Iterator[str]:
 
 
 def settings_table(fields: Iterable[Setting], usual: dict[str, str] | None = None) -> Iterator[str]:
-    """A row for each setting, with what is `usual` in the place of its default."""
+    """A row for each setting, with what is `usual` in place of its default."""
     yield "| setting | default | |"
     yield "|---|---|---|"
     for one in fields:

@@ -36,7 +36,7 @@ def latex(text: str) -> str:
     """An equation of a docstring as LaTeX: `gamma`, `Q_i'(s, a)`, `a ~ pi(s)`, `a~`, `x <- y`, and words."""
     tokens = [token for token in TOKEN.findall(text) if token]
     out: list[str] = []
-    words: list[str] = []  # of a text that goes on
+    words: list[str] = []  # of a text that continues
     i = 0
     while i < len(tokens):
         token = tokens[i]

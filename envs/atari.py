@@ -8,7 +8,7 @@ differ in the order of FIRE and doing nothing, and in what the first observation
 the first frame again, ale-py zeros.
 
 Sticky actions (Machado et al. 2018, arXiv 1709.06009): with probability `env.sticky`, in each frame, the last action is
-repeated in the place of the one that was chosen. None stick by default, as in the NoFrameskip-v4 games of CleanRL and
+repeated in place of the one that was chosen. None stick by default, as in the NoFrameskip-v4 games of CleanRL and
 Stable-Baselines3. Where actions stick, the FIRE that begins a game may fail too, and the agent has to press it.
 
 After a lost life FIRE is pressed as well, in training and in evaluation, as by Stable-Baselines3's wrappers
@@ -92,7 +92,7 @@ class InColour(Frames):
 class Lives(Frames):
     """Presses FIRE in the first step of a new life, whatever the action, in games that have it.
 
-    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game goes on.
+    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game continues.
     """
 
     def __init__(self, envs: VectorEnv, fire: bool) -> None:
@@ -116,7 +116,7 @@ class Lives(Frames):
 
 
 class EpisodicLife(Frames):
-    """A lost life terminates the episode, though the game goes on: no value is bootstrapped from there.
+    """A lost life terminates the episode, though the game continues: no value is bootstrapped from there.
 
     The next observation is then both the final one and the first of the next life, and no step is taken between the
     two. A step's `info` holds, bool `[N]`, `game_over`: the game itself has ended.

@@ -32,7 +32,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     Observations keep EnvPool's dtype, rewards are float32. Of what Gymnasium puts into a step's `info` there
     are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`), and `lives` (`[N]`) of Atari games. In these an
-    action is ignored with probability `sticky` a frame, and the one before goes on.
+    action is ignored with probability `sticky` a frame, and the one before continues.
 
     Raises:
         ValueError: EnvPool is not installed, or does not have the environment.
@@ -77,7 +77,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """First observations `[N, ...]`.
 
-        Environment i is seeded `seed + i` or `seed[i]`; without a seed its randomness goes on.
+        Environment i is seeded `seed + i` or `seed[i]`; without a seed its randomness continues.
         """
         if seed is None and self._pool is None:
             seed = self.np_random.integers(_INT32_MAX, size=self.num_envs).tolist()

@@ -1,7 +1,7 @@
 """MinAtar: asterix, breakout, freeway, seaquest, spaceinvaders on 10x10 cells (Young and Tian 2019, arXiv 1903.03176).
 
-With all six actions in every game, and MinAtar's own defaults: every tenth action, by chance, is the one before it once
-more, and the games grow harder. MinAtar knows no time limit: here an episode is truncated after 10,000 steps.
+With all six actions in every game, and MinAtar's own defaults: with a probability of 0.1 the last action is repeated,
+and the games grow harder. MinAtar knows no time limit: here an episode is truncated after 10,000 steps.
 """
 
 import colorsys

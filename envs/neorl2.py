@@ -62,7 +62,7 @@ class Pipeline(gymnasium.Env[np.ndarray, np.ndarray]):
         return arrays | {"demand": self.demand}
 
     def set_state(self, state: State) -> None:
-        """Goes on from what `get_state` gave."""
+        """Continues from what `get_state` gave."""
         self.inside, self.flows, self.actions = (np.array(state[name]) for name in ("inside", "flows", "actions"))
         self.demand = state["demand"]
 
@@ -115,7 +115,7 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
         return arrays | {"time": self.time}
 
     def set_state(self, state: State) -> None:
-        """Goes on from what `get_state` gave."""
+        """Continues from what `get_state` gave."""
         self.targets, self.position, self.velocity = (
             np.array(state[name]) for name in ("targets", "position", "velocity")
         )

@@ -4,7 +4,7 @@
 2310.19308), section 5.1: gymnasium-robotics' PointMaze with a map of the authors' own, from cell (1, 2) to cell (2, 4).
 
     # # # # # #       An observation is the ball's position and velocity, an action the force on it. Start and goal lie
-    # . S # # #       within 0.25 of their cells' centers, by chance; the goal is not observed. A step pays
+    # . S # # #       within 0.25 of their cells' centers, at random; the goal is not observed. A step pays
     # . . . G #       exp(-distance to the goal), so that to be early counts, and an episode always lasts 200 steps.
     # # # # # #
 """

@@ -7,8 +7,8 @@ be predicted, `date` is left out. That is how the ETT data are laid out (Zhou et
 zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606) evaluate Stream TD.
 
 Observes a trace of each column: its mean so far with weights that fall by 0.999 a step, as there. The reward is the
-last column of the row after the one observed next, brought to [0, 1] over the file. The stream goes on at its beginning
-after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without goes on.
+last column of the row after the one observed next, brought to [0, 1] over the file. The stream continues at its
+beginning after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without continues.
 """
 
 import csv

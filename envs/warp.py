@@ -180,7 +180,7 @@ class WarpEnvs:
             kernels()  # compiles them
             with warp.ScopedCapture() as capture:
                 kernels()
-            warp.synchronize_device()  # torch goes on in a stream of its own
+            warp.synchronize_device()  # torch continues in a stream of its own
         if self._device.type == "cpu":
             return lambda: warp.capture_launch(capture.graph)
         return lambda: warp.capture_launch(

@@ -63,7 +63,7 @@ class Task:
         return now.qpos[:, 0]
 
     def healthy(self, now: Physics) -> Tensor:
-        """Whether the episode goes on, bool `[N]`."""
+        """Whether the episode continues, bool `[N]`."""
         return torch.ones_like(now.qpos[:, 0], dtype=torch.bool)
 
     def contact_cost(self, now: Physics) -> Tensor | float:

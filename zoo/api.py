@@ -29,7 +29,7 @@ def train(algo: str, **settings: Any) -> Run:
     Raises:
         UsageError: unknown or unfitting settings.
         RunError: the run failed.
-        Interrupted: SIGINT or SIGTERM came; `zoo.resume` goes on.
+        Interrupted: SIGINT or SIGTERM came; `zoo.resume` continues.
     """
     algo_config = settings.pop("algo_config", {})
     config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
@@ -37,7 +37,7 @@ def train(algo: str, **settings: Any) -> Run:
 
 
 def resume(run_dir: str | Path, file: Path | None = None) -> Run:
-    """Goes on with a run that was interrupted, from its last checkpoint to its end.
+    """Continues a run that was interrupted, from its last checkpoint to its end.
 
     Args:
         run_dir: the run's folder.

@@ -52,7 +52,7 @@ def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor
     Args:
         reward: `[T, N]`.
         ended: `[T, N]` the next step belongs to another episode.
-        before: `[N]` `discount * R[-1]` of the episodes that go on from the last rollout.
+        before: `[N]` `discount * R[-1]` of the episodes that continue from the last rollout.
     """
     first = (reward[0] + before)[None]
     decay = torch.cat([torch.zeros_like(first), discount * (~ended[:-1]).to(reward)])

@@ -1,7 +1,7 @@
 """The losses and gradients of f-DVL's or ReCOIL's authors, for `agreement.py`, in an interpreter with JAX.
 
 Their functions are called as they stand, on networks that have their interface: `Network` has the layers that it is
-given, and its `apply_gradient` keeps the gradient in the place of a step.
+given, and its `apply_gradient` keeps the gradient in place of a step.
 """
 
 import importlib

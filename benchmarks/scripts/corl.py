@@ -9,7 +9,7 @@
 riql is not CORL's but its authors', of CORL's making: git clone https://github.com/YangRui2015/RIQL
 
 The first runs CORL's networks, buffer and update as they stand, with its script's default settings, under the zoo's
-evaluation protocol. The second goes on in the environment, as the loops of its finetune scripts do: act, store the
+evaluation protocol. The second continues in the environment, as the loops of its finetune scripts do: act, store the
 transition beside the dataset, one update on a batch of both. The third compares what a run is made of: the data, how
 batches are sampled, the distribution of the initial weights, and the losses from the same weights on the same batches
 and with the same random numbers. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the
@@ -469,7 +469,7 @@ def main() -> None:
     torch.set_num_threads(1)
     peer = PEERS[args.algo]
     if args.online_steps and peer.explore is None:
-        parser.error(f"--online-steps: {args.algo} does not go on online here")
+        parser.error(f"--online-steps: {args.algo} does not continue online here")
     corl = load_corl(args.corl / peer.file)
     env = compose([f"algo={args.algo}", f"env={args.env}"])[0].env
     envs = make(env, EVAL_EPISODES)

@@ -6,7 +6,7 @@
 
 Whatever else is given goes to their script, such as the epochs of 1,000 updates. MBRCSL's behaviour learns for hours;
 for one with `--network resnet`, the smaller of the two noise networks that they have. If it was interrupted,
-`--behavior logs/.../diffusion/checkpoint/policy.pth` goes on from there, with their own flags
+`--behavior logs/.../diffusion/checkpoint/policy.pth` continues from there, with their own flags
 `--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
 
 Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same

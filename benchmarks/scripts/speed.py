@@ -45,7 +45,7 @@ FIGURES = Path(__file__).parent.parent / "results" / "speed.json"
 
 
 def shown(section: str, args: argparse.Namespace) -> str:
-    """The command that measures a section, with the names of folders in the place of where they are here."""
+    """The command that measures a section, with the names of folders in place of where they are here."""
     words = [f"OMP_NUM_THREADS={args.threads} python benchmarks/scripts/speed.py {section} --rounds {args.rounds}"]
     words += [f"--threads {args.threads}"] * (args.threads > 1)
     given = [name for name in CHECKOUTS if getattr(args, name.replace("-", "_"))]

@@ -5,11 +5,11 @@
     python benchmarks/scripts/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
 
 The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
-current task, which ends its episodes where the zoo's do, unless `--max-episode-steps 10000` has them go on as classic
-tasks do in their scripts; it writes the mean return of the episodes that ended in every 1,000 steps, which `curves.py
---training` reads. The second feeds both agents the same stream from the same weights, within one episode and without
-the time feature, which theirs tells a step late, and fails where the first update already differs. `speed.py streaming`
-has both speeds.
+current task, which ends its episodes where the zoo's do, unless `--max-episode-steps 10000` has them continue as
+classic tasks do in their scripts; it writes the mean return of the episodes that ended in every 1,000 steps, which
+`curves.py --training` reads. The second feeds both agents the same stream from the same weights, within one episode and
+without the time feature, which theirs tells a step late, and fails where the first update already differs. `speed.py
+streaming` has both speeds.
 """
 
 import argparse

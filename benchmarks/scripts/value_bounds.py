@@ -3,7 +3,7 @@
     python benchmarks/scripts/value_bounds.py RUN_DIR...
 
 A run's `q` in `metrics.csv` is the mean value of a batch. The bound is the largest discounted return-to-go of the data
-in size, of the rewards that the run learned from, an episode that is truncated going on for ever at its mean reward.
+in size, of the rewards that the run learned from, an episode that is truncated continuing for ever at its mean reward.
 A row for each method: of how many runs the values leave ten times the bound or are not finite, the largest such value
 over the bound, and the mean of the runs' last scores.
 """

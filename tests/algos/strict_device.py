@@ -1,6 +1,6 @@
 """A device without values, that any machine has: what a GPU would wait for fails here, at a line that is named.
 
-PyTorch's `meta` tensors have a shape, a dtype and a device, but no values: whatever reads one cannot go on. But they
+PyTorch's `meta` tensors have a shape, a dtype and a device, but no values: whatever reads one cannot continue. But they
 mix with some tensors of the CPU, and are copied from it. So under `strict()` every operation is refused that reads a
 value of the device, whose result has a shape that depends on values, or that takes tensors of the device and of the CPU
 at once, one that copies them from the one to the other included.

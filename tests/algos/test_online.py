@@ -1,4 +1,4 @@
-"""Offline algorithms that go on online, and SAC with half of its batches from a dataset."""
+"""Offline algorithms that continue online, and SAC with half of its batches from a dataset."""
 
 import csv
 import json

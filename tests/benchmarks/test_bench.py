@@ -552,7 +552,7 @@ def start(folder: Path, *arguments: str, stdout: int = subprocess.DEVNULL) -> "s
 
 
 def alive(folder: Path) -> list[int]:
-    """The runs that go on in a folder, by their processes."""
+    """The runs that continue in a folder, by their processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -574,7 +574,7 @@ def test_ctrl_c_ends_every_run_with_a_checkpoint_and_the_same_command_goes_on(su
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert b"runs are left. The same command goes on with them." in err
+    assert b"runs are left. The same command continues them." in err
     assert not alive(folder)
     assert start(folder).wait() == 0
     assert len(evaluations(folder)) == 4

@@ -1,4 +1,4 @@
-"""The search for settings: it finds what is best, with seeds that do not judge it, and goes on where it was."""
+"""The search for settings: it finds what is best, with seeds that do not judge it, and continues where it was."""
 
 import csv
 import json

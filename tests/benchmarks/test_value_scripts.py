@@ -37,7 +37,7 @@ def test_values_that_leave_ten_times_the_largest_return_are_counted(pendulum_fil
     returns = []
     for part in np.split(rewards, np.flatnonzero(ends) + 1):
         if len(part):
-            total = part.mean() / (1 - DISCOUNT)  # truncated, it goes on like that
+            total = part.mean() / (1 - DISCOUNT)  # truncated, it continues like that
             for reward in part[::-1]:
                 total = reward + DISCOUNT * total
                 returns.append(total)

@@ -116,7 +116,7 @@ def test_an_evaluation_has_random_numbers_of_its_own_that_follow_from_the_seed(c
     expected = torch.rand(5)
     torch.manual_seed(0)
     first = evaluate(agent, envs, 3, explore=True)
-    assert torch.equal(torch.rand(5), expected)  # whoever trains goes on as if nothing had been
+    assert torch.equal(torch.rand(5), expected)  # whoever trains continues as if nothing had been
     again = evaluate(agent, envs, 3, explore=True)
     np.testing.assert_array_equal(again.returns, first.returns)
     assert not np.array_equal(evaluate(agent, envs, 3).returns, first.returns)

@@ -1,4 +1,4 @@
-"""An environment that is put where another was goes on as that one does, to the last bit."""
+"""An environment that is put where another was continues as that one does, to the last bit."""
 
 import io
 

@@ -143,7 +143,7 @@ def test_an_episode_terminates_where_gymnasiums_does(env_id, place, low, high):
 
 @pytest.mark.parametrize("env_id", EVERY)
 def test_each_step_leads_where_gymnasiums_leads_from_the_same_state(env_id):
-    """Every step begins in Gymnasium's state, rounded to float32; Swimmer, which touches nothing, goes on by itself.
+    """Every step begins in Gymnasium's state, rounded to float32; Swimmer, which touches nothing, continues by itself.
 
     Observations differ by 1e-4 at most, of large numbers relatively; where feet that slide on the floor (HalfCheetah)
     or forces of contact (Humanoid) are observed, and after Swimmer's 200 steps, by 1e-3.

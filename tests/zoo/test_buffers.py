@@ -140,7 +140,7 @@ def test_n_step_returns_are_the_loops(n, capacity):
 
 def test_n_steps_never_run_from_before_a_resumed_run_into_its_new_episodes(tmp_path):
     saved = ReplayBuffer(20, SPEC, CPU)
-    for transition in episodes([(3, True), (4, True)])[:-1]:  # the second episode goes on
+    for transition in episodes([(3, True), (4, True)])[:-1]:  # the second episode continues
         saved.add(transition)
     restored = restore(saved, ReplayBuffer(20, SPEC, CPU), tmp_path)
     restored.cut()

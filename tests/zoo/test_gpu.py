@@ -153,7 +153,7 @@ def test_so_does_a_run_whose_batches_are_sampled_ahead(zoo, pendulum_file, tmp_p
 @pytest.mark.parametrize("device", [GPU])
 @pytest.mark.parametrize("agent", [iql.IQL, sac.SAC], ids=["iql", "sac"])
 def test_so_does_a_compiled_run(zoo, pendulum_file, tmp_path, monkeypatch, agent, device):
-    """A CUDA graph's random numbers go on from the checkpoint's, and its kernels are those before it was recorded."""
+    """A CUDA graph's random numbers continue from the checkpoint's; its kernels are those before it was recorded."""
     interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, agent, device, "compile=true")
 
 

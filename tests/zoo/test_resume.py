@@ -85,7 +85,7 @@ def test_a_resumed_run_multiplies_with_the_library_it_began_with(zoo, pendulum_f
     assert json.loads((run_dir / "run.json").read_text())["linear"].keys() == {"256x64x64"}
 
     def rewound(library: str) -> dict[str, object]:
-        """The checkpoint after a run that goes on where it had computed with that library, whatever the file says."""
+        """The checkpoint after a run that continues where it had computed with that library, whatever the file says."""
         state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
         torch.save(state | {"step": 500, "linear": {"256x64x64": library}}, run_dir / "checkpoint.pt")
         record = json.loads((run_dir / "run.json").read_text())
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_with_other_code_says_so_and_is_no_longer_that_of_the
     (unfinished / "run.json").write_text(json.dumps(record | {"code": "0123"}))
     result = zoo("run", f"resume={unfinished}")
     assert result.code == 0, result.err
-    assert "goes on with other code than it began with" in result.out
+    assert "continues with other code than it began with" in result.out
     assert json.loads((unfinished / "run.json").read_text())["code"] == f"0123+{record['code']}"
 
 

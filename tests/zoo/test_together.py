@@ -169,7 +169,7 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         (("seeds=3-1",), "seeds=3-1 names none"),
         (("seeds=1,1",), "seeds=1,1 names a seed twice"),
         (("seeds=many",), "seeds=many is not how many seeds, nor which"),
-        (("seeds=2", "resume=DIR"), "goes on with its own seed"),
+        (("seeds=2", "resume=DIR"), "continues with its own seed"),
         (("seeds=2", "run_dir=[a]"), "run_dir=[a] must name 2 folders, one for each seed, or one that they all lie in"),
         (("seeds=2", "run_dir=[a,a]"), "run_dir=[a,a] must name 2 folders"),
         (("seeds=2", "run_dir=[a,b,c]"), "run_dir=[a,b,c] must name 2 folders"),

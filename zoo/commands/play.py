@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
-    how.add_argument("--explore", action="store_true", help="act by chance, as in training, whatever the run did")
+    how.add_argument("--explore", action="store_true", help="sample actions, as in training, whatever the run did")
     parser.add_argument("--step", help=STEP_HELP)
     parser.add_argument("--env", help="the environment, of a ZIP file")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")

@@ -178,7 +178,7 @@ def usage(arguments: list[str], file: Path | None) -> str:
         "",
         {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
     )
-    lines += [f"  {'seeds':<22} {'':<14} in the place of seed: 8, 0-7 or 0,3,5; as many runs, side by side"]
+    lines += [f"  {'seeds':<22} {'':<14} in place of seed: 8, 0-7 or 0,3,5; as many runs, side by side"]
     lines += [f"  {'':<22} {'':<14} each in run_dir/seedN, or in a folder of its own: run_dir=[a,b]"]
     lines += ["", "of the environment:"]
     lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "from env="})

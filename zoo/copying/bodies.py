@@ -1,4 +1,4 @@
-"""Puts the body of a function in the place of its only call, where that is a statement or ends another function."""
+"""Puts the body of a function in place of its only call, where that is a statement or ends another function."""
 
 import textwrap
 from collections import Counter

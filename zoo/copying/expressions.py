@@ -1,4 +1,4 @@
-"""Pieces of source: a function's body, expressions in the place of names, what may be written twice or not at all."""
+"""Pieces of source: a function's body, expressions in place of names, what may be written twice or not at all."""
 
 from collections import Counter
 from typing import Any
@@ -29,7 +29,7 @@ def returned(node: cst.FunctionDef) -> Any:
 
 
 class Put(cst.CSTTransformer):
-    """Expressions in the place of others, in parentheses where they need some."""
+    """Expressions in place of others, in parentheses where they need some."""
 
     def fits(self, original: Any, changed: Any) -> Any:
         if not isinstance(original, OPERATIONS) and isinstance(changed, OPERATIONS) and not changed.lpar:

@@ -1,4 +1,4 @@
-"""Puts what is one expression by now in the place of its calls: factories, and methods of objects without a state."""
+"""Puts what is one expression by now in place of its calls: factories, and methods of objects without a state."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from zoo.copying.holders import holders
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
-LONGEST = 50  # characters of an expression in the place of a call of another object's method
+LONGEST = 50  # characters of an expression in place of a call of another object's method
 NO_OPS = ("begin", "observe")  # methods of an agent that most agents leave empty
 
 

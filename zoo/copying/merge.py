@@ -46,7 +46,7 @@ def _made(program: Program, name: str) -> list[str]:
 
 
 class _Calls(cst.CSTTransformer):
-    """A constructor without arguments in the place of another."""
+    """A constructor without arguments in place of another."""
 
     def __init__(self, name: str, other: cst.BaseExpression) -> None:
         self.name, self.other = name, other
@@ -106,7 +106,7 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
 
 
 class _Super(Put):
-    """The expression that a base class's method returns in the place of its call."""
+    """The expression that a base class's method returns in place of its call."""
 
     def __init__(self, name: str, function: cst.FunctionDef) -> None:
         self.name, self.function = name, function
@@ -118,7 +118,7 @@ class _Super(Put):
 
 
 def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.FunctionDef | None:
-    """The heir's constructor with the base's in the place of `super().__init__(...)`."""
+    """The heir's constructor with the base's in place of `super().__init__(...)`."""
     lines: list[Any] = list(ours.body.body)
     i = next((i for i, line in enumerate(lines) if code(line).strip().startswith("super().__init__(")), None)
     call: Any = lines[i].body[0].value if i is not None else None

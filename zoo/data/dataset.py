@@ -101,7 +101,7 @@ class Dataset:
         self.obs, self.next_obs = function(self.obs), function(self.next_obs)
 
     def share(self, other: "Dataset") -> None:
-        """Takes the other's tensors in the place of those of its own that are equal, whose memory is then free.
+        """Takes the other's tensors in place of those of its own that are equal, whose memory is then free.
 
         So nothing changes them in place.
         """
@@ -132,7 +132,7 @@ class Dataset:
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The smallest and the largest discounted return-to-go of any transition.
 
-        A truncated episode counts as going on for ever at its mean reward; with a discount of 1 nothing is bounded.
+        A truncated episode counts as continuing for ever at its mean reward; with a discount of 1 nothing is bounded.
         """
         if discount == 1:
             return -math.inf, math.inf

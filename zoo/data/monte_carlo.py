@@ -83,7 +83,7 @@ def returns_to_go(reward: Tensor, terminated: Tensor, ended: Tensor, discount: f
     """The discounted rewards of each transition and of those after it in its episode: `[N]`.
 
     Of a truncated episode they stop where it was cut off, as those of Nakamoto et al. 2023 (Cal-QL, arXiv 2303.05479)
-    do. But one whose rewards are all the same counts as going on at that reward for ever: there, a sparse task's goal
+    do. But one whose rewards are all the same counts as continuing at that reward for ever: there, a sparse task's goal
     that was never reached.
 
     Args:

@@ -1,6 +1,6 @@
 """Fitted Q evaluation: what a policy would return, estimated from a dataset without playing.
 
-Le, Voloshin, Yue 2019 (arXiv 1903.08738), as a regression that goes on, on targets of a slowly moving copy; the
+Le, Voloshin, Yue 2019 (arXiv 1903.08738), as a regression that continues, on targets of a slowly moving copy; the
 interval is that of critics that are each fitted to episodes sampled with replacement (Hao et al. 2021, arXiv
 2102.03607).
 

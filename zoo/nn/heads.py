@@ -245,7 +245,7 @@ class HLGauss(TwoHot):
 
     Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
     renormalization (Farebrother et al., section 3.1 and appendix A). That moves the mean of a target near an end of the
-    support inwards; so one that is set by `fit_support` goes on for three standard deviations on either side.
+    support inwards; so one that is set by `fit_support` extends for three standard deviations on either side.
     """
 
     sigma = 0.75  # in widths of a bin

@@ -69,7 +69,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Within it a full GPU is a failure in a line. Raises RunError in the place of PyTorch's error."""
+    """Within it a full GPU is a failure in a line. Raises RunError in place of PyTorch's error."""
     try:
         yield
     except RuntimeError as error:

@@ -32,7 +32,7 @@ class Episodes(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What whoever watches an evaluation sees before each step, and once more at the end, of E episodes."""
+    """What `watch` is given of the E episodes of an evaluation, before each step and once more at the end."""
 
     returns: np.ndarray  # [E] so far
     running: np.ndarray  # [E] bool: not over yet
@@ -57,8 +57,8 @@ def evaluate(
     Args:
         agent: who plays.
         envs: where.
-        seed: of the run. The agent's random numbers follow from it as well; those of whoever trains stay as they were.
-        explore: act as in training, by chance; else deterministically.
+        seed: of the run. It seeds the agent's random numbers too; those of training are not touched.
+        explore: sample actions, as in training; else deterministically.
         watch: is called before each step, and at the end.
     """
     device = next(agent.parameters()).device

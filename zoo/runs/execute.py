@@ -69,7 +69,7 @@ def execute(
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
             elif not record["code"].endswith(code := code_version(algorithm)):
                 record["code"] += f"+{code}"
-                run.report("goes on with other code than it began with")
+                run.report("continues with other code than it began with")
             run.save_record()
             with enough_memory():
                 algorithm.module.train(run, config.algo)

@@ -59,6 +59,6 @@ class Interruption:
 
 
 def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:
-    """The end of a run that wrote its checkpoint after it was asked to stop; says the command that goes on with it."""
+    """The end of a run that wrote its checkpoint after it was asked to stop; says the command that continues it."""
     continued = f"{command} {quoted(f'resume={run_dir}')}"
     return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {continued}", run_dir)

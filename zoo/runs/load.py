@@ -28,7 +28,7 @@ def read_record(run_dir: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
         if record.get("peer"):
-            raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to go on with.")
+            raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to continue with.")
         _ = record["config"]["algo"]["name"], record["config"]["env"]["id"], record["algorithm"]["file"]
         _ = record["status"], record["code"], record["spec"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -154,7 +154,7 @@ def load_base(
         raise UsageError(f"base={config.base} is no longer the policy that this run corrects. Put that one back.")
     if of_base["status"] != "finished":
         continued = quoted(f"resume={config.base}")
-        raise UsageError(f"base={config.base} is not finished. Go on with it first: zoo run {continued}")
+        raise UsageError(f"base={config.base} is not finished. Continue it first: zoo run {continued}")
     if agent.spec != spec:
         raise UsageError(
             f"base={config.base} is a policy of {config_.env.name}, with other observations or actions than "

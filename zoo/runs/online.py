@@ -1,4 +1,4 @@
-"""Offline algorithms that go on in the environment: `online_steps=`."""
+"""Offline algorithms that continue in the environment: `online_steps=`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol

@@ -39,7 +39,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Player(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives these in the place of the random numbers that are asked for, in their order."""
+    """Gives these in place of the random numbers that are asked for, in their order."""
 
     def __init__(self, noise: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -58,7 +58,7 @@ class ReplayLog:
 
         Args:
             state: what `write` returned.
-            new_episodes: what is added next does not go on with the episodes that were running: those are truncated.
+            new_episodes: what is added next does not continue with the episodes that were running: those are truncated.
 
         Raises:
             RunError: a file is missing or damaged.

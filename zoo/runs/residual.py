@@ -1,10 +1,11 @@
-"""An agent whose actions correct those of a finished run, which stays as it is, or are the noise that it makes them of.
+"""Learning on top of a frozen base policy, that of a finished run: corrections to its actions, or its noise.
 
 Residual learning: Ankile et al. 2024 (ResiP, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in
 units of half the action's range, where u is the agent's action for the observation and a_base. Its last layer begins at
-0, so that what it does begins at the base. There u's standard deviation begins at exp(-1), here at the algorithm's own.
+0, so that training begins at the base policy. There u's standard deviation begins at exp(-1), here at the algorithm's
+own.
 
-Noise: Wagenmaker et al. 2025 (DSRL-SAC, arXiv 2506.15799): a = f(s, base_scale u), f the base.
+Noise: Wagenmaker et al. 2025 (DSRL-SAC, arXiv 2506.15799): a = f(s, base_scale u), f the base policy.
 """
 
 import dataclasses
@@ -21,11 +22,11 @@ from zoo.spec import Spec
 
 
 class Base(nn.Module):
-    """A frozen policy, whose actions are corrected.
+    """A frozen base policy, whose actions a residual policy corrects.
 
     Attributes:
         spec: of the environment.
-        residual_spec: of who corrects: its observations have the base's action too, its actions go from -1 to 1.
+        residual_spec: of the residual policy: its observations hold the base's action too, its actions lie in [-1, 1].
     """
 
     def __init__(self, agent: Agent, scale: float) -> None:
@@ -37,11 +38,11 @@ class Base(nn.Module):
 
     @torch.no_grad()
     def seen(self, obs: Tensor) -> Tensor:
-        """What who corrects sees: observations `[B, D]` and the base's actions for them, from -1 to 1: `[B, D + A]`."""
+        """What the residual policy observes `[B, D + A]`: observations `[B, D]`, the base's actions in [-1, 1]."""
         return torch.cat([obs, self.bounds.to_unit(self.agent.act(obs))], -1)
 
     def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
-        """The actions `[B, A]` of the environment."""
+        """The actions `[B, A]` in the environment that corrections `[B, A]` give."""
         return self.bounds.from_unit(seen[:, self.spec.obs_dim :] + self.scale * correction)
 
     def correction(self, seen: Tensor, action: Tensor) -> Tensor | None:
@@ -50,7 +51,7 @@ class Base(nn.Module):
 
 
 class NoiseBase(Base):
-    """A frozen policy, whose noise is chosen: who chooses it sees what the environment shows."""
+    """A frozen base policy that turns noise into actions. The agent that chooses the noise observes the environment."""
 
     def __init__(self, agent: Agent, scale: float) -> None:
         super().__init__(agent, scale)
@@ -62,17 +63,17 @@ class NoiseBase(Base):
 
     @torch.no_grad()
     def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
-        """The actions `[B, A]` that are made of noise."""
+        """The actions `[B, A]` that the base makes of noise `[B, A]`."""
         generate: Any = self.agent.generate
         action: Tensor = generate(seen, self.scale * correction)
         return action
 
     def correction(self, seen: Tensor, action: Tensor) -> None:
-        """An action does not tell its noise."""
+        """None: many noises may give the same action."""
 
 
 class Corrected(Agent):
-    """A base and who corrects it as one agent of the environment."""
+    """A base and its residual policy as one agent of the environment."""
 
     def __init__(self, base: Base, agent: Agent) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class Corrected(Agent):
 
 
 class ResidualStepper:
-    """Training environments as who corrects the base sees them: the transitions' actions are corrections.
+    """Training environments as the residual policy sees them: the transitions' actions are corrections.
 
     Attributes:
         obs: `[N, D + A]`, see `Base.seen`.

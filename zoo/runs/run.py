@@ -147,7 +147,7 @@ class Run:
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
 
-        At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run goes on with
+        At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run continues with
         the pass that it was in. What was logged is a row of `<name>.csv`.
         """
         done = self._stages.get(name, 0)
@@ -183,7 +183,7 @@ class Run:
             self._state, self.metrics = None, {}  # those of a checkpoint before the online steps, if they come now
 
     def online_steps(self) -> Iterator[int]:
-        """Goes on after `steps()` in the training environments, for the `online_steps` of the run."""
+        """Continues after `steps()` in the training environments, for the `online_steps` of the run."""
         yield from self._passes(self.config.steps + self.config.online_steps)
 
     def _passes(self, end: int) -> Iterator[int]:

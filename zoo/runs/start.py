@@ -152,7 +152,7 @@ def layers(part: nn.Module | Tensor) -> Any:
 
 
 def can_go_on(ours: Adam, theirs: nn.Module | Tensor | None) -> bool:
-    """Whether an optimizer can go on from another's moments."""
+    """Whether an optimizer can continue from another's moments."""
     return isinstance(theirs, Adam) and ours.decay_steps is None and layers(ours) == layers(theirs)
 
 
@@ -197,7 +197,7 @@ def check_rewards(named: str, agent: Agent, ours: dict[str, float], theirs: dict
 
 
 def rewards(config: RunConfig, record: dict[str, Any]) -> dict[str, float]:
-    """The settings that give the rewards of a run, in the place of a normalization by its own dataset too."""
+    """The settings that give the rewards of a run, in place of a normalization by its own dataset too."""
     factor = (record.get("dataset") or {}).get("reward_scale", 1.0)
     settings = {"reward_scale": config.reward_scale * factor, "reward_shift": config.reward_shift * factor}
     names = [name for name in ("normalize_reward", "clip_reward") if hasattr(config.algo, name)]

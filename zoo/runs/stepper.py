@@ -15,7 +15,7 @@ from zoo.spec import Spec
 
 NOT_FINITE = (
     "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it. Fix the "
-    "environment, and begin again or, if there is a checkpoint, go on: zoo run resume=DIR"
+    "environment, and begin again or, if there is a checkpoint, continue: zoo run resume=DIR"
 )
 
 
@@ -32,7 +32,7 @@ class EnvStepper:
         spec: shapes and bounds of one environment.
         num_envs: N.
         ended: `[N]` whether the last step was each episode's last. It is known without waiting for the device.
-        resumed: whether it goes on in the middle of the episodes of a run that was stopped.
+        resumed: whether it continues in the middle of the episodes of a run that was stopped.
         on_episode: is called with the return and length of every episode that ends; of the whole game where a lost life
             terminates, see `zoo.envs.atari`. Returns are of the environment's own rewards.
         reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.

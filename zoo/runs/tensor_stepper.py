@@ -24,7 +24,7 @@ class TensorStepper:
         obs: `[N, D]` the observations to act on, float32.
         spec: shapes and bounds of one environment.
         num_envs: N.
-        resumed: whether it goes on in the middle of the episodes of a run that was stopped.
+        resumed: whether it continues in the middle of the episodes of a run that was stopped.
         on_episode: is called by `report` with the mean return and length of the episodes that have ended, their returns
             of the environment's own rewards.
         reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.
@@ -108,7 +108,7 @@ def begin(config: RunConfig, done: int, device: torch.device, on_episode: Callab
     Raises:
         UsageError: the package that simulates them is not installed.
     """
-    # where a resumed run cannot put the simulators back, it goes on with new episodes, from other seeds
+    # where a resumed run cannot put the simulators back, it continues with new episodes, from other seeds
     drawn = seeds("training", config.seed, done, count=config.num_envs)
     rewards = (config.reward_scale, config.reward_shift)
     if config.env.backend == "warp":

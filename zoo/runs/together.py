@@ -1,7 +1,7 @@
 """Runs that differ in their seeds alone, side by side in one process, their updates one program: `seeds=0-7`.
 
 Each run is what it is alone: its algorithm's `train`, its folder, its random numbers, evaluations and checkpoints. It
-is a greenlet, which goes on until its next update; when all have come to theirs, these are taken at once, see
+is a greenlet, which continues until its next update; when all have come to theirs, these are taken at once, see
 `zoo.runs.stacked`.
 """
 
@@ -96,7 +96,7 @@ class Together:
         return [results[i] for i in range(len(trains))]
 
     def _go_on(self, i: int, answer: Any) -> Any:
-        """Has a run go on to its next request, which is returned, or to its end."""
+        """Has a run continue to its next request, which is returned, or to its end."""
         restore_rng(self._rng[i], self.device)
         try:
             if isinstance(answer, Exception):

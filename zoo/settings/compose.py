@@ -170,7 +170,7 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         raise UsageError(f"reward_scale and reward_shift: {name} {what} as the environment gives them. Leave them out.")
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
-        raise UsageError(f"online_steps={config.online_steps}: {name} cannot go on online. Those that can: {able}")
+        raise UsageError(f"online_steps={config.online_steps}: {name} cannot continue online. Those that can: {able}")
     if config.online_starts and config.online_starts >= config.online_steps:
         raise UsageError(
             f"online_starts={config.online_starts}: {name} would never learn online. Give more than that of "
@@ -178,12 +178,12 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         )
     if config.online_fraction is not None and not config.online_steps:
         raise UsageError(
-            f"online_fraction={config.online_fraction} needs a run that goes on online. Add: online_steps=N"
+            f"online_fraction={config.online_fraction} needs a run that continues online. Add: online_steps=N"
         )
     if config.online_updates != RunConfig.online_updates and not config.online_steps:
         alike = [other for other, file in algorithms().items() if hasattr(file.module.Config, "utd_ratio")]
         instead = f"As algo.utd_ratio it is a setting of {', '.join(alike)}" if online else "Add: online_steps=N"
-        raise UsageError(f"online_updates={config.online_updates} is for a run that goes on online. {instead}")
+        raise UsageError(f"online_updates={config.online_updates} is for a run that continues online. {instead}")
     if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
         raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
     if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:

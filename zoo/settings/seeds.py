@@ -36,7 +36,7 @@ def seed_by_seed(
             f"seeds={text} and seed={given['seed']} are both given. For one run: seed={given['seed']} alone"
         )
     if "resume" in given:
-        raise UsageError(f"a run goes on with its own seed. Leave out seeds={text}")
+        raise UsageError(f"a run continues with its own seed. Leave out seeds={text}")
     first, dash, last = text.partition("-")
     seeds = list(range(int(first), int(last) + 1)) if dash else [int(number) for number in text.split(",")]
     if "," not in text and not dash:

@@ -6,7 +6,7 @@ of its gradients, and `compile=true` turns a whole update into a few loops.
 
 What deviates from the authors' code (github mohmdelsayed/streaming-drl) in every algorithm:
 
-- A truncated episode bootstraps from its last observation. Theirs does in Atari only, where its traces go on.
+- A truncated episode bootstraps from its last observation. Theirs does in Atari only, where its traces continue.
 - The discounted sum that scales rewards starts anew with each episode, without the last reward of the one before.
 - The time feature is that of the observation, not of the one before.
 - Of stacked frames the whole stack is normalized, not each frame before it is stacked.

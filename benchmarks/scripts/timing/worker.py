@@ -45,7 +45,7 @@ def peak() -> float | None:
     """The most memory, in MB, that this process has had resident, or on a GPU; None where the system is not Linux."""
     if cuda := on_gpu():
         return float(cuda.max_memory_allocated()) / 1e6
-    status = Path("/proc/self/status")  # not getrusage, which goes on from the parent's
+    status = Path("/proc/self/status")  # not getrusage, which continues from the parent's
     found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
     return int(found[1]) * 1024 / 1e6 if found else None
 

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
         "medium-expert: half and half. "
-        "A command that was stopped goes on where it was when it is repeated. Point Mazes have kinds of their own, "
+        "A command that was stopped continues where it was when it is repeated. Point Mazes have kinds of their own, "
         "which take no training: waypoint, a controller's ways; OGBench's (pointmaze-large) navigate, stitch and "
         "explore, by OGBench's rules. --policy takes the episodes of a policy that Stable-Baselines3 has saved, its "
         "actions sampled as in training.",
@@ -70,13 +70,13 @@ def main(arguments: list[str]) -> int:
         print(
             f"training {algo} for {args.steps:,} steps in {run_dir}: about "
             f"{math.ceil(args.steps / STEPS_PER_SECOND / 60)} minutes at {STEPS_PER_SECOND} steps/s. "
-            f"If it is stopped, the same command goes on.",
+            f"If it is stopped, the same command continues.",
             flush=True,
         )
         try:
             train(algo, args.env, args.steps, args.seed, overrides, run_dir)
         except Interrupted as error:
-            raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to go on.") from error
+            raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to continue.") from error
     collector = Collector(env, run_dir, args.size, args.seed, player)
     theirs = f"{player.algorithm.upper()} of Stable-Baselines3" if player else "none: controllers and random actions"
     rows = []

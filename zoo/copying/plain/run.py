@@ -115,7 +115,7 @@ class Run:
                 self.evaluate()
 
     def online_steps(self) -> Iterator[int]:
-        """Goes on after `steps` in the training environments."""
+        """Continues after `steps` in the training environments."""
         self.end += self.config.online_steps
         yield from self.steps()
 
