@@ -17,9 +17,10 @@ critics of actions, is SAC whose actions are the noise for a finished run of thi
 base_mode=noise base_scale=1.5`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
-not chunks; observations are normalized; activations are ReLU, not tanh, with layer normalization in the critics. There
-the noise of NA lies within [-1, 1] whatever the magnitude, and the value of a truncated episode's last step is not
-bootstrapped.
+not chunks; observations are normalized; activations are ReLU, not tanh, with layer normalization in the critics; the
+critics of noise take a step for each of the others, on the same batch, there ten on batches of their own after twenty
+of the others. There the noise of NA lies within [-1, 1] whatever the magnitude, and the value of a truncated episode's
+last step is not bootstrapped.
 """
 
 import copy
@@ -50,7 +51,6 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     magnitude: float = 1.5  # noise lies within [-magnitude, magnitude]: the larger, the further from what is common
-    noise_updates: int = 10  # of the critics of noise, in an update
     flow_steps: int = 10  # of Euler's method, from noise to action
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     flow_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the flow's
@@ -64,7 +64,7 @@ class Config:
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
-        check(self, magnitude=above(0), noise_updates=at_least(1), flow_steps=at_least(1))
+        check(self, magnitude=above(0), flow_steps=at_least(1))
 
 
 class DSRL(Agent):
@@ -131,13 +131,12 @@ class DSRL(Agent):
         return {"flow_loss": flow_loss.detach()}
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, several of those of noise, one of actor and temperature, in this order."""
+        """One gradient step of critics, critics of noise, actor and temperature, in this order."""
         self.steers.fill_(True)
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
-        for _ in range(self.config.noise_updates):
-            noise_loss = self.noise_loss(batch)
-            self.noise_critic_optimizer.minimize(noise_loss)
+        noise_loss = self.noise_loss(batch)
+        self.noise_critic_optimizer.minimize(noise_loss)
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
         self.alpha_optimizer.minimize(self.alpha_loss(log_prob))

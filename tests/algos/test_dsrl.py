@@ -16,7 +16,7 @@ SPEC = Spec((3,), (-2.0, -0.5), (2.0, 0.5))
 @pytest.fixture
 def agent():
     torch.manual_seed(0)
-    return DSRL(SPEC, Config(hidden=[16], flow_steps=4, magnitude=2.5, noise_updates=2))
+    return DSRL(SPEC, Config(hidden=[16], flow_steps=4, magnitude=2.5))
 
 
 def by_hand(agent, obs, noise):
