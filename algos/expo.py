@@ -12,7 +12,7 @@ one of the highest Q. The critics back up that choice.
 (Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow, `online_steps` those of everything;
 before the first of the latter the flow acts alone. The authors take halves of dataset and own steps and 20 updates of
 the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploring, Z is all of them, and
-the noise is fixed when the agent is created, so that acting is deterministic.
+the noise is fixed when the agent is created, 0 for the first action, so that acting is deterministic.
 
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
 policy; flow, edit and temperature take as many updates as the critics; an edited action is clipped to the bounds; the
@@ -99,8 +99,10 @@ class EXPO(Agent):
         self.target_entropy = target if config.target_entropy is None else config.target_entropy
         self.chooses: Tensor
         self.register_buffer("chooses", torch.zeros((), dtype=torch.bool))
+        noise = torch.randn(config.candidates + config.edits, 1, size)
+        noise[0] = 0
         self.noise: Tensor
-        self.register_buffer("noise", torch.randn(config.candidates + config.edits, 1, size))
+        self.register_buffer("noise", noise)
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         self.edit_optimizer = Adam(self.edit.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

@@ -5,7 +5,7 @@ They are in `docs/results`, archives that `zoo bench export` wrote, and in `benc
 
     python docs/curves.py
 
-writes `docs/curves.png`, the picture of the README and of the start page.
+writes `docs/pictures`, the pictures of the README and of pages that are about no single algorithm.
 """
 
 import csv
@@ -34,7 +34,7 @@ BINS = 50  # of a curve of training episodes, whose returns are averaged within
 COLUMNS = 3  # panels beside each other
 WIDTH, HEIGHT = 4.4, 3.4  # of a panel, in inches
 
-PICTURES = {  # of pages that are about no single algorithm: panels, by algorithm and task
+PICTURES = {  # panels of each, by algorithm and task
     "curves": (("iql", "hopper, mixed"), ("sac", "halfcheetah"), ("stream_ac", "ant")),
     "start": (("iql", "demo"),),
     "samplers": (("iql", "hopper, 5-expert"), ("iql", "halfcheetah, 10-expert")),
@@ -204,4 +204,6 @@ def save(figure: "Figure", path: Path) -> None:
 
 if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
-    save(picture("curves", panels_of_files(root)), root / "docs" / "curves.png")
+    panels = panels_of_files(root)
+    for name in PICTURES:
+        save(picture(name, panels), root / "docs" / "pictures" / f"{name}.png")

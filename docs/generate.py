@@ -13,7 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 from algorithm_page import algorithm_page, prose, settings_table
-from curves import PICTURES, Panel, archived, panels_of_files, picture, save
+from curves import Panel, archived, panels_of_files
 
 from zoo.benchmarks.analysis import Row
 from zoo.commands.list import table
@@ -40,8 +40,6 @@ def main() -> None:
             write(pages / "algorithms" / f"{name}_alone.py", text)
     write(pages / "settings.md", settings_page())
     write(pages / "suites.md", suites_page())
-    for name in PICTURES:
-        save(picture(name, panels), pages / "pictures" / f"{name}.png")
     for name, path in written().items():
         write(pages / name, linked(path, pages / name, pages))
     for name in ("site.css", "iframe-worker.js"):

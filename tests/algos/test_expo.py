@@ -104,6 +104,7 @@ def test_the_flow_acts_alone_until_the_first_update_and_the_best_candidate_then(
     noise = agent.noise.expand(-1, 7, -1)
     candidates = agent.candidates(agent.average_flow, obs, noise)
     torch.testing.assert_close(agent.act(obs), candidates[0].detach())
+    torch.testing.assert_close(agent.act(obs), agent.generate(obs, torch.zeros(7, 2)))
     agent.update(batch_for(agent, 3))
     candidates = agent.candidates(agent.average_flow, obs, noise)
     torch.testing.assert_close(agent.act(obs), agent.choose(obs, candidates, by_chance=False).detach())
