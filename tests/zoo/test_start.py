@@ -123,6 +123,17 @@ def test_a_resumed_run_begins_where_it_was_stopped_not_with_the_first_run(offlin
     assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
 
 
+@pytest.mark.parametrize("algo", ["iql", "td3_bc", "reinflow"])
+def test_without_updates_a_run_learns_online_from_what_the_finished_one_was(algo, pendulum_file, tmp_path):
+    short = {"num_steps": 10, "minibatches": 2, "epochs": 1} if algo == "reinflow" else {"batch_size": 16}
+    settings = {"dataset": pendulum_file, "algo_config": {"hidden": [16], **short}}
+    first = train(algo, tmp_path / "first", **settings)
+    run = train(algo, tmp_path / "run", steps=0, online_steps=20, init_from=str(tmp_path / "first"), **settings)
+    (_, before), (start, begun), (end, _) = *first.evaluations, *run.evaluations
+    assert (start, end) == (0, 20)
+    np.testing.assert_array_equal(begun.returns, before.returns)
+
+
 def test_a_learning_rate_that_decays_begins_anew(pendulum_file, tmp_path, monkeypatch):
     settings = {"dataset": pendulum_file, "algo_config": {"hidden": [16], "batch_size": 16}}
     first = train("iql", tmp_path / "first", **settings)

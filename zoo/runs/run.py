@@ -178,6 +178,8 @@ class Run:
         Between passes: metrics, evaluation, checkpoints and interruptions, each when it is due.
         """
         self._begin()
+        if self.config.steps == self.done == 0:
+            self._evaluate()  # what the online steps begin from
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
             self._state, self.metrics = None, {}  # those of a checkpoint before the online steps, if they come now

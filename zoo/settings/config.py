@@ -25,7 +25,7 @@ class RunConfig:
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
     init_from: str | None = None  # a finished run's directory, whose networks this one begins with
-    steps: int = 1_000_000  # gradient updates offline, environment steps online
+    steps: int = 1_000_000  # gradient updates offline, environment steps online; 0: online_steps alone
     online_steps: int = 0  # offline to online: environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
     online_updates: int = 1  # updates an online step
@@ -51,8 +51,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         counts = ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every")
+        only_online = self.steps == 0 < self.online_steps
         for name in (*counts, "online_updates"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) < 1 and not (name == "steps" and only_online):
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("online_steps", "online_starts"):
             if getattr(self, name) < 0:
