@@ -55,7 +55,10 @@ def compiles(config: RunConfig, begun: bool | str | None = None) -> bool | str:
         print(f"compile=auto: the update is not compiled, which would be faster but needs {missing}", flush=True)
         return GRAPH if on_gpu else False
     if chosen == "auto":
-        print("compile=auto: the update is compiled, for half a minute the first time (compile=false: not)", flush=True)
+        print(
+            "compile=auto: the update is compiled, for half a minute or more the first time (compile=false: not)",
+            flush=True,
+        )
     return True
 
 
