@@ -1,5 +1,6 @@
 """The settings of an environment."""
 
+import importlib.resources
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,12 @@ class EnvConfig:
             self.random_score = self.expert_score = None  # which are of the environment's own episodes
         if self.changes and self.changed_in != "training":
             self.random_score = self.expert_score = None  # which are of its own dynamics
+
+    @property
+    def argument(self) -> str:
+        """What `env=` takes for it: its short name where `configs/env` has that, else its id."""
+        entry = importlib.resources.files("zoo.configs") / "env" / f"{self.name}.yaml"
+        return self.name if entry.is_file() else self.id
 
     @property
     def changes(self) -> dict[str, float]:

@@ -98,6 +98,17 @@ def test_show_takes_mixtures_ids_and_files(zoo, mine, file) -> None:
     assert {path.name for path in Path().iterdir()} >= {"mixture.png", "pendulum-mine-v0.png", "pendulum-mine.png"}
 
 
+def test_an_environment_without_a_short_name_is_found_by_the_name_in_the_list(zoo, mine) -> None:
+    env_id = "InvertedDoublePendulum-v5"
+    assert_one_line(zoo("run", "algo=bc", f"env={env_id}", "dataset=x"), 2, f"zoo data make {env_id}", f"{env_id}/x")
+    assert zoo("data", "make", env_id, "random", "--size", "100").code == 0
+    listed = next(line for line in zoo("data", "list").out.splitlines() if "random" in line).split()[0]
+    assert listed == "inverteddoublependulum/random"
+    for name in (listed, f"{env_id}/random", f"zoo/{listed}-v0", f"{listed}+50%random"):
+        assert zoo("data", "show", name).code == 0, name
+    assert_one_line(zoo("data", "show", "nothing/random"), 2, "env=nothing does not exist")
+
+
 def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, mine, monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = zoo("data", "show", "pendulum/mine")

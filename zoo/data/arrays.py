@@ -98,7 +98,7 @@ def missing_ends(arrays: Arrays, name: str, env: "EnvConfig", limit: int | None)
     if unmarked:
         return (
             f"dataset={name} does not say where its episodes end: {unmarked} times a successor is not the next row. "
-            f"Import it, which ends them there: zoo data import FILE {env.name}/NAME"
+            f"Import it, which ends them there: zoo data import FILE {env.argument}/NAME"
         )
     if limit and longest > limit:
         return (

@@ -139,8 +139,8 @@ def _ways(env: "EnvConfig", name: str) -> str:
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
     return (
         f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make one: zoo data make {env.name} {kind}{hours}; "
-        f"import one: zoo data import FILE.hdf5 {env.name}/{new}; "
+        f"Make one: zoo data make {env.argument} {kind}{hours}; "
+        f"import one: zoo data import FILE.hdf5 {env.argument}/{new}; "
         f"or download one: minari download mujoco/{env.name}/medium-v0."
     )
 

@@ -50,5 +50,5 @@ def main(arguments: list[str]) -> int:
     if algo == "bc":
         print("its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil.")
     print_table(HEADER, [row(f"{env.name}/{name}", arrays, store() / minari_id)])
-    print(f"use it: zoo run algo={algo} env={env.name} dataset={name}")
+    print(f"use it: zoo run algo={algo} env={env.argument} dataset={name}")
     return 0

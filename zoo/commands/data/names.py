@@ -1,11 +1,12 @@
 """Names of datasets on the command line, and what all commands about datasets print."""
 
+import json
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE
+from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, store
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
@@ -28,12 +29,26 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
         return environment(env), name.removeprefix(f"{env}/")
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
-    parts = name.split("/")
-    if len(parts) == 2:
-        return environment(parts[0]), parts[1]
-    if len(parts) > 2 and re.search(r"-v\d+$", name):
-        return environment(parts[-2]), name
-    raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
+    of_env, _, within = name.rpartition("/")
+    if not of_env:
+        raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
+    whole = "/" in of_env and re.search(r"-v\d+$", within) is not None  # a Minari id
+    try:
+        return environment(of_env.rpartition("/")[2] if whole else of_env), name if whole else within
+    except UsageError:  # an id that `configs/env` does not have, by its short name: the data say which it is
+        near = (store() / ZOO_NAMESPACE / of_env).glob("*")
+        for folder in [store() / of_env / within] if whole else sorted(near):
+            if env_id := _recorded_env(folder / "data"):
+                return environment(env_id), name if whole else within
+        raise
+
+
+def _recorded_env(data: Path) -> str | None:
+    """The id of the environment that a stored dataset's metadata names, if any."""
+    try:
+        return str(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def new_id(env: "EnvConfig", name: str) -> str:
