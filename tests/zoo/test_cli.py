@@ -67,6 +67,12 @@ REFUSED = {
     "environment like no other": (["algo=sac", "env=xyzzy"], ["env=xyzzy does not exist. There are: acrobot, ant, "]),
     "unknown sampler": (["algo=iql", "env=pendulum", "sampler=retur"], ["sampler=retur does not exist", "return"]),
     "unknown sampler's key": (["algo=iql", "env=pendulum", "sampler.alpa=1"], ["sampler.alpa ", "sampler.alpha"]),
+    "a sampler's share without the sampler": (
+        ["algo=iql", "env=pendulum", "sampler.fraction=0.2"], ["sampler.fraction=0.2 does nothing", "advantage"],
+    ),
+    "a corruption's rate without the corruption": (
+        ["algo=iql", "env=pendulum", "corruption.rate=0.2"], ["corruption.rate=0.2 does nothing", "random-obs"],
+    ),
     "no temperature": (
         ["algo=iql", "env=pendulum", "sampler=return", "sampler.alpha=0"], ["sampler.alpha=0", "above 0"],
     ),

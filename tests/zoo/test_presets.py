@@ -145,7 +145,8 @@ def test_every_entry_names_its_source_and_sets_what_there_is(path: Path):
         assert entry["source"]
         assert set(entry) <= {"env", "dataset", "corruption", "source", "set"}
         env = "pendulum" if "continuous" in algorithms()[path.stem].action_spaces else "cartpole"
-        compose([f"algo={path.stem}", f"env={env}", *as_overrides(entry["set"])])
+        sampler = ["sampler=return"] if any(key.startswith("sampler.") for key in entry["set"]) else []
+        compose([f"algo={path.stem}", f"env={env}", *sampler, *as_overrides(entry["set"])])
 
 
 def test_extreme_q_learning_is_f_dvl_with_the_gumbel_loss_and_its_scripts_temperatures():

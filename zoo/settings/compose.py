@@ -56,6 +56,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         )
     chosen = found or algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
+    typed = set(given)
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
@@ -67,6 +68,12 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     _check_keys(given, config_class, "algo.")
     for group, group_class in (("env", EnvConfig), ("sampler", SamplerConfig), ("corruption", CorruptionConfig)):
         _check_keys(given, group_class, f"{group}.")
+    for group, kinds in (("sampler", SAMPLERS[1:]), ("corruption", CORRUPTIONS[1:])):
+        setting = next((key for key in typed if key.startswith(f"{group}.") and key != f"{group}.name"), None)
+        if setting and not typed & {group, f"{group}.name"}:  # what there is by default has no settings
+            raise UsageError(
+                f"{given[setting].input_line} does nothing without a {group}. Add {group}=NAME: {', '.join(kinds)}."
+            )
     _check_switches(given, RunConfig, "")
     _check_switches(given, config_class, "algo.")
 
