@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-GRID = 16  # cells a side, at most, of what is a grid and no picture: its numbers are not pixels
+from zoo.spec import GRID
 
 
 def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.spaces import Dict, Space
+from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 
@@ -144,8 +144,9 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps, **settings)
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
-    if isinstance(env.observation_space, Dict):  # such as of achieved_goal, desired_goal and observation
-        return FlattenObservation(TransformObservation(env, lambda obs: obs, _by_name(env.observation_space)))
+    space = env.observation_space
+    if not isinstance(space, Box) and space.is_np_flattenable:  # whole numbers become one-hot vectors
+        return FlattenObservation(TransformObservation(env, lambda obs: obs, _by_name(space)))
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
 
 

@@ -22,8 +22,8 @@ PACKAGES = {
 
 # EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
-# these are not: it leaves out the contact forces, which are observed
-OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4")
+# these are not: it leaves out the contact forces, which are observed; it draws the car and its track in another way
+OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v2", "CarRacing-v3")
 SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 
 # MuJoCo Warp simulates MuJoCo's models; of these ones `zoo.envs.warp_tasks` has what Gymnasium makes of them

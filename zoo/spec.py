@@ -8,6 +8,8 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium
 
+GRID = 16  # cells a side, at most, of what is a grid and no picture: its numbers are not pixels
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from gymnasium.vector import AutoresetMode
 
+import zoo
 from zoo.data.minari import flattened
-from zoo.envs import EnvConfig, exists, known, make, resolve_backend, time_limit
+from zoo.envs import EnvConfig, exists, known, make, make_one, resolve_backend, time_limit
 from zoo.spec import Spec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
@@ -299,9 +300,36 @@ def test_dictionaries_are_flattened_in_the_order_of_their_names_whatever_the_spa
     np.testing.assert_allclose(flattened(seen), obs)
 
 
+@pytest.mark.parametrize(("env_id", "sizes"), [("FrozenLake-v1", [16]), ("Blackjack-v1", [32, 11, 2])])
+def test_whole_numbers_are_observed_as_one_hot_vectors(env_id, sizes):
+    envs, plain = make(EnvConfig(env_id), 1), gymnasium.make(env_id)
+    obs, expected = envs.reset(seed=5)[0], plain.reset(seed=5)[0]
+    for _ in range(20):
+        one_hot = [np.eye(size)[number] for size, number in zip(sizes, np.atleast_1d(expected), strict=True)]
+        np.testing.assert_array_equal(obs, np.concatenate(one_hot)[None])
+        action = plain.action_space.sample()
+        expected, _, terminated, truncated, _ = plain.step(action)
+        obs = envs.step(np.array([action]))[0]
+        if terminated or truncated:
+            break
+    assert Spec.of(envs.single_observation_space, envs.single_action_space).obs_shape == (sum(sizes),)
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo", "stream_q"])
+def test_learns_from_whole_numbers(algo, tmp_path):
+    settings = {"dqn": {"learning_starts": 20, "batch_size": 4}, "ppo": {"num_steps": 16, "minibatches": 2}}
+    run = zoo.train(
+        algo, env="Blackjack-v1", steps=64, eval_episodes=2, logger="none", run_dir=tmp_path / "run",
+        algo_config=settings.get(algo, {}),
+    )  # fmt: skip
+    assert set(run.evaluations[-1][1].returns) <= {-1.0, 0.0, 1.0, 1.5}
+    obs, _ = make_one("Blackjack-v1").reset(seed=0)
+    assert zoo.load(run.dir).act(obs).item() in (0, 1)
+
+
 def test_what_envpool_has_otherwise_is_taken_from_gymnasium():
     pytest.importorskip("envpool")
-    for env_id in ("Humanoid-v4", "HumanoidStandup-v4"):
+    for env_id in ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"):
         assert resolve_backend(EnvConfig(env_id)) == "gymnasium"
     assert resolve_backend(EnvConfig("Humanoid-v5")) == "envpool"
 

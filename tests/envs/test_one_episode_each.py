@@ -10,6 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from zoo.agent import Agent
 from zoo.envs import EnvConfig, make
+from zoo.errors import RunError
 from zoo.runs.evaluation import IDLE_STEPS, evaluate, seeds
 from zoo.spec import Spec
 
@@ -172,3 +173,10 @@ def test_a_game_that_ends_in_time_was_not_idle():
 
 def test_idleness_is_of_games_with_lives_alone(counting):
     assert _evaluate(EnvConfig(counting), 2, seed=0).idle is None
+
+
+def test_an_episode_without_an_end_is_a_failure_that_says_what_to_type(monkeypatch):
+    monkeypatch.setattr("zoo.runs.evaluation.LONGEST", 100)
+    assert evaluate(Idle(), Lives(100, [{}, {}, {}]), seed=0).lengths.tolist() == [100] * 3
+    with pytest.raises(RunError, match=r"not ended after 100 steps.*limit: env\.max_episode_steps=N"):
+        evaluate(Idle(), Lives(101, [{}, {}, {}]), seed=0)

@@ -277,6 +277,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["ppo", "new.py", "env=minatar/breakout"], "vectors"),
         (["stream_td", "new.py", "env=series/hopper"], "env=series/hopper is not made by gymnasium.make alone"),
         (["sac", "new.py", "env=PointMaze_UMaze-v3"], "env=PointMaze_UMaze-v3 is not made by gymnasium.make alone"),
+        (["ppo", "new.py", "env=Taxi-v4"], "env=Taxi-v4 is not made by gymnasium.make alone"),
         (["iql", f"{tmp_path / 'none'}/"], "none/ is not a folder. Make it first: mkdir -p "),
         (["iql", str(tmp_path / "no" / "new.py")], f"the folder {tmp_path / 'no'} does not exist."),
         (["--update", str(taken)], "is not a copy"),

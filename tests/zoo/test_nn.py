@@ -193,12 +193,17 @@ def test_normalizer_weighs_a_row_as_so_many_of_it():
     torch.testing.assert_close(weighted(x), repeated(x))
 
 
-@pytest.mark.parametrize(("shape", "features"), [((4, 84, 84), 512), ((6, 10, 10), 128), ((3, 7, 7), 128)])
+@pytest.mark.parametrize(
+    ("shape", "features"),
+    [
+        ((4, 84, 84), 512), ((3, 96, 64), 512), ((1, 36, 37), 512), ((6, 10, 10), 128), ((3, 7, 7), 128),
+    ],
+)  # fmt: skip
 def test_frames_are_encoded_as_pixels_or_as_the_numbers_they_are(shape, features):
     frames = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
     network, outputs = encoder(shape)
     assert outputs == features
-    scaled = frames.float() / (255 if shape[1] == 84 else 1)
+    scaled = frames.float() / (255 if features == 512 else 1)
     expected = scaled
     for layer in network:
         expected = layer(expected)
@@ -214,7 +219,7 @@ def test_a_vector_is_encoded_as_itself():
     assert torch.equal(network(x), x)
 
 
-@pytest.mark.parametrize("shape", [(4, 80, 80), (3, 2, 7), (3, 17, 10)])
+@pytest.mark.parametrize("shape", [(4, 35, 80), (3, 2, 7), (3, 17, 10), (96, 96, 3)])
 def test_frames_of_an_unexpected_shape_are_refused(shape):
     with pytest.raises(UsageError, match=r"no network is known for frames of \[.*\]: there are some for"):
         encoder(shape)

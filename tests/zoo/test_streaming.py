@@ -40,7 +40,7 @@ class Layered(nn.Module):
         return torch.cat([parameter.detach().flatten() for parameter in self.parameters()])
 
 
-@pytest.mark.parametrize("shape", [(5,), (4, 10, 10), (4, 84, 84)])
+@pytest.mark.parametrize("shape", [(5,), (4, 10, 10), (4, 84, 84), (3, 53, 96)])
 def test_a_network_in_one_vector_computes_what_its_layers_do_one_observation_or_many(shape):
     torch.manual_seed(0)
     network = StreamNetwork(shape, 3, [16, 8], sparsity=0.5)
@@ -50,7 +50,7 @@ def test_a_network_in_one_vector_computes_what_its_layers_do_one_observation_or_
     torch.testing.assert_close(network(x[2]), expected[2])
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 5), (96, 96, 3), (3, 96, 96)])
+@pytest.mark.parametrize("shape", [(1, 2, 5), (96, 96, 3), (3, 52, 96)])
 def test_frames_that_no_network_is_known_for_are_refused(shape):
     with pytest.raises(UsageError, match="no network is known for frames of"):
         StreamNetwork(shape, 1, [16])

@@ -51,7 +51,8 @@ def copied(name: str, settings: list[str]) -> str:
             f"env={config.env.id} shows images: copies are for environments whose observations are vectors."
         )
     known_env = gymnasium.registry.get(config.env.id.rpartition(":")[2])
-    if known_env is None or str(known_env.entry_point).startswith(("zoo.", "gymnasium_robotics.")):
+    elsewhere = known_env is None or str(known_env.entry_point).startswith(("zoo.", "gymnasium_robotics."))
+    if elsewhere or not isinstance(gymnasium.make(config.env.id).observation_space, gymnasium.spaces.Box):
         raise UsageError(
             f"env={config.env.id} is not made by gymnasium.make alone, which is all that copies have. Name another, "
             "such as env=hopper; the copy takes any by --env."

@@ -44,7 +44,7 @@ def check(algorithm: str, agent: Any) -> None:
         )
     if algorithm == "dqn" and agent.config.dueling:
         raise UsageError("Stable-Baselines3's DQN is not dueling. Take --format onnx or torchscript.")
-    if agent.spec.is_image and agent.spec.obs_shape[1:] != (84, 84):
+    if agent.spec.is_image and min(agent.spec.obs_shape[1:]) < 36:
         raise UsageError(
             f"Stable-Baselines3 has no network for images of {list(agent.spec.obs_shape)}. "
             "Take --format onnx or torchscript."

@@ -9,25 +9,30 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.nn.layers import MLP
 from zoo.nn.linear import Linear
-from zoo.spec import Spec
+from zoo.spec import GRID, Spec
 
 
-def check_frames(shape: Sequence[int]) -> None:
-    """Raises UsageError where no network is known for frames `[C, H, W]`."""
+def check_frames(shape: Sequence[int], smallest: int = 36) -> None:
+    """Raises UsageError where no network is known for frames `[C, H, W]`.
+
+    Args:
+        shape: of a frame.
+        smallest: pixels a side that the convolutions of pictures need, at least.
+    """
     _, *size = shape
-    if size != [84, 84] and not (min(size) >= 3 and max(size) <= 16):
+    if min(size) < smallest and not (min(size) >= 3 and max(size) <= GRID):
         raise UsageError(
-            f"no network is known for frames of {list(shape)}: there are some for [channels, 84, 84] and for grids of "
-            "3 to 16 cells a side."
+            f"no network is known for frames of {list(shape)}: there are some for pictures [channels, height, width] "
+            f"of at least {smallest} pixels a side and for grids of 3 to {GRID} cells a side."
         )
 
 
 class FrameEncoder(nn.Sequential):
     """Frames `[B, C, H, W]`, uint8 or floats, -> features `[B, features]`.
 
-    84x84: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1]; floats are scaled already. Grids of
-    up to 16 cells a side, as MinAtar's and MiniGrid's: that of Young and Tian 2019 (arXiv 1903.03176), on the numbers
-    as they are.
+    Pictures of at least 36 pixels a side: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1];
+    floats are scaled already. Grids of up to 16 cells a side, as MinAtar's and MiniGrid's: that of Young and Tian 2019
+    (arXiv 1903.03176), on the numbers as they are.
 
     Raises:
         UsageError: any other size.
@@ -36,12 +41,13 @@ class FrameEncoder(nn.Sequential):
     def __init__(self, shape: Sequence[int]) -> None:
         check_frames(shape)
         channels, *size = shape
-        if size == [84, 84]:
+        if min(size) > GRID:
             self.features, self.scale = 512, 1 / 255
             self.layout = torch.channels_last  # a third faster on a CPU
+            height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in size)  # 7 of 84
             layers = [
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), Linear(64 * 7 * 7, self.features), nn.ReLU(),
+                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), Linear(64 * height * width, self.features), nn.ReLU(),
             ]  # fmt: skip
         else:
             self.features, self.scale = 128, 1.0

@@ -12,6 +12,7 @@ from zoo.errors import RunError
 from zoo.settings.config import RunConfig
 
 IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
+LONGEST = 100_000  # steps of an episode: one of Atari's at most is 27,000
 UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
 
 
@@ -60,6 +61,9 @@ def evaluate(
         seed: of the run. It seeds the agent's random numbers too; those of training are not touched.
         explore: sample actions, as in training; else deterministically.
         watch: is called before each step, and at the end.
+
+    Raises:
+        RunError: the environment gives what is no number, or an episode does not end in `LONGEST` steps.
     """
     device = next(agent.parameters()).device
     starts = seeds("evaluation", seed, count=envs.num_envs)
@@ -82,6 +86,11 @@ def _play(
     running = np.ones(envs.num_envs, dtype=bool)
     steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: its predictions, the rewards, who was running, who ended
     while running.any():
+        if lengths.max() >= LONGEST:
+            raise RunError(
+                f"an episode of an evaluation has not ended after {LONGEST:,} steps. Give the environment a time "
+                "limit: env.max_episode_steps=N"
+            )
         action = policy.act(obs, explore)
         if watch:
             watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action), obs))

@@ -17,7 +17,7 @@ class StreamNetwork(nn.Module):
 
     Each output of a layer begins with `sparsity` of its weights at 0, the others uniform in +-1/sqrt(inputs), its bias
     at 0. LayerNorm, without parameters of its own, is over all outputs of a layer. Frames pass the convolutions of the
-    authors' code before the hidden layers: `[C, 84, 84]` Atari's, grids MinAtar's.
+    authors' code before the hidden layers: pictures Atari's, grids MinAtar's.
 
     Raises:
         UsageError: no convolutions are known for the frames, or two layers in a row would begin with zeros alone: then
@@ -33,9 +33,9 @@ class StreamNetwork(nn.Module):
         self.shapes: list[tuple[int, ...]] = []  # of the layers' weights, the convolutions first
         if len(shape) == 3:
             channels, *size = shape
-            check_frames(shape)
+            check_frames(shape, smallest=53)
             atari = [(32, 8, 5), (64, 4, 3), (64, 3, 2)]
-            for width, kernel, stride in atari if size == [84, 84] else [(16, 3, 1)]:
+            for width, kernel, stride in atari if min(size) >= 53 else [(16, 3, 1)]:
                 self.shapes.append((width, channels, kernel, kernel))
                 self.strides.append(stride)
                 channels, size = width, [(side - kernel) // stride + 1 for side in size]

@@ -35,6 +35,8 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
+        if not isinstance(envs.single_observation_space, gymnasium.spaces.Box):
+            raise SystemExit(f"--env: its observations are not vectors but {envs.single_observation_space}")
         if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
             return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
         if isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
