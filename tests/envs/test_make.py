@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 
 import zoo
 from zoo.data.minari import flattened
-from zoo.envs import EnvConfig, exists, known, make, make_one, resolve_backend, time_limit
+from zoo.envs import EnvConfig, exists, known, make, make_one, resolve_backend, spec_of, time_limit
+from zoo.errors import UsageError
 from zoo.spec import Spec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
@@ -313,6 +314,19 @@ def test_whole_numbers_are_observed_as_one_hot_vectors(env_id, sizes):
         if terminated or truncated:
             break
     assert Spec.of(envs.single_observation_space, envs.single_action_space).obs_shape == (sum(sizes),)
+
+
+def test_observations_of_no_fixed_size_are_refused_in_a_line():
+    class Telling(gymnasium.Env):
+        observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3))
+        action_space = gymnasium.spaces.Discrete(2)
+
+    gymnasium.register("Telling-v0", Telling)
+    try:
+        with pytest.raises(UsageError, match=r"^observations must be a Box, not Sequence"):
+            spec_of(EnvConfig("Telling-v0"))
+    finally:
+        del gymnasium.registry["Telling-v0"]
 
 
 @pytest.mark.parametrize("algo", ["dqn", "ppo", "stream_q"])

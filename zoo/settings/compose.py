@@ -56,7 +56,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         )
     chosen = found or algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
-    typed = set(given)
+    typed = list(given)
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
@@ -70,7 +70,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         _check_keys(given, group_class, f"{group}.")
     for group, kinds in (("sampler", SAMPLERS[1:]), ("corruption", CORRUPTIONS[1:])):
         setting = next((key for key in typed if key.startswith(f"{group}.") and key != f"{group}.name"), None)
-        if setting and not typed & {group, f"{group}.name"}:  # what there is by default has no settings
+        if setting and {group, f"{group}.name"}.isdisjoint(typed):  # what there is by default has no settings
             raise UsageError(
                 f"{given[setting].input_line} does nothing without a {group}. Add {group}=NAME: {', '.join(kinds)}."
             )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.nn import check_frames
+from zoo.spec import GRID
 
 
 class StreamNetwork(nn.Module):
@@ -35,7 +36,7 @@ class StreamNetwork(nn.Module):
             channels, *size = shape
             check_frames(shape, smallest=53)
             atari = [(32, 8, 5), (64, 4, 3), (64, 3, 2)]
-            for width, kernel, stride in atari if min(size) >= 53 else [(16, 3, 1)]:
+            for width, kernel, stride in atari if min(size) > GRID else [(16, 3, 1)]:
                 self.shapes.append((width, channels, kernel, kernel))
                 self.strides.append(stride)
                 channels, size = width, [(side - kernel) // stride + 1 for side in size]
