@@ -128,8 +128,12 @@ REFUSED = {
     "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a finite number"]),
     "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),
     "a sampler's name": (["algo=iql", "env=pendulum", "sampler.name=foo"], ["sampler=foo does not exist"]),
-    "frames for vectors": (["algo=sac", "env=CarRacing-v3"], ["sac needs", "[3, 96, 96]. Try: ppo, stream_ac."]),
-    "frames for vectors offline": (["algo=cql", "env=CarRacing-v3"], ["cql needs vectors", "Try: bc, iql."]),
+    "frames for vectors": (
+        ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[96, 96, 3]. Try: ppo, stream_ac."],
+    ),
+    "frames for vectors offline": (
+        ["algo=cql", "env=CarRacing-v3", "env.backend=envpool"], ["cql needs vectors", "Try: bc, iql."],
+    ),
 }  # fmt: skip
 
 
