@@ -35,14 +35,12 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
-        if not isinstance(envs.single_observation_space, gymnasium.spaces.Box):
-            raise SystemExit(f"--env: its observations are not vectors but {envs.single_observation_space}")
-        if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+        if shape and isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
             return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
-        if isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
+        if shape and isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
             low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
             return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
-        raise SystemExit(f"--env: the actions of this environment are {space}, which this algorithm cannot take")
+        raise SystemExit(f"--env: {envs.single_observation_space} and {space} are spaces which this algorithm cannot take")
 
 
 def make_envs(env: str, count: int) -> SyncVectorEnv:
