@@ -40,7 +40,7 @@ class Spec(NamedTuple):
         if shape and isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
             low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
             return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
-        raise SystemExit(f"--env: {envs.single_observation_space} and {space} are spaces which this algorithm cannot take")
+        raise SystemExit(f"--env: has {envs.single_observation_space}, {space}, which this algorithm cannot take")
 
 
 def make_envs(env: str, count: int) -> SyncVectorEnv:
