@@ -21,7 +21,7 @@ from zoo.errors import UsageError, quoted
 from zoo.settings.compose import compose
 from zoo.settings.config import flat
 from zoo.settings.overrides import as_overrides, typed
-from zoo.settings.registry import algorithms, environments
+from zoo.settings.registry import algorithms
 
 FIGURES = ("final", "best", "area")
 MEASURES = {
@@ -205,8 +205,7 @@ class Result:
 
 def environment(config: dict[str, Any]) -> str:
     """The value of `env=` that names a run's environment."""
-    name = str(config["env"]["name"])
-    return name if name in environments() else str(config["env"]["id"])
+    return EnvConfig(config["env"]["id"], config["env"]["name"]).argument
 
 
 @cache

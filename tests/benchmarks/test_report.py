@@ -390,6 +390,7 @@ def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run
         ("algo=iql", "other settings"),  # the usual ones are its authors', the figures CORL's
         ("algo=iql algo.normalize_obs=true algo.normalize_reward=false", ""),
         ("algo=iql preset=paper algo.expectile=0.5", "other settings"),
+        ("algo=iql preset=paper sampler=uniform sampler.alpha=0.3", "other settings"),
         ("algo=iql preset=paper algo.hidden=[4]", "other settings"),
         ("algo=iql preset=paper reward_shift=-1", "other settings"),
         ("algo=bc algo.top_fraction=0.1 algo.lr=1", "other settings"),

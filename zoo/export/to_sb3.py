@@ -24,6 +24,7 @@ from zoo.errors import UsageError
 from zoo.export.policy import Run
 from zoo.nn import EnsembleLinear, FrameEncoder, RunningNormalizer
 from zoo.runs.residual import Corrected
+from zoo.spec import GRID
 
 ALGORITHMS = ("sac", "td3", "ppo", "dqn")
 CLIP = 10.0  # RunningNormalizer's
@@ -44,7 +45,7 @@ def check(algorithm: str, agent: Any) -> None:
         )
     if algorithm == "dqn" and agent.config.dueling:
         raise UsageError("Stable-Baselines3's DQN is not dueling. Take --format onnx or torchscript.")
-    if agent.spec.is_image and min(agent.spec.obs_shape[1:]) < 36:
+    if agent.spec.is_image and min(agent.spec.obs_shape[1:]) <= GRID:
         raise UsageError(
             f"Stable-Baselines3 has no network for images of {list(agent.spec.obs_shape)}. "
             "Take --format onnx or torchscript."

@@ -56,7 +56,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         )
     chosen = found or algorithm(_choice(given, "algo", "an algorithm of `zoo list`, such as algo=iql"))
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
-    typed = list(given)
+    typed = given
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
@@ -68,12 +68,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     _check_keys(given, config_class, "algo.")
     for group, group_class in (("env", EnvConfig), ("sampler", SamplerConfig), ("corruption", CorruptionConfig)):
         _check_keys(given, group_class, f"{group}.")
-    for group, kinds in (("sampler", SAMPLERS[1:]), ("corruption", CORRUPTIONS[1:])):
-        setting = next((key for key in typed if key.startswith(f"{group}.") and key != f"{group}.name"), None)
-        if setting and {group, f"{group}.name"}.isdisjoint(typed):  # what there is by default has no settings
-            raise UsageError(
-                f"{given[setting].input_line} does nothing without a {group}. Add {group}=NAME: {', '.join(kinds)}."
-            )
+    _check_chosen(typed)
     _check_switches(given, RunConfig, "")
     _check_switches(given, config_class, "algo.")
 
@@ -137,6 +132,16 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
             if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
             raise UsageError(f"{key} does not exist. {nearest(key, known)}")
+
+
+def _check_chosen(typed: dict[str, Override]) -> None:
+    """Refuses a setting of a sampler or a corruption where none is chosen: what there is by default has no settings."""
+    for group, (_, *kinds) in (("sampler", SAMPLERS), ("corruption", CORRUPTIONS)):
+        setting = next((key for key in typed if key.startswith(f"{group}.")), None)
+        if setting and {group, f"{group}.name"}.isdisjoint(typed):
+            raise UsageError(
+                f"{typed[setting].input_line} does nothing without a {group}. Add {group}=NAME: {', '.join(kinds)}."
+            )
 
 
 def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:

@@ -29,24 +29,24 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
         return environment(env), name.removeprefix(f"{env}/")
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
-    of_env, _, within = name.rpartition("/")
+    of_env, _, dataset = name.rpartition("/")
     if not of_env:
         raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
-    whole = "/" in of_env and re.search(r"-v\d+$", within) is not None  # a Minari id
+    stored = sorted((store() / ZOO_NAMESPACE / of_env).glob("*"))
+    if "/" in of_env and re.search(r"-v\d+$", dataset):  # a Minari id
+        of_env, dataset, stored = of_env.rpartition("/")[2], name, [store() / name]
     try:
-        return environment(of_env.rpartition("/")[2] if whole else of_env), name if whole else within
+        return environment(of_env), dataset
     except UsageError:  # an id that `configs/env` does not have, by its short name: the data say which it is
-        near = (store() / ZOO_NAMESPACE / of_env).glob("*")
-        for folder in [store() / of_env / within] if whole else sorted(near):
-            if env_id := _recorded_env(folder / "data"):
-                return environment(env_id), name if whole else within
+        for env_id in filter(None, map(_recorded_env, stored)):
+            return environment(env_id), dataset
         raise
 
 
-def _recorded_env(data: Path) -> str | None:
+def _recorded_env(folder: Path) -> str | None:
     """The id of the environment that a stored dataset's metadata names, if any."""
     try:
-        return str(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
+        return str(json.loads(json.loads((folder / "data" / "metadata.json").read_text())["env_spec"])["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
