@@ -211,7 +211,7 @@ def test_runs_of_one_process_write_what_each_writes_alone_whatever_is_killed_on_
 
         return show
 
-    stop = once_both_have_a_checkpoint(lambda: os.kill(os.getpid(), signal.SIGINT))
+    stop = once_both_have_a_checkpoint(lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted, match="4 of 4 runs are left"):
         Runner(runs, folder, stopped, show=stop).go()
     assert len(stopped.processes) == 1
