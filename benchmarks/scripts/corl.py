@@ -83,6 +83,8 @@ class Peer:
         hold: stops what CORL's learns and ours has not, for a comparison.
         draws: a seed -> contexts in which CORL's and our update draw the same random numbers.
         explore: the trainer and normalized observations -> the actions that it takes online.
+        switch: changes the trainer between its last update offline and its first one online.
+        halves: half of every batch online is of its own transitions, not as many as there happen to be.
     """
 
     file: str
@@ -97,6 +99,8 @@ class Peer:
     hold: Callable[[Any], None] = lambda _: None
     draws: Callable[[int], tuple[AbstractContextManager[None], AbstractContextManager[None]]] = same_seed
     explore: Callable[[Any, Tensor], Tensor] | None = None
+    switch: Callable[[Any], None] = lambda _: None
+    halves: bool = False
 
 
 def adam(network: nn.Module, lr: float = 3e-4) -> torch.optim.Optimizer:
@@ -207,11 +211,11 @@ def riql_pairs(ours: riql.RIQL, theirs: Any) -> Pairs:
     yield from same(ours.target_critic, theirs.q_target.critic)
 
 
-def build_cql(corl: Any, spec: Spec, steps: int) -> Any:
-    """As its offline script builds it; but the finetune script's critics begin with last layers of gain sqrt(2)."""
+def build_cql(corl: Any, spec: Spec, steps: int, kind: str = "ContinuousCQL") -> Any:
+    """As its offline script builds it; but the finetune scripts' critics begin with last layers of gain sqrt(2)."""
     q1, q2 = (corl.FullyConnectedQFunction(spec.obs_dim, spec.action_dim, True, 3) for _ in range(2))
     actor = corl.TanhGaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
-    return corl.ContinuousCQL(
+    return getattr(corl, kind)(
         q1, adam(q1), q2, adam(q2), actor, adam(actor, 3e-5), -float(spec.action_dim), policy_lr=3e-5, cql_alpha=10.0,
         bc_steps=0,
     )  # fmt: skip
@@ -272,6 +276,11 @@ def drawing(numbers: dict[str, list[Tensor]]) -> Iterator[None]:
         yield
 
 
+def add_returns(corl: Any, data: dict[str, np.ndarray]) -> None:
+    limit = types.SimpleNamespace(_max_episode_steps=1000)
+    data["mc_returns"] = np.array(corl.get_return_to_go(data, limit, corl.TrainConfig()))
+
+
 def iql_losses(logged: dict[str, float]) -> dict[str, float]:
     return {"critic_loss": logged["q_loss"]} | {name: logged[name] for name in ("value_loss", "actor_loss")}
 
@@ -317,6 +326,11 @@ PEERS = {
         "cql.py", build_cql, "train", lambda t, obs: t.actor(obs, deterministic=True)[0],
         lambda spec, _: cql.CQL(spec, cql.Config()), cql_pairs, cql_losses, draws=cql_draws,
         hold=hold_scale, explore=lambda t, obs: t.actor(obs)[0],
+    ),
+    "cal_ql": Peer(
+        "cal_ql.py", partial(build_cql, kind="CalQL"), "train", lambda t, obs: t.actor(obs, deterministic=True)[0],
+        lambda spec, _: cql.CQL(spec, cql.Config(calibrated=True)), cql_pairs, cql_losses, add_returns,
+        explore=lambda t, obs: t.actor(obs)[0], switch=lambda t: t.switch_calibration(), halves=True,
     ),
 }  # fmt: skip
 
@@ -468,10 +482,12 @@ def main() -> None:
         parser.error("--agree compares on the whole file: leave out --rows")
     torch.set_num_threads(1)
     peer = PEERS[args.algo]
+    if args.agree and args.algo == "cal_ql":
+        parser.error("--agree: for cal_ql it is python benchmarks/scripts/first_update.py cal_ql --checkout CORL")
     if args.online_steps and peer.explore is None:
         parser.error(f"--online-steps: {args.algo} does not continue online here")
     corl = load_corl(args.corl / peer.file)
-    env = compose([f"algo={args.algo}", f"env={args.env}"])[0].env
+    env = compose(["algo=bc", f"env={args.env}"])[0].env
     envs = make(env, EVAL_EPISODES)
     spec = Spec.of(envs.single_observation_space, envs.single_action_space)
     with h5py.File(args.data) as file:
@@ -503,14 +519,21 @@ def main() -> None:
         return
     theirs = peer.build(corl, spec, args.steps)
     agent = Policy(lambda obs: peer.act(theirs, obs), spec, mean, std)
-    collect = collector(peer, theirs, buffer, env, mean, std, args.seed)
+    own = corl.ReplayBuffer(spec.obs_dim, spec.action_dim, args.online_steps, device="cpu") if peer.halves else buffer
+    collect = collector(peer, theirs, own, env, mean, std, args.seed)
     with args.out.open("w") as file:
         rows = csv.writer(file)
         rows.writerow(["step", "return_mean", "return_std", "score", "returns"])
         for step in range(1, args.steps + args.online_steps + 1):
+            if step == args.steps + 1:
+                peer.switch(theirs)
             if step > args.steps:
                 next(collect)
-            getattr(theirs, peer.update)(buffer.sample(256))
+            if step > args.steps and peer.halves:
+                batch = [torch.cat(pair) for pair in zip(buffer.sample(128), own.sample(128), strict=True)]
+            else:
+                batch = buffer.sample(256)
+            getattr(theirs, peer.update)(batch)
             if step % args.eval_every == 0:
                 returns = evaluate(agent, envs, args.seed).returns
                 listed = " ".join(f"{one:.6f}" for one in returns)
