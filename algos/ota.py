@@ -11,12 +11,13 @@ counts steps.
     lower    L_l  = E[-exp(beta_l (V(s', w) - V(s, w))) log pi_l(a|s, phi(s, w))],  w = s_{t+k}
     upper    L_h  = E[-exp(beta_h (U(w, g) - U(s, g))) log pi_h(phi(s, w)|s, g)]
 
-The reward is -1, or 0 and nothing follows: for V where the goal is the state itself; for U the same transitions have
-the option's end for their goal. Both values take one phi, which both train. Deviations: all else is as in `hiql`, and
-so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal, of length sqrt(10), without a target copy
-of it; weights clipped at 100; Gaussians of standard deviation 1; all losses before any parameter is updated. It has not
-been compared with the authors' code (github ota-v/ota-v), of which no copy was available. A configuration that others
-copied from it samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and `actor_goals=[0,0.5,0.5]`.
+The reward is -1, or 0 and nothing follows: for V where the goal is the state itself, for U where the option ends at the
+goal. Where V's goal is the state itself, U's is the option's end. Both values take one phi, which both train.
+Deviations: all else is as in `hiql`, and so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal,
+of length sqrt(10), without a target copy of it; weights clipped at 100; Gaussians of standard deviation 1; all losses
+before any parameter is updated. It has not been compared with the authors' code (github ota-v/ota-v), of which no copy
+was available. A configuration that others copied from it samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and
+`actor_goals=[0,0.5,0.5]`.
 """
 
 import copy
@@ -111,7 +112,7 @@ class OTA(Agent):
     def high_value_loss(self, batch: OptionBatch) -> tuple[Tensor, Tensor]:
         """That of U, which counts options, and its mean value."""
         networks, goal = (self.high_value, self.target_high_value), batch.option_goal
-        return self.expectile_loss(*networks, batch.obs, batch.option_end, goal, batch.reached)
+        return self.expectile_loss(*networks, batch.obs, batch.option_end, goal, batch.option_reached)
 
     def expectile_loss(
         self, network: EnsembleMLP, target_network: EnsembleMLP, obs: Tensor, later: Tensor, goal: Tensor,

@@ -29,7 +29,7 @@ def batch_for(agent: Agent, seed: int) -> Any:
         columns["action"] = torch.randint(spec.num_actions, shape, generator=generator)
     columns["terminated"], columns["index"] = torch.randn(shape, generator=generator) > 0, torch.arange(16)
     columns["next_action"], columns["follows"] = columns["action"].roll(1), ~columns["terminated"]
-    columns["reached"] = columns["terminated"]
+    columns["reached"], columns["option_reached"] = columns["terminated"], columns["terminated"].roll(1)
     columns["timestep"], columns["inside"] = torch.arange(4).expand(4, 4), torch.ones(4, 4, dtype=torch.bool)
     if "chain" in kind._fields:
         columns["chain"] = 0.1 * torch.randn(*shape, 5, spec.action_dim, generator=generator)  # one that is likely

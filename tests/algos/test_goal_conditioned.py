@@ -134,7 +134,8 @@ def test_nothing_follows_a_goal_that_is_reached(algorithm):
         agent = make(algorithm, spec)
         batch: GoalBatch | SubgoalBatch = batch_for(agent, 0)
         later = {name: getattr(batch, name) + shift for name in ("next_obs", "option_end") if hasattr(batch, name)}
-        batch = batch._replace(reached=torch.full_like(batch.reached, reached), **later)
+        flags = [name for name in ("reached", "option_reached") if hasattr(batch, name)]
+        batch = batch._replace(**later, **{name: torch.full_like(batch.reached, reached) for name in flags})
         agent.update(batch)
         values = (name for name, _ in agent.named_parameters() if "value" in name or name.startswith("critic"))
         return torch.cat([agent.get_parameter(name).flatten() for name in values])

@@ -33,7 +33,7 @@ def doubles(agent: ota.OTA):
 def test_with_options_of_one_step_it_is_hiql():
     ours, theirs = agents()
     batch = doubles(ours)
-    batch = batch._replace(option_end=batch.next_obs, option_goal=batch.value_goal)
+    batch = batch._replace(option_end=batch.next_obs, option_goal=batch.value_goal, option_reached=batch.reached)
     steps = SubgoalBatch(**{name: getattr(batch, name) for name in SubgoalBatch._fields})
     expected, _ = theirs.value_loss(steps)
     for loss, _ in (ours.value_loss(batch), ours.high_value_loss(batch)):
@@ -50,7 +50,7 @@ def test_an_option_costs_one_and_is_discounted_once():
     for i in range(len(batch.obs)):
         obs, end, goal = (x[i : i + 1] for x in (batch.obs, batch.option_end, batch.option_goal))
         later, now = (ours.values(ours.target_high_value, state, goal)[:, 0].tolist() for state in (end, obs))
-        targets = [0.0 if batch.reached[i] else -1 + config.discount * value for value in later]
+        targets = [0.0 if batch.option_reached[i] else -1 + config.discount * value for value in later]
         weight = config.expectile if min(targets) >= sum(now) / 2 else 1 - config.expectile
         values = ours.values(ours.high_value, obs, goal)[:, 0].tolist()
         total += sum(weight * (target - value) ** 2 for target, value in zip(targets, values, strict=True))

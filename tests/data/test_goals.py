@@ -105,10 +105,22 @@ def test_subgoals_lie_a_few_steps_ahead_but_not_beyond_the_goal_or_the_episode()
 def test_an_option_ends_after_its_steps_or_at_the_goal_or_with_the_episode():
     for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)):
         batch = Goals(numbered(), shares, (0.0, 1.0, 0.0)).sample_options(2_000, steps=3, option_steps=4)
-        columns = (batch.obs, batch.value_goal, batch.option_end, batch.option_goal)
-        for state, goal, end, option_goal in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
+        columns = (batch.obs, batch.value_goal, batch.option_end, batch.option_goal, batch.option_reached[:, None])
+        for state, goal, end, option_goal, reached in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
             assert end == min(state + 4, goal if shares[1] else last_state(state))
             assert option_goal == (end if state == goal else goal)
+            assert reached == (end == option_goal)
+
+
+def test_a_value_that_counts_options_falls_by_one_for_each_that_is_needed():
+    batch = Goals(numbered(), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0)).sample_options(2_000, steps=3, option_steps=4)
+    columns = (batch.obs, batch.option_end, batch.option_goal, batch.option_reached[:, None])
+    pairs = {tuple(x) for x in torch.cat(columns, 1).long().tolist()}
+    value = {(state, goal): 0.0 for state in range(FIRST[-1]) for goal in range(FIRST[-1])}
+    for _ in range(10):
+        value |= {(state, goal): 0.0 if reached else -1 + value[end, goal] for state, end, goal, reached in pairs}
+    for state, _, goal, _ in pairs:
+        assert value[state, goal] == 1 - np.ceil((goal - state) / 4)
 
 
 def test_a_sampler_chooses_the_transitions_and_not_their_goals():

@@ -55,6 +55,7 @@ class OptionBatch(NamedTuple):
     subgoal: Tensor  # [B, S]
     option_end: Tensor  # [B, S] the state n steps later, or the value's goal or the episode's end where that is first
     option_goal: Tensor  # [B, S] the value's goal; where that is `reached`, the option's end
+    option_reached: Tensor  # [B] bool, whether the option ends at its goal
     index: Tensor  # type: ignore[assignment]  # [B]
 
 
@@ -112,10 +113,9 @@ class Goals:
         reached = value_goal == row
         end = (row + option_steps).minimum(torch.where(ahead, value_goal, final))
         option_goal = torch.where(reached, end, value_goal)
-        goal, upper = self.states[value_goal], self._upper(row, final, steps)
-        return OptionBatch(
-            *self._steps(index), goal, reached, *upper, self.states[end], self.states[option_goal], index
-        )
+        option = self.states[end], self.states[option_goal], end == option_goal
+        upper = self._upper(row, final, steps)
+        return OptionBatch(*self._steps(index), self.states[value_goal], reached, *upper, *option, index)
 
     def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Indices of transitions, and the rows of their own states and of their episodes' last ones: `[B]` each."""

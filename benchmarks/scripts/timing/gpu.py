@@ -52,7 +52,7 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     else:
         columns["action"] = torch.randint(spec.num_actions, shape, device=device)
     never = torch.zeros(shape, dtype=torch.bool, device=device)
-    columns |= {"terminated": never, "reached": never, "follows": ~never, "inside": ~never}
+    columns |= {"terminated": never, "reached": never, "option_reached": never, "follows": ~never, "inside": ~never}
     columns["next_action"] = columns["action"]
     columns["index"] = torch.arange(rows, device=device)
     if "chain" in kind._fields:  # of ReinFlow's steps
