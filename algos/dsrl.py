@@ -14,13 +14,16 @@ action, hence two pairs of critics: Q(s, a), learned from transitions, and N(s, 
 flow gets standard normal noise, or 0 without exploring. The buffer holds actions, not noise, so that the dataset can be
 learned from too; the authors' runs learn from their own transitions alone, `online_fraction=1`. DSRL-SAC, which has no
 critics of actions, is SAC whose actions are the noise for a finished run of this file: `zoo run algo=sac base=RUN_DIR
-base_mode=noise base_scale=1.5`.
+base_mode=noise base_scale=1.5 algo.target_entropy=0 eval_deterministic=false`.
+
+At a target entropy of 0 the noise stays broad, and its mode may return far less than what is sampled. The authors
+evaluate by sampling, which is `eval_deterministic=false`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
-not chunks; observations are normalized; activations are ReLU, not tanh, with layer normalization in the critics; the
-critics of noise take a step for each of the others, on the same batch, there ten on batches of their own after twenty
-of the others. There the noise of NA lies within [-1, 1] whatever the magnitude, and the value of a truncated episode's
-last step is not bootstrapped.
+not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh, with
+layer normalization in the critics; the critics of noise take a step for each of the others, on the same batch, there
+ten on batches of their own after twenty of the others. There the noise of NA lies within [-1, 1] whatever the
+magnitude, and the value of a truncated episode's last step is not bootstrapped.
 """
 
 import copy

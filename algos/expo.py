@@ -15,10 +15,11 @@ the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. 
 the noise is fixed when the agent is created, 0 for the first action, so that acting is deterministic.
 
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
-policy; flow, edit and temperature take as many updates as the critics; an edited action is clipped to the bounds; the
-critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half the action's
-range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it no edits of
-0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
+policy; flow, edit and temperature take as many updates as the critics, at constant learning rates and all by Adam; an
+edited action is clipped to the bounds; the critics' values are normalized before each activation, as RLPD's. Entropies
+are of edits, in units of half the action's range, and so is their target: as with the code's `adjust_target_entropy`,
+which is off there. Without it no edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they
+become uniform noise.
 """
 
 import copy

@@ -69,7 +69,7 @@ class ReCOIL(Agent):
         self.bound = 2 / (1 - config.discount)  # M
         self.normalizer = Normalizer(spec.obs_shape)
         self.actor = GaussianPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
-        self.value = MLP(spec.obs_dim, 1, config.hidden, layer_norm=config.value_layer_norm)
+        self.value = MLP(spec.obs_dim, 1, config.hidden, layer_norm=config.value_layer_norm, norm_first=True)
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)

@@ -22,7 +22,8 @@ few thousand steps of its own:
 Deviations from the authors' code (github ikostrikov/rlpd): mean and log standard deviation are two halves of one layer;
 layer normalization adds 1e-5 to the variance, not 1e-6; the values of all target critics are computed, and those in Z
 taken. From WSRL's (github zhouzypaul/wsrl): the actor's batch is that of the last critics' update, there all of them
-together; Z is drawn there with replacement; the temperature's loss takes the actions at s, there those at s'.
+together; Z is drawn there with replacement; the temperature's loss takes the actions at s, there those at s'; it is an
+exponential of what is learned, there a softplus.
 """
 
 import copy
