@@ -16,8 +16,7 @@ learned from too; the authors' runs learn from their own transitions alone, `onl
 critics of actions, is SAC whose actions are the noise for a finished run of this file: `zoo run algo=sac base=RUN_DIR
 base_mode=noise base_scale=1.5 algo.target_entropy=0 eval_deterministic=false`.
 
-At a target entropy of 0 the noise stays broad, and its mode may return far less than what is sampled. The authors
-evaluate by sampling, which is `eval_deterministic=false`.
+At a target entropy of 0 the noise stays broad. The authors evaluate by sampling it: `eval_deterministic=false`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
 not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh, with
