@@ -107,6 +107,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise RunError(
             f"{path} does not exist: the run stopped before its first checkpoint. Delete the folder and start anew."
         ) from error
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # torch raises many kinds on damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(f"{path} is not a readable checkpoint, it may be cut short or damaged: {reason}") from error

@@ -1,6 +1,7 @@
 """Where a name is looked for, in which order, and what is said when it is nowhere."""
 
 import json
+import re
 import shutil
 import socket
 import time
@@ -79,8 +80,26 @@ def test_an_unknown_name_is_answered_by_the_nearest_and_how_to_get_one(places) -
     with pytest.raises(UsageError) as caught:
         resolve(ENV, "repaly")
     message = str(caught.value)
-    for part in ("Nearest: replay", "zoo data make pendulum", "zoo data import FILE.hdf5", "minari download"):
+    for part in ("Nearest: replay", "Make one: zoo data make pendulum", "import one: zoo data import FILE.hdf5"):
         assert part in message
+    assert "minari" not in message
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (EnvConfig("Hopper-v5"), r".* or download one: minari download mujoco/hopper/medium-v0\."),
+        (
+            EnvConfig("ogbench/pointmaze-large", "pointmaze-large"),
+            ".* Make one: zoo data make pointmaze-large navigate;.*",
+        ),
+        (EnvConfig("ogbench/antmaze-large"), "[^:]*There is none here yet. Import one: zoo data import [^;]*"),
+    ],
+)
+def test_only_what_works_is_advised(places, env, message) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(env, "replay")
+    assert re.fullmatch(message, str(caught.value))
 
 
 def test_what_is_being_written_or_downloaded_is_not_listed(places, store) -> None:

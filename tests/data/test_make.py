@@ -274,7 +274,7 @@ def test_a_command_that_was_killed_goes_on_when_it_is_repeated(tmp_path, before_
 # --- Discrete actions -------------------------------------------------------------------------------------------------
 
 CARTPOLE = ["--steps", "4000", "algo.learning_starts=200", "eval_every=400", "eval_episodes=4", "algo.hidden=[64]"]
-CARTPOLE += ["algo.train_every=1", "algo.target_every=100"]
+CARTPOLE += ["algo.train_every=1", "algo.target_every=100", "reward_scale=0.1", "env.max_episode_steps=150"]
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +297,15 @@ def test_with_discrete_actions_dqn_is_trained_and_plays(cartpole) -> None:
         assert set(found[kind].action.tolist()) == {0, 1}
         assert json.loads((path / "metadata.json").read_text())["algorithm_name"] == "DQN"
     assert found["expert"].episode_returns.mean() > 2 * found["random"].episode_returns.mean()
+
+
+def test_data_have_the_environments_rewards_and_the_time_limit_of_the_training(cartpole) -> None:
+    lengths = []
+    for kind in ("random", "medium-replay", "expert"):
+        data = read_minari(cartpole / "store" / "zoo" / "cartpole" / f"{kind}-v0" / "data")
+        assert set(data.reward.tolist()) == {1.0}
+        lengths.append(data.episode_lengths.max())
+    assert max(lengths) == lengths[2] == 150
 
 
 def test_the_replay_of_dqn_is_its_first_transitions_in_order(cartpole) -> None:

@@ -167,6 +167,17 @@ def test_a_dataset_is_replaced_only_by_force(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_what_is_no_dataset_is_not_replaced_even_by_force(tmp_path) -> None:
+    (tmp_path / "results" / "data").mkdir(parents=True)
+    (tmp_path / "results" / "data" / "thesis.txt").write_text("all of it")
+    (tmp_path / "notes").write_text("more")
+    before = tree(tmp_path)
+    for name in ("results", "notes"):
+        with pytest.raises(UsageError, match=f"{name} exists and is no dataset"):
+            write(tmp_path / name, force=True)
+    assert tree(tmp_path) == before
+
+
 def test_what_fails_half_way_leaves_what_was_there(tmp_path, monkeypatch) -> None:
     write(tmp_path / "mine")
     before = tree(tmp_path)

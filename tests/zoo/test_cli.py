@@ -39,6 +39,9 @@ REFUSED = {
     "word in a list of numbers": (["algo=iql", "env=pendulum", "algo.hidden=[a]"], ["algo.hidden=[a]", "whole number"]),
     "null where there is none": (["algo=iql", "env=pendulum", "seed=null"], ["seed=null"]),
     "no steps": (["algo=iql", "env=pendulum", "steps=0"], ["steps=0 must be at least 1"]),
+    "a simulator that is not used": (
+        ["algo=iql", "env=hopper", "env.gravity=2", "env.changed_in=training"], ["iql learns offline"]
+    ),
     "no steps of bc": (["algo=bc", "env=pendulum", "steps=0", "online_steps=9"], ["bc cannot continue online"]),
     "no episodes": (["algo=iql", "env=pendulum", "eval_episodes=0"], ["eval_episodes=0 must be at least 1"]),
     "no environments": (["algo=iql", "env=pendulum", "num_envs=0"], ["num_envs=0 must be at least 1"]),

@@ -95,6 +95,12 @@ def test_frames_are_refused_in_one_line():
         FittedQ(Fixed(), data, DISCOUNT)
 
 
+def test_goals_are_refused_in_one_line():
+    data = type("Data", (), {"spec": Spec((4,), (-1.0,), (1.0,), goal_dim=2)})
+    with pytest.raises(UsageError, match="needs rewards, and goals have none"):
+        FittedQ(Fixed(), data, DISCOUNT)
+
+
 def test_values_that_nothing_bounds_are_refused_in_one_line():
     with pytest.raises(UsageError, match=r"needs a discount below 1; algo\.discount=1 bounds no value"):
         FittedQ(Fixed(), type("Data", (), {"spec": Spec((2,), num_actions=2)}), 1.0)

@@ -132,11 +132,13 @@ def test_a_run_killed_after_its_last_step_finishes_on_resuming(uninterrupted, zo
 
 def test_a_run_that_goes_on_with_other_code_says_so_and_is_no_longer_that_of_the_code_it_began_with(zoo, unfinished):
     record = json.loads((unfinished / "run.json").read_text())
-    (unfinished / "run.json").write_text(json.dumps(record | {"code": "0123"}))
+    (unfinished / "run.json").write_text(json.dumps(record | {"code": "0123", "error": "a full disk"}))
     result = zoo("run", f"resume={unfinished}")
     assert result.code == 0, result.err
     assert "continues with other code than it began with" in result.out
-    assert json.loads((unfinished / "run.json").read_text())["code"] == f"0123+{record['code']}"
+    ended = json.loads((unfinished / "run.json").read_text())
+    assert ended["code"] == f"0123+{record['code']}"
+    assert "error" not in ended
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -168,6 +168,7 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         (("seeds=0",), "seeds=0 names none"),
         (("seeds=3-1",), "seeds=3-1 names none"),
         (("seeds=1,1",), "seeds=1,1 names a seed twice"),
+        (("seeds=5000000000,1",), "seed=5000000000 must lie between 0 and"),
         (("seeds=many",), "seeds=many is not how many seeds, nor which"),
         (("seeds=2", "resume=DIR"), "continues with its own seed"),
         (("seeds=2", "run_dir=[a]"), "run_dir=[a] must name 2 folders, one for each seed, or one that they all lie in"),

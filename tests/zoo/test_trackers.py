@@ -37,15 +37,16 @@ def test_tensorboard_has_the_hyperparameters_beside_the_evaluations_that_judge_t
 
 
 def test_a_video_of_a_finished_run_is_added_to_its_tracker(zoo, trained, tmp_path):
-    run_dir, video = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=32", "algo.minibatches=2",
-                             "steps=64", "eval_every=64", "logger=tensorboard"), tmp_path / "play.gif"  # fmt: skip
+    run_dir = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=11", "algo.minibatches=3", "num_envs=3",
+                      "steps=64", "eval_every=64", "logger=tensorboard")  # fmt: skip
+    video = tmp_path / "play.gif"
     before = (run_dir / "evaluations.csv").read_bytes()
     result = zoo("play", run_dir, "--video", video, "--episodes", "1", "--size", "64", "--log")
     assert result.code == 0, result.err
     events = EventAccumulator(str(run_dir)).Reload()
     (image,) = events.Images("play")
-    assert (image.step, image.encoded_image_string) == (64, video.read_bytes())
-    assert [one.step for one in events.Scalars("eval/return_mean")] == [64]
+    assert (image.step, image.encoded_image_string) == (66, video.read_bytes())  # two rollouts: more than `steps`
+    assert [one.step for one in events.Scalars("eval/return_mean")] == [66]
     assert (run_dir / "evaluations.csv").read_bytes() == before
 
 

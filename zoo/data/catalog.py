@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # zoo.envs brings in gymnasium, which `zoo list` has no use f
 
 EMBEDDED = Path(__file__).parent / "embedded"
 HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
+ON_THE_HUB = ("ant", "halfcheetah", "hopper", "humanoid", "reacher", "swimmer", "walker2d")  # of these environments
 ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
@@ -137,12 +138,13 @@ def _ways(env: "EnvConfig", name: str) -> str:
     kind = name if name in D4RL_KINDS + scripted else (*scripted, "medium")[0]
     hours = "" if kind in ("random", *scripted) else " (3 hours on one core; with --steps 300000, one)"
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
-    return (
-        f"{nearest(name, known) if known else 'There is none here yet.'} "
-        f"Make one: zoo data make {env.argument} {kind}{hours}; "
-        f"import one: zoo data import FILE.hdf5 {env.argument}/{new}; "
-        f"or download one: minari download mujoco/{env.name}/medium-v0."
-    )
+    ways = [f"import one: zoo data import FILE.hdf5 {env.argument}/{new}"]
+    if scripted or not env.id.startswith("ogbench/"):  # others of reaching goals are not made by agents
+        ways.insert(0, f"make one: zoo data make {env.argument} {kind}{hours}")
+    if env.name in ON_THE_HUB:
+        ways.append(f"or download one: minari download mujoco/{env.name}/medium-v0")
+    listed = "; ".join(ways)
+    return f"{nearest(name, known) if known else 'There is none here yet.'} {listed[0].upper()}{listed[1:]}."
 
 
 def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:

@@ -137,8 +137,8 @@ class Adversary:
             given = (at.obs[piece], at.action[piece], at.next_obs[piece], noise[piece], spread)
             noise[piece] = self._descend(part, scale, *(torch.from_numpy(x).to(device) for x in given)).cpu().numpy()
         path.parent.mkdir(exist_ok=True)
-        with checkpoint.replacing(path) as file:
-            np.save(file, noise)
+        with checkpoint.replacing_path(path) as partial:  # another run may be writing the same
+            np.save(partial, noise)
         return noise
 
     def _descend(

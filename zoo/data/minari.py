@@ -17,7 +17,7 @@ import numpy as np
 from zoo.checkpoint import check_free
 from zoo.data.arrays import Arrays, as_real, obs_dtype
 from zoo.envs import make_one
-from zoo.errors import RunError
+from zoo.errors import RunError, UsageError
 
 MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
 FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
@@ -124,6 +124,13 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
+def check_replaceable(folder: Path, force: bool) -> None:
+    """Raises UsageError where a dataset would overwrite another one without `--force`, or anything else."""
+    check_free(folder, force)
+    if folder.exists() and not (folder / "data" / MAIN_DATA).is_file():
+        raise UsageError(f"{folder} exists and is no dataset. Take another name.")
+
+
 def write_minari(
     arrays: Arrays, folder: Path, minari_id: str, env_id: str, metadata: dict[str, Any], *, force: bool, flat: bool
 ) -> None:
@@ -137,10 +144,10 @@ def write_minari(
         flat: add the copy of flat arrays from which `read_minari` loads many short episodes fast.
 
     Raises:
-        UsageError: the folder exists and `force` is not set.
+        UsageError: the folder exists and `force` is not set, or is no dataset.
         RunError: the disk is full or the place cannot be written to. What was there before is untouched.
     """
-    check_free(folder, force)
+    check_replaceable(folder, force)
     beside = next(parent for parent in folder.absolute().parents if parent.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=beside) as partial:

@@ -44,13 +44,15 @@ class FittedQ(nn.Module):
         members: how many critics, of which the interval is: at least 2.
 
     Raises:
-        UsageError: the agent has a memory, observations are frames, or a discount of 1 bounds no value.
+        UsageError: the agent has a memory or goals, observations are frames, or a discount of 1 bounds no value.
     """
 
     def __init__(self, agent: Agent, data: Dataset, discount: float, members: int = 10) -> None:
         super().__init__()
         if agent.memory():
             raise UsageError("fitted Q evaluation needs a policy of single observations; this one has a memory.")
+        if data.spec.goal_dim:
+            raise UsageError("fitted Q evaluation needs rewards, and goals have none.")
         if data.spec.is_image:
             raise UsageError("fitted Q evaluation needs observations that are vectors; these are frames.")
         if not discount < 1:

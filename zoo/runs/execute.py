@@ -56,6 +56,7 @@ def execute(
             if fresh
             else read_record(run_dir) | {"status": "running", "resumed": _now()}
         )
+        record.pop("error", None)
         run: Run | None = None
         try:
             with together.only_first_prints() if together else contextlib.nullcontext():

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from zoo.data.buffers import ReplayBuffer
 from zoo.errors import RunError
 from zoo.runs.replay_log import ReplayLog
@@ -45,6 +47,8 @@ class Tracked:
                 self._replay[name].read(state[name], new_episodes)
             else:
                 self._objects[name].load_state_dict(state[name])
+        except torch.OutOfMemoryError:
+            raise
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise misfit(self._dir, self._path) from error
 

@@ -198,6 +198,8 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         raise UsageError(f"online_updates={config.online_updates} is for a run that continues online. {instead}")
     if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
         raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
+    if config.env.changes and config.env.changed_in == "training" and not online and not config.online_steps:
+        raise UsageError(f"env.changed_in=training: {name} learns offline. Leave it out, or take evaluation.")
     if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:
         raise UsageError(
             f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"

@@ -64,4 +64,7 @@ def of_seed(
 ) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
     """A run with another seed and folder."""
     own: dict[str, Any] = {"seed": seed, "run_dir": run_dir}
-    return dataclasses.replace(copy.deepcopy(config), **own), algorithm, copy.deepcopy(settings) | own
+    try:
+        return dataclasses.replace(copy.deepcopy(config), **own), algorithm, copy.deepcopy(settings) | own
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error

@@ -103,6 +103,7 @@ class Collector:
         self._parts: dict[str, Part] = {}
         if run_dir is not None:
             self.config, self.algorithm, self.record = open_run(run_dir, env)
+            self.env = self.config.env  # with the settings that it was trained with
             self.evaluations = _evaluations(run_dir)
 
     def part(self, kind: str) -> Part:
@@ -177,6 +178,8 @@ class Collector:
         assert self.run_dir is not None
         if self.env.is_atari:
             raise UsageError(f"{self.env.name} has no medium-replay: its run keeps frames, and clipped rewards.")
+        if getattr(self.config.algo, "clip_reward", False):
+            raise UsageError(f"{self.run_dir}: its run keeps clipped rewards. Train with algo.clip_reward=false.")
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
         counts = state["tracked"]["buffer"]
         if state["step"] > counts["size"]:
@@ -187,6 +190,7 @@ class Collector:
         buffer = ReplayBuffer(counts["size"], spec_of(self.record), torch.device("cpu"))
         ReplayLog(self.run_dir / "replay" / "buffer", buffer).read(counts)
         arrays = Arrays(*(getattr(buffer, field)[:step].numpy() for field in Arrays._fields))
+        arrays = arrays._replace(reward=(arrays.reward - self.config.reward_shift) / self.config.reward_scale)
         arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
         return Part(thin(arrays, self.size), step, self.evaluations[step])
 

@@ -134,9 +134,9 @@ def _check_make(
         raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
-    from zoo.checkpoint import check_free
     from zoo.commands.data.collect import check_kinds
     from zoo.commands.data.train import open_run
+    from zoo.data.minari import check_replaceable
 
     trained = [check_kinds(kind, env) for kind in kinds] if not args.policy else []
     if overrides and not any(trained):
@@ -148,5 +148,5 @@ def _check_make(
         open_run(args.run, env)
     targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}
     for folder in targets.values():
-        check_free(folder, args.force)
+        check_replaceable(folder, args.force)
     return env, targets, any(trained) and not args.run
