@@ -24,7 +24,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -327,12 +327,11 @@ PEERS = {
         lambda spec, _: cql.CQL(spec, cql.Config()), cql_pairs, cql_losses, draws=cql_draws,
         hold=hold_scale, explore=lambda t, obs: t.actor(obs)[0],
     ),
-    "cal_ql": Peer(
-        "cal_ql.py", partial(build_cql, kind="CalQL"), "train", lambda t, obs: t.actor(obs, deterministic=True)[0],
-        lambda spec, _: cql.CQL(spec, cql.Config(calibrated=True)), cql_pairs, cql_losses, add_returns,
-        explore=lambda t, obs: t.actor(obs)[0], switch=lambda t: t.switch_calibration(), halves=True,
-    ),
 }  # fmt: skip
+PEERS["cal_ql"] = replace(
+    PEERS["cql"], file="cal_ql.py", build=partial(build_cql, kind="CalQL"), prepare=add_returns,
+    switch=lambda t: t.switch_calibration(), halves=True,
+)  # fmt: skip
 
 
 # --- What is done with them -------------------------------------------------------------------------------------------
@@ -527,12 +526,11 @@ def main() -> None:
         for step in range(1, args.steps + args.online_steps + 1):
             if step == args.steps + 1:
                 peer.switch(theirs)
-            if step > args.steps:
+            if online := step > args.steps:
                 next(collect)
-            if step > args.steps and peer.halves:
-                batch = [torch.cat(pair) for pair in zip(buffer.sample(128), own.sample(128), strict=True)]
-            else:
-                batch = buffer.sample(256)
+            batch = buffer.sample(128 if online and peer.halves else 256)
+            if online and peer.halves:
+                batch = [torch.cat(pair) for pair in zip(batch, own.sample(128), strict=True)]
             getattr(theirs, peer.update)(batch)
             if step % args.eval_every == 0:
                 returns = evaluate(agent, envs, args.seed).returns

@@ -118,11 +118,11 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
 
 def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
     """Adds a video to what the trackers have of a finished run."""
-    from zoo import checkpoint
+    from zoo.runs.load import evaluated
     from zoo.runs.logging import Logger, parse_loggers
 
     loggers = record["config"]["logger"]
-    steps = checkpoint.load(run_dir / "checkpoint.pt")["step"]  # what the logs hold beyond it would be dropped
+    steps = max(evaluated(run_dir))  # what the logs hold beyond it would be dropped
     logger = Logger(run_dir, parse_loggers(loggers), record["config"], steps, record["id"])
     logger.video(steps, video)
     logger.close()

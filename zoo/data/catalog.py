@@ -39,6 +39,12 @@ def scripted_kinds(env_id: str) -> tuple[str, ...]:
     return ("waypoint",) if env_id.startswith("PointMaze") else ()
 
 
+def made_kinds(env_id: str) -> tuple[str, ...]:
+    """The kinds that `zoo data make` makes for the environment: of goal-reaching tasks none by agents."""
+    scripted = scripted_kinds(env_id)
+    return scripted if env_id.startswith("ogbench/") else D4RL_KINDS + scripted
+
+
 @dataclass(frozen=True)
 class Source:
     """Where one dataset was found."""
@@ -134,13 +140,12 @@ def resolve(env: "EnvConfig", name: str) -> Source:
 
 def _ways(env: "EnvConfig", name: str) -> str:
     known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
-    scripted = scripted_kinds(env.id)
-    kind = name if name in D4RL_KINDS + scripted else (*scripted, "medium")[0]
+    scripted, made = scripted_kinds(env.id), made_kinds(env.id)
+    kind = name if name in made else (*scripted, "medium")[0]
     hours = "" if kind in ("random", *scripted) else " (3 hours on one core; with --steps 300000, one)"
     new = name if re.fullmatch(r"[-\w]+", name) else "NAME"
-    ways = [f"import one: zoo data import FILE.hdf5 {env.argument}/{new}"]
-    if scripted or not env.id.startswith("ogbench/"):  # others of reaching goals are not made by agents
-        ways.insert(0, f"make one: zoo data make {env.argument} {kind}{hours}")
+    ways = [f"make one: zoo data make {env.argument} {kind}{hours}"] if made else []
+    ways.append(f"import one: zoo data import FILE.hdf5 {env.argument}/{new}")
     if env.name in ON_THE_HUB:
         ways.append(f"or download one: minari download mujoco/{env.name}/medium-v0")
     listed = "; ".join(ways)

@@ -86,12 +86,17 @@ def kept_agent(run_dir: Path, step: str) -> Path:
     if not kept:
         raise UsageError(f"--step {step}: {run_dir} kept the last agent alone. Train with keep_agents=true.")
     if step == "best":
-        with (run_dir / "evaluations.csv").open(newline="") as file:
-            returns = {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
+        returns = evaluated(run_dir)
         step = str(max(kept, key=lambda one: returns.get(one, -math.inf)))
     if step not in map(str, kept):
         raise UsageError(f"--step {step}: {run_dir} kept no such agent. There are: best, {', '.join(map(str, kept))}")
     return run_dir / "agents" / f"{step}.pt"
+
+
+def evaluated(run_dir: Path) -> dict[int, float]:
+    """The mean return of every evaluation by its step; the last one of a finished run is at the step where it ended."""
+    with (run_dir / "evaluations.csv").open(newline="") as file:
+        return {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
 def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored, and a run that ends before it learns."""
     online, name = chosen.setting == "online", chosen.name
+    acts = online or config.online_steps > 0
     if hasattr(config.algo, "check_run"):
         config.algo.check_run(config)
     for key, value, default in (
@@ -198,9 +199,9 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         raise UsageError(f"online_updates={config.online_updates} is for a run that continues online. {instead}")
     if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
         raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
-    if config.env.changes and config.env.changed_in == "training" and not online and not config.online_steps:
+    if config.env.changes and config.env.changed_in == "training" and not acts:
         raise UsageError(f"env.changed_in=training: {name} learns offline. Leave it out, or take evaluation.")
-    if config.num_envs != RunConfig.num_envs and not online and not config.online_steps:
+    if config.num_envs != RunConfig.num_envs and not acts:
         raise UsageError(
             f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"
         )

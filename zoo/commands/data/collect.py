@@ -3,7 +3,6 @@
 The run is trained, continued or reused; whole episodes are collected with the agents that it kept.
 """
 
-import csv
 import dataclasses
 import math
 from collections.abc import Callable
@@ -21,12 +20,12 @@ from zoo.commands.data.train import BACKEND, open_run
 from zoo.data import mazes, waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
-from zoo.data.catalog import D4RL_KINDS, OGBENCH_KINDS, Portion, parse_mixture, scripted_kinds
+from zoo.data.catalog import OGBENCH_KINDS, Portion, made_kinds, parse_mixture, scripted_kinds
 from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError, nearest
-from zoo.runs.load import build_agent, spec_of
+from zoo.runs.load import build_agent, evaluated, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
 
@@ -104,7 +103,7 @@ class Collector:
         if run_dir is not None:
             self.config, self.algorithm, self.record = open_run(run_dir, env)
             self.env = self.config.env  # with the settings that it was trained with
-            self.evaluations = _evaluations(run_dir)
+            self.evaluations = evaluated(run_dir)
 
     def part(self, kind: str) -> Part:
         """One of D4RL's kinds other than medium-expert, or of the environment's own."""
@@ -190,8 +189,8 @@ class Collector:
         buffer = ReplayBuffer(counts["size"], spec_of(self.record), torch.device("cpu"))
         ReplayLog(self.run_dir / "replay" / "buffer", buffer).read(counts)
         arrays = Arrays(*(getattr(buffer, field)[:step].numpy() for field in Arrays._fields))
-        arrays = arrays._replace(reward=(arrays.reward - self.config.reward_shift) / self.config.reward_scale)
-        arrays, _ = cut_at_breaks(arrays._replace(truncated=arrays.truncated & ~arrays.terminated))
+        reward = (arrays.reward - self.config.reward_shift) / self.config.reward_scale
+        arrays, _ = cut_at_breaks(arrays._replace(reward=reward, truncated=arrays.truncated & ~arrays.terminated))
         return Part(thin(arrays, self.size), step, self.evaluations[step])
 
 
@@ -210,22 +209,16 @@ def thin(arrays: Arrays, transitions: int) -> Arrays:
     return Arrays(*(field[keep] for field in arrays))
 
 
-def _evaluations(run_dir: Path) -> dict[int, float]:
-    """The mean return of every evaluation by its step."""
-    with (run_dir / "evaluations.csv").open(newline="") as file:
-        return {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
-
-
 def check_kinds(text: str, env: EnvConfig) -> bool:
     """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
     kinds = [portion.name for portion in parse_mixture(text)]
-    scripted = scripted_kinds(env.id)
-    if env.id.startswith(PREFIX) and (others := [kind for kind in kinds if kind not in scripted]):
-        raise UsageError(
-            f"data of goal-reaching tasks is not made by agents: there is no {others[0]} of {env.name}. "
-            + (f"There are: {', '.join(scripted)}." if scripted else "Take a file of OGBench's: dataset=FILE.npz")
-        )
+    scripted, made = scripted_kinds(env.id), made_kinds(env.id)
     for kind in kinds:
-        if kind not in (*D4RL_KINDS, *scripted):
-            raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, (*D4RL_KINDS, *scripted))}")
+        if kind not in made and env.id.startswith(PREFIX):
+            raise UsageError(
+                f"data of goal-reaching tasks is not made by agents: there is no {kind} of {env.name}. "
+                + (f"There are: {', '.join(scripted)}." if scripted else "Take a file of OGBench's: dataset=FILE.npz")
+            )
+        if kind not in made:
+            raise UsageError(f"{kind} is not a kind of dataset. {nearest(kind, made)}")
     return any(kind != "random" and kind not in scripted for kind in kinds)

@@ -26,13 +26,12 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{args.file} has no file that ends in {', '.join(FILE_SUFFIXES)}.")
     if not args.file.is_dir() and not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
-    from zoo.checkpoint import check_free
     from zoo.data.arrays import concatenate, cut_at_breaks, fitted
     from zoo.data.load import read, step_limit
-    from zoo.data.minari import write_minari
+    from zoo.data.minari import check_replaceable, write_minari
     from zoo.envs import spec_of
 
-    check_free(store() / minari_id, args.force)
+    check_replaceable(store() / minari_id, args.force)
     parts, spec = [], spec_of(env)
     for file in files or [args.file]:
         arrays = read(Source(str(file), kind_of(file), file), step_limit(env))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zoo.commands.data.names import HEADER, describe_origin, environment, new_id, print_table, row
 from zoo.commands.parser import Parser
-from zoo.data.catalog import D4RL_KINDS, scripted_kinds, store
+from zoo.data.catalog import D4RL_KINDS, made_kinds, scripted_kinds, store
 from zoo.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def _check_make(
 ) -> tuple["EnvConfig", dict[str, Path], bool]:
     """Checks the request before an hour of training: the environment, a folder for each kind, whether to train."""
     env = environment(args.env)
-    scripted = scripted_kinds(env.id)
     if args.policy:
         others = [*kinds, *overrides, *(["--run"] if args.run else [])]
         if others:
@@ -120,7 +119,7 @@ def _check_make(
         if not args.name:
             raise UsageError(f"--policy {args.policy} needs a name for the dataset, such as --name mine.")
         kinds = [POLICY]
-    kinds = kinds or list(scripted)
+    kinds = kinds or list(scripted_kinds(env.id))
     if args.size is None:
         args.size = SCRIPTED_SIZE if kinds == ["waypoint"] else SIZE
     for option in ("size", "steps"):
@@ -142,7 +141,7 @@ def _check_make(
     if overrides and not any(trained):
         raise UsageError(f"{' '.join(overrides)} cannot be set: {' '.join(kinds)} needs no training.")
     for kind in [] if args.policy else kinds:
-        if kind not in D4RL_KINDS + scripted and not args.name:
+        if kind not in made_kinds(env.id) and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
         open_run(args.run, env)
