@@ -34,10 +34,10 @@ GOALS = True
 
 @dataclass
 class Config:
-    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # shares: the state itself, later, any
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal is this, a later, any state)
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers
     lr: float = 3e-4  # Adam's learning rate
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
         check(self)

@@ -44,13 +44,13 @@ class Config:
     expectile: float = 0.9  # tau of the value's loss
     beta: float = 10.0  # inverse temperature of the policy's weights
     max_weight: float = 100.0  # the policy's weights are clipped here
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # shares: the state itself, later, any
-    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
-    discount: float = 0.99  # gamma, and how far away a later goal of the value is; 0.995 in giant mazes
+    discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
     tau: float = 0.005  # target values move this fraction of the way at every update
     lr: float = 3e-4  # Adam's learning rate, all networks
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
         check(

@@ -22,9 +22,9 @@ PREFIX = "ogbench/"
 TASKS = {  # OGBench's name without its version -> steps of an episode
     **{f"pointmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
     **{f"antmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
-    **{f"humanoidmaze-{maze}": 4_000 if maze == "giant" else 2_000 for maze in ("medium", "large", "giant")},
+    **{f"humanoidmaze-{maze}": 2_000 for maze in ("medium", "large", "teleport")}, "humanoidmaze-giant": 4_000,
     **{f"antsoccer-{maze}": 1_000 for maze in ("arena", "medium")},
-    "cube-single": 200, "cube-double": 500, "cube-triple": 1_000, "cube-quadruple": 1_000,
+    "cube-single": 200, "cube-double": 500, "cube-triple": 1_000, "cube-quadruple": 1_000, "cube-octuple": 1_500,
     "scene": 750,
     "puzzle-3x3": 500, "puzzle-4x4": 500, "puzzle-4x5": 1_000, "puzzle-4x6": 1_000,
 }  # fmt: skip

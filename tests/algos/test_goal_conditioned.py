@@ -119,6 +119,15 @@ def test_states_of_another_size_than_the_goals_are_refused(data, tmp_path, monke
     assert "has observations (2,) and actions (2,); antmaze-medium" in capsys.readouterr().err
 
 
+def test_episodes_of_data_may_be_longer_than_those_of_the_task(tmp_path, monkeypatch):
+    """OGBench collects the giant maze's in 2,000 steps, and ends an evaluation's after 1,000."""
+    monkeypatch.chdir(tmp_path)
+    states, action = np.random.default_rng(0).normal(size=(2, 2_001, 2)).astype(np.float32)
+    np.savez("long.npz", observations=states, actions=action.clip(-1, 1), terminals=np.arange(2_001) == 2_000)
+    small = ["steps=2", "algo.hidden=[8]", "env.max_episode_steps=20", "eval_episodes=1", "logger=none", "run_dir=run"]
+    assert cli.main(["run", "algo=gcbc", "env=pointmaze-giant", "dataset=long.npz", *small]) == 0
+
+
 def test_shares_of_goals_must_sum_to_one(capsys):
     assert cli.main(["run", "algo=gcbc", "env=pointmaze-medium", "algo.actor_goals=[0.5,0.2,0.2]"]) == 2
     assert "algo.actor_goals=[0.5, 0.2, 0.2] must be three shares that sum to 1" in capsys.readouterr().err

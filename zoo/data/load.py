@@ -11,6 +11,7 @@ from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import read_minari
 from zoo.data.npz import read_npz
 from zoo.envs import EnvConfig, time_limit
+from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError
 
 
@@ -38,8 +39,11 @@ def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
 
 
 def step_limit(env: EnvConfig) -> int | None:
-    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for."""
-    limit = time_limit(env.id)
+    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for.
+
+    None where that is not known, or not so: OGBench's episodes of data are longer than those of its tasks.
+    """
+    limit = None if env.id.startswith(PREFIX) else time_limit(env.id)
     return limit and max(limit, env.max_episode_steps or 0)
 
 
