@@ -1,5 +1,6 @@
 """Corruption changes what it says, as much as it says, where the seed says."""
 
+import json
 import shutil
 
 import numpy as np
@@ -100,7 +101,7 @@ def clean(hopper_file) -> Arrays:
 @pytest.mark.parametrize("part", ["obs", "action", "dynamics"])
 def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, clean):
     config = CorruptionConfig(f"adversarial-{part}", rate=0.5, critic=str(critic))
-    dirty, changed = corrupt(clean, config, seed=0, adversary=load_adversary(config))
+    dirty, changed = corrupt(clean, config, seed=0, adversary=load_adversary(config, {}))
     random, _ = corrupt(clean, CorruptionConfig(f"random-{part}", rate=0.5), seed=0)
     agent = zoo.load(critic).agent
     moved = (getattr(clean, FIELDS[part]) != getattr(dirty, FIELDS[part])).any(1)
@@ -116,7 +117,7 @@ def test_an_adversary_moves_to_where_the_critics_think_less_of_it(part, critic, 
 
     assert value(dirty) < value(clean)
     assert value(dirty) < value(random)
-    again, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config))  # from what was kept
+    again, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config, {}))  # from what was kept
     assert np.array_equal(getattr(again, FIELDS[part]), getattr(dirty, FIELDS[part]))
 
 
@@ -140,16 +141,16 @@ def test_a_run_has_its_adversary_on_its_own_device(critic, hopper_file, tmp_path
 @pytest.mark.gpu
 def test_an_adversary_finds_on_a_gpu_what_it_finds_on_the_cpu(critic, clean):
     config = CorruptionConfig("adversarial-action", rate=0.5, critic=str(critic))
-    on_cpu, _ = corrupt(clean, config, 0, torch.device("cpu"), load_adversary(config))
+    on_cpu, _ = corrupt(clean, config, 0, torch.device("cpu"), load_adversary(config, {}))
     shutil.rmtree(critic / "adversarial")
-    on_gpu, _ = corrupt(clean, config, 0, torch.device("cuda"), load_adversary(config))
+    on_gpu, _ = corrupt(clean, config, 0, torch.device("cuda"), load_adversary(config, {}))
     assert (np.abs(on_gpu.action - on_cpu.action) < 0.05).mean() > 0.99
 
 
 def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, clean):
     def found(name: str, seed: int = 0) -> list[np.ndarray]:
         config = CorruptionConfig(name, critic=str(critic))
-        return list(corrupt(clean, config, seed, adversary=load_adversary(config))[0])
+        return list(corrupt(clean, config, seed, adversary=load_adversary(config, {}))[0])
 
     kept = critic / "adversarial"
     first = found("adversarial-mixed")
@@ -167,7 +168,7 @@ def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
     run = train("td3_bc", value_head="hl_gauss", num_bins=21)
     agent = zoo.load(run).agent
     config = CorruptionConfig("adversarial-action", rate=1.0, critic=str(run))
-    dirty, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config))
+    dirty, _ = corrupt(clean, config, seed=0, adversary=load_adversary(config, {}))
     random, _ = corrupt(clean, CorruptionConfig("random-action", rate=1.0), seed=0)
 
     def value(data: Arrays) -> float:
@@ -177,16 +178,65 @@ def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
     assert value(dirty) < value(random)
 
 
-def test_critics_of_other_data_are_refused(critic, clean):
-    config = CorruptionConfig("adversarial-obs", critic=str(critic))
-    for other in (clean._replace(reward=clean.reward + 1), arrays(100)):
-        with pytest.raises(UsageError, match="has not learned from this dataset"):
-            corrupt(other, config, seed=0, adversary=load_adversary(config))
+def attack(critic, dataset, run_dir, part="obs", env="hopper", algo="td3_bc", **settings):
+    """A run on a dataset that another run's critics have corrupted."""
+    return zoo.train(
+        algo, env=env, dataset=str(dataset), eval_episodes=1, logger="none", run_dir=run_dir,
+        corruption=f"adversarial-{part}", **{"steps": 1, "corruption.critic": str(critic)} | settings,
+        algo_config={"hidden": [16]},
+    )  # fmt: skip
+
+
+def test_critics_of_other_data_are_refused(critic, clean, tmp_path):
+    write_d4rl(clean._replace(reward=clean.reward + 1), tmp_path / "other.hdf5", {})
+    with pytest.raises(UsageError, match="has not learned from this dataset"):
+        attack(critic, tmp_path / "other.hdf5", tmp_path / "run")
+
+
+def test_critics_of_the_same_data_are_taken_where_its_actions_are_of_another_type(tmp_path):
+    data = arrays(150)
+    path = tmp_path / "cartpole.hdf5"
+    obs = np.random.default_rng(0).normal(size=(151, 4)).astype(np.float32)
+    write_d4rl(data._replace(obs=obs[:-1], next_obs=obs[1:], action=np.arange(150) % 2.0), path, {})
+    critic = zoo.train("iql", env="cartpole", dataset=str(path), steps=1, eval_episodes=1, logger="none",
+                       run_dir=tmp_path / "critic", algo_config={"hidden": [16]}).dir  # fmt: skip
+    run = attack(critic, path, tmp_path / "run", env="cartpole", algo="iql")
+    assert run.record["dataset"]["corrupted"] > 0
+
+
+def test_critics_must_be_of_a_finished_run_that_stays_the_same(critic, train, hopper_file, tmp_path):
+    own = shutil.copytree(critic, tmp_path / "critic")
+    config = CorruptionConfig("adversarial-obs", critic=str(own))
+    attack(own, hopper_file, tmp_path / "run", steps=4, checkpoint_every=2)
+    shutil.copy(train("edac", num_critics=2) / "checkpoint.pt", own / "checkpoint.pt")
+    shutil.copy(train("edac", num_critics=2) / "run.json", own / "run.json")
+    with pytest.raises(UsageError, match="is no longer the run that corrupted this one's data"):
+        load_adversary(config, json.loads((tmp_path / "run" / "run.json").read_text()))
+    record = json.loads((own / "run.json").read_text())
+    (own / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    with pytest.raises(UsageError, match=r"is not finished\. Continue it first: zoo run resume="):
+        load_adversary(config, {})
+
+
+@pytest.mark.parametrize("algo", ["famo2o", "dsrl"])
+def test_what_does_not_act_by_its_actor_alone_is_refused_where_its_actions_count(algo, train):
+    critic = str(train(algo, **({"normalize_reward": False} if algo == "famo2o" else {})))
+    for part in ("dynamics", "mixed"):
+        with pytest.raises(UsageError, match="does not act by an actor alone"):
+            load_adversary(CorruptionConfig(f"adversarial-{part}", critic=critic), {})
+    if algo == "famo2o":
+        assert load_adversary(CorruptionConfig("adversarial-obs", critic=critic), {})
+
+
+@pytest.mark.parametrize("algo", ["awac", "cql", "dvl", "iql", "rebrac", "ro2o", "riql", "td3_bc"])
+def test_what_acts_by_its_actor_is_asked_for_its_actions(algo, train):
+    critic = train(algo, **({"normalize_reward": False} if algo in ("dvl", "iql") else {}))  # there is one episode
+    assert load_adversary(CorruptionConfig("adversarial-mixed", critic=str(critic)), {})
 
 
 def test_an_adversary_needs_critics():
     with pytest.raises(UsageError, match=r"zoo run algo=NAME .* corruption.critic=DIR"):
-        load_adversary(CorruptionConfig("adversarial-obs"))
+        load_adversary(CorruptionConfig("adversarial-obs"), {})
 
 
 @pytest.mark.parametrize(
@@ -208,7 +258,7 @@ def test_noise_is_not_added_to_whole_numbers(part):
     frames = rng.integers(0, 2, (20, 4, 5, 5), dtype=np.uint8)
     ended = np.arange(20) % 5 == 4
     arrays = Arrays(frames, rng.integers(0, 3, 20), np.ones(20, np.float32), frames, ended, np.zeros(20, bool))
-    with pytest.raises(UsageError, match=f"corruption=random-{part}: {part} is whole numbers here"):
+    with pytest.raises(UsageError, match=f"corruption=random-{part}: {part} is integers here"):
         corrupt(arrays, CorruptionConfig(f"random-{part}"), seed=0)
     changed, count = corrupt(arrays, CorruptionConfig("random-reward"), seed=0)
     assert count == (changed.reward != arrays.reward).sum() > 0

@@ -94,7 +94,7 @@ def test_returns_so_far_of_a_checkpoint_go_on_on_their_device():
 @pytest.mark.parametrize("name", ["edac", "iql", "td3_bc"])
 def test_an_adversary_looks_for_its_noise_on_the_device(name, part, tmp_path):
     agent = moved(make(algorithm(name), CONTINUOUS))
-    adversary = Adversary(agent, None, tmp_path, b"")
+    adversary = Adversary(agent, None, tmp_path, "")
     adversary.STEPS = 2
     obs, action, next_obs = on_device((torch.randn(8, 3), torch.randn(8, 2), torch.randn(8, 3)))
     noise = action if part == "action" else obs

@@ -55,13 +55,19 @@ def open_dataset(
         The dataset, and its description for `run.json`.
 
     Raises:
-        UsageError: no such dataset, or not of this environment, or not the one that the run began with.
+        UsageError: no such dataset, or not of this environment, or not the one that the run began with, or not the
+            one that the adversary learned from.
         RunError: it cannot be read.
     """
     name, corruption = config.dataset, config.corruption
     arrays, unmarked, description = _read(name, config.env, spec, report)
     if begun_with not in (None, description["fingerprint"]):
         raise UsageError(_changed(f"dataset={name}"))
+    if adversary and adversary.fingerprint != description["fingerprint"]:
+        raise UsageError(
+            f"corruption.critic={corruption.critic} has not learned from this dataset. Train an "
+            "offline actor-critic (the paper: EDAC with 10 critics) on this env and dataset, and give the run's folder."
+        )
     if corruption.name != CorruptionConfig.name:
         arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
     arrays = arrays._replace(reward=_rescaled(arrays.reward, config, report))

@@ -61,7 +61,8 @@ def execute(
         try:
             with together.only_first_prints() if together else contextlib.nullcontext():
                 _settle_backend(config, record)
-                run = Run(config, algorithm, run_dir, record, state, load_adversary(config.corruption), together)
+                adversary = load_adversary(config.corruption, record)
+                run = Run(config, algorithm, run_dir, record, state, adversary, together)
             if together:
                 record["seeds"] = list(together.seeds)
             if fresh:

@@ -193,11 +193,12 @@ def _corrects(algorithm: Algorithm) -> bool:
     return True
 
 
-def load_adversary(config: CorruptionConfig) -> Adversary | None:
+def load_adversary(config: CorruptionConfig, record: dict[str, Any]) -> Adversary | None:
     """The agent whose critics decide how a dataset is corrupted, for the kinds of corruption that need one.
 
     Raises:
-        UsageError: no run is named, or its agent has no critics of actions.
+        UsageError: no run is named, or it is not finished, or another one than when the run of `record` began; or its
+            agent has no critics of actions, or, where they value its own, does not act by its actor alone.
     """
     if not config.needs_critic:
         return None
@@ -208,10 +209,30 @@ def load_adversary(config: CorruptionConfig) -> Adversary | None:
             "corruption.critic=DIR"
         )
     folder = Path(config.critic)
-    _, agent, record = load_agent(folder)
+    _, agent, of_critic = load_agent(folder)
+    found = {"checkpoint": digest(folder)}
+    if record.setdefault("critic", found) != found:
+        raise UsageError(
+            f"corruption.critic={folder} is no longer the run that corrupted this one's data. Put that one back."
+        )
+    if of_critic["status"] != "finished":
+        continued = quoted(f"resume={folder}")
+        raise UsageError(f"corruption.critic={folder} is not finished. Continue it first: zoo run {continued}")
     if not all(hasattr(agent, name) for name in ("critic", "actor", "normalizer")):
         raise UsageError(
             f"corruption.critic={folder} is a run without critics of actions; take one of an offline actor-critic."
         )
-    digest = hashlib.sha256((folder / "checkpoint.pt").read_bytes()).digest()
-    return Adversary(agent, (record.get("dataset") or {}).get("fingerprint"), folder, digest)
+    if config.name.endswith(("dynamics", "mixed")) and not _acts_by_its_actor(agent):
+        raise UsageError(
+            f"corruption={config.name} asks what the agent does, and that of corruption.critic={folder} does not act "
+            "by an actor alone. Take one of EDAC, IQL, TD3+BC or the like."
+        )
+    return Adversary(agent, (of_critic.get("dataset") or {}).get("fingerprint"), folder, found["checkpoint"])
+
+
+def _acts_by_its_actor(agent: Any) -> bool:
+    obs = torch.zeros(1, *agent.spec.obs_shape)
+    try:
+        return torch.allclose(agent.actor.mode(agent.normalizer(obs)), agent.act(obs))
+    except (AttributeError, RuntimeError):  # it has other inputs
+        return False
