@@ -78,7 +78,7 @@ def take(
     given = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
     data = takes_data(config, algorithm)
-    settings["steps"] = config.steps if given else int(steps[-1])
+    settings["steps"] = config.steps if given else int(float(f"{steps[-1]:.1e}"))  # runs end with an episode
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
     run_dir = folder / (
         f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"

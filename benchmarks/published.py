@@ -146,10 +146,22 @@ def tasks(result: Result) -> set[str]:
     if env.startswith("neorl2/"):
         return set() if others else {env.rpartition("-")[0]}
     if env.startswith("ogbench/"):
-        return set() if others else {f"{env}-{official(first.name) or first.name}"}
+        kind, maze = official(first.name), env.removeprefix("ogbench/")
+        own = kind is None or first.name.rpartition("/")[2] == f"{maze}-{kind}-v0.npz"
+        return {f"{env}-{kind or first.name}"} if own and not others else set()
     name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
     ours = "antmaze" if env.startswith("AntMaze_") else result.env.removeprefix("adroithand")
+    for part in (first, *others):
+        found = re.fullmatch(r"D4RL/(\w+)/.*|(?:.*/)?(\w+?)_.*-v\d+\.hdf5", part.name)
+        same = not found or (found[1] or found[2]) == ours
+        if not same or (ours == "antmaze" and found and not short(part.name).startswith(_maze(env))):
+            return set()  # data of another environment
     return {f"d4rl/{ours}-{name}-v{version}" for version in range(3)}
+
+
+def _maze(env: str) -> str:
+    """`umaze` of `AntMaze_UMaze-v4`, as datasets have it."""
+    return env.split("_")[1].partition("-")[0].lower()
 
 
 def names_elsewhere(env: str) -> set[str]:
@@ -182,7 +194,7 @@ def read(path: Path) -> list[Reference]:
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     references = []
     for number, row in enumerate(rows, 2):
@@ -207,7 +219,7 @@ def read(path: Path) -> list[Reference]:
                     row.get("preset") or "paper",
                 )
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise UsageError(
                 f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
                 "std, seeds, source and may have steps, sampler, report (last, last3, best), measure (evaluation, "

@@ -68,7 +68,7 @@ def read_run(run_dir: Path) -> Result | str:
         _ = result.peer or result.record["versions"]["zoo"]
         if not text.endswith("\n") or result.unfinished:
             raise ValueError(result.unfinished or "its last evaluation is cut off")
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, csv.Error) as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
 

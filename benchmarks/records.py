@@ -197,9 +197,11 @@ class Result:
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware", "compiled", "linear", "seeds")]
         given = dict.fromkeys(("dataset", "demonstrations"), "fingerprint")
-        given |= dict.fromkeys(("init_from", "base"), "checkpoint")
+        given |= dict.fromkeys(("init_from", "base", "critic"), "checkpoint")
         data = [(self.record.get(name) or {}).get(key) for name, key in given.items()]
-        cut = "resumed" in self.record and not data[0]  # not all simulators can be put back within an episode
+        known = algorithms().get(self.algo)
+        acts = not data[0] or bool(self.config.get("online_steps")) or (known is not None and known.setting == "online")
+        cut = "resumed" in self.record and acts  # not all simulators can be put back within an episode
         return digest([settings, code, data, cut])
 
 

@@ -122,7 +122,8 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     elif config.env.id.startswith(series.PREFIX):
         content = file_digest(series.find(config.env.id.removeprefix(series.PREFIX)))
     origins = []
-    for key, run in (("init_from", config.init_from), ("base", config.base)):
+    runs = {"init_from": config.init_from, "base": config.base, "corruption.critic": config.corruption.critic}
+    for key, run in runs.items():
         if run is None:
             continue
         checkpoint = Path(run, "checkpoint.pt")

@@ -38,7 +38,7 @@ from zoo.settings.overrides import as_overrides, typed
 class Sweeper:
     """The settings of the search itself."""
 
-    n_trials: int = 20  # settings that are tried
+    n_trials: int = 20  # number of trials, each with other settings
     seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # of the runs that settings are chosen by
     sampler_seed: int = 0  # of Optuna's choices
     jobs: int | None = None  # runs at a time; null for as many as there are cores

@@ -1,9 +1,12 @@
 """A zoo of deep-RL and offline-RL algorithms: one algorithm, one file."""
 
+import csv
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
+
+csv.field_size_limit(2**31 - 1)  # the returns of an evaluation are one cell, which has no limit
 
 if TYPE_CHECKING:
     from zoo.api import Interrupted, RunError, UsageError, load, resume, train

@@ -166,6 +166,19 @@ def test_what_may_differ_to_the_last_bit_is_no_nondeterminism(run, tmp_path):
     assert "was run more than once" in note
 
 
+@pytest.mark.parametrize(
+    "settings",
+    ["algo=iql env=hopper dataset=medium online_steps=400", "algo=rlpd env=hopper dataset=medium steps=6000"],
+)
+def test_a_resumed_run_that_acts_may_differ_though_it_has_data(run, tmp_path, settings):
+    data = {"dataset": {"fingerprint": "1"}}
+    run("a", settings, [10.0], ended="2026-01-01", **data)
+    run("resumed", settings, [11.0], resumed="2026-01-02", ended="2026-01-02", **data)
+    (result,), (note,) = read(tmp_path)
+    assert result.dir.name == "resumed"
+    assert "was run more than once" in note
+
+
 def test_nondeterminism_is_looked_for_in_every_figure_and_leaves_other_code_alone(run, tmp_path):
     for name, error in (("a", 0.04), ("b", 0.9)):
         folder = run(name, "algo=stream_td env=series/hopper steps=10", [1.0])
@@ -513,6 +526,13 @@ def test_ogbenchs_successes_stand_beside_runs_on_its_data(run, tmp_path, data):
     assert row.runs[0].figure("final", "score") == 80
 
 
+def test_data_of_another_of_ogbenchs_mazes_has_no_published_figure(run, tmp_path):
+    run("a", "algo=hiql preset=paper env=pointmaze-large dataset=pointmaze-medium-navigate-v0.npz", [0.5])
+    ((row,), comparisons) = (report := build(tmp_path)).rows, report.comparisons
+    assert published.tasks(row.runs[0]) == set()
+    assert not comparisons
+
+
 def test_successes_are_shown_in_all_and_of_each_task(run, tmp_path):
     for seed, (first, second) in enumerate([(0.5, 1.0), (0.7, 0.0)]):
         folder = run(f"a{seed}", f"algo=hiql env=pointmaze-medium dataset=navigate seed={seed}", [0.6])
@@ -567,6 +587,21 @@ def test_d4rls_figures_of_mazes_and_hands_stand_beside_runs_on_data_collected_an
     assert {one.reference.task.rpartition("v")[0] + "v" for one in found} == {task}
     assert any("CORL" in one.source for one in found)
     assert {"other version of the data" in one.verdict for one in found if "CORL" in one.source} == {True}
+
+
+@pytest.mark.parametrize(
+    ("env", "dataset"),
+    [
+        ("halfcheetah", "D4RL/walker2d/medium-v2"),
+        ("halfcheetah", "walker2d_medium-v2.hdf5"),
+        ("AntMaze_UMaze-v4", "D4RL/antmaze/large-play-v2"),
+    ],
+)
+def test_data_of_another_environment_has_no_published_figure(run, tmp_path, env, dataset):
+    run("a", f"algo=iql env={env} dataset={dataset} preset=paper", [1.0])
+    report = build(tmp_path)
+    assert published.tasks(report.rows[0].runs[0]) == set()
+    assert not report.comparisons
 
 
 def test_a_part_of_the_data_is_not_the_data(run, tmp_path):

@@ -23,7 +23,8 @@ from zoo.envs import EnvConfig, make
 from zoo.errors import RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
-from zoo.runs.logging import Logger
+from zoo.runs.load import evaluated
+from zoo.runs.logging import CsvLog, Logger
 from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import folder
 from zoo.spec import Spec
@@ -467,3 +468,11 @@ def test_losses_that_begin_after_the_first_rows_get_their_columns(zoo, tmp_path)
     metrics = rows(tmp_path / "run" / "metrics.csv")
     assert [bool(row["critic_loss"]) for row in metrics] == [False, True, True]
     assert [row["episode_length"] for row in metrics] == ["nan", "200.0", "nan"]  # the one episode ended at step 200
+
+
+def test_evaluations_of_many_episodes_are_read_again(tmp_path):
+    """Their returns are one cell, of more characters than Python's csv takes by itself."""
+    path = tmp_path / "evaluations.csv"
+    CsvLog(path, 0).write({"step": 1, "return_mean": 2.0, "returns": "1.000000 " * 20_000})
+    CsvLog(path, 1).write({"step": 2, "return_mean": 3.0, "returns": "1.000000"})
+    assert evaluated(tmp_path) == {1: 2.0, 2: 3.0}

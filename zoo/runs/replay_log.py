@@ -49,7 +49,7 @@ class ReplayLog:
     def prune(self) -> None:
         """Deletes what the last `write` has not named. To be called when its checkpoint has been written."""
         named = {self._path(*numbers) for numbers in self._files}
-        for path in self.folder.glob("*.pt"):
+        for path in self.folder.glob("*.pt*"):  # those that were half-written too
             if path not in named:
                 path.unlink()
 
