@@ -1,8 +1,8 @@
 """Stream AC(lambda): actor and critic from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Each sample is learned from once, when it arrives, and not stored. The critic's temporal difference says how much better
-it went than expected; actor and critic follow the traces of their past gradients accordingly, as far as keeps a sample
-from overshooting (ObGD).
+Each sample is learned from once, when it arrives, and not stored. The TD error says how much better the step went than
+expected; it moves actor and critic along the traces of their past gradients, with a step size that ObGD bounds so that
+no update overshoots.
 
     delta   = r + gamma (1 - terminated) V(s') - V(s)
     critic  z_V  <- gamma lambda z_V  + grad V(s)
@@ -43,14 +43,14 @@ class Config:
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
     kappa_policy: float = 3.0  # kappa of ObGD, actor: the larger, the smaller the largest step
-    kappa_value: float = 2.0  # the critic's likewise
+    kappa_value: float = 2.0  # kappa of ObGD, critic
     entropy_coef: float = 0.01  # tau, weight of the entropy
     optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = True  # vectors are joined by the elapsed share of the episode
+    time_feature: bool = True  # append the elapsed share of the episode to vectors
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa_policy", "kappa_value")

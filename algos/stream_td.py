@@ -42,13 +42,13 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa: float = 2.0  # how far below the bound steps stay
+    kappa: float = 2.0  # kappa of ObGD: the larger, the smaller the largest step
     optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic method's
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = False  # vectors are joined by the elapsed share of the episode
+    time_feature: bool = False  # append the elapsed share of the episode to vectors
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa")

@@ -295,3 +295,15 @@ def test_a_policy_that_steers_goes_on_steering(pendulum_file, tmp_path, monkeypa
     train("dsrl", tmp_path / "two", dataset=pendulum_file, online_steps=5, init_from=str(tmp_path / "one"),
           algo_config=small)  # fmt: skip
     assert bool(found["steers"])
+
+
+def test_a_stream_has_the_time_limit_of_its_own_run(tmp_path):
+    first, second = (
+        zoo.train(
+            "stream_q", env="cartpole", steps=20, eval_episodes=1, logger="none", run_dir=tmp_path / f"{limit}",
+            algo_config={"hidden": [32, 32]}, **{"env.max_episode_steps": limit, **more},
+        )
+        for limit, more in ((100, {}), (400, {"init_from": str(tmp_path / "100")}))
+    )  # fmt: skip
+    assert zoo.load(first.dir).agent.normalizer.time_limit == 100
+    assert zoo.load(second.dir).agent.normalizer.time_limit == 400

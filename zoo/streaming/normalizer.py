@@ -60,6 +60,8 @@ class StreamNormalizer(nn.Module):
         shape: of what `reset` and `step` return.
     """
 
+    PER_RUN = ("time_limit",)
+
     def __init__(
         self, obs_shape: Sequence[int], discount: float, time_feature: bool = True, normalize_obs: bool = True,
         scale_reward: bool = True,
