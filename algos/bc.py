@@ -34,9 +34,9 @@ FRAMES = True
 @dataclass
 class Config:
     top_fraction: float = 1.0  # clone this fraction of the episodes, those of the highest returns; 0.1 is 10 % BC
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     lr: float = 3e-4  # Adam's learning rate
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
 
     def __post_init__(self) -> None:

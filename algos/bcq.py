@@ -43,13 +43,13 @@ FRAMES = True
 class Config:
     threshold: float = 0.3  # actions less probable than this share of the most probable one are not taken
     logit_penalty: float = 0.01  # weight of the squared logits of the model of the data's policy
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     tau: float = 0.005  # fraction of the way that the target network moves; Atari: 1, a copy
     target_every: int = 1  # updates between moves of the target network; Atari: 8_000
     lr: float = 3e-4  # Adam's learning rate; Atari: 6.25e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 1.5e-4
-    batch_size: int = 64  # transitions an update; Atari: 32
+    batch_size: int = 64  # transitions per update; Atari: 32
     eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
 

@@ -43,12 +43,12 @@ GOALS = True
 class Config:
     alpha: float = 0.1  # weight of cloning; OGBench takes 0.03 on pointmaze
     latent_dim: int = 512  # D, outputs of phi and psi
-    value_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # shares: the state itself, later, any
-    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
+    value_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal is this, a later, any state)
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
-    discount: float = 0.99  # gamma: how far away a later goal of the critics is; 0.995 in giant mazes
+    discount: float = 0.99  # gamma of the geometric distribution of later goals; giant mazes: 0.995
     lr: float = 3e-4  # Adam's learning rate, all networks
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
         check(self, alpha=above(0), latent_dim=at_least(1), discount=between(0, 1, "neither"))

@@ -39,18 +39,18 @@ FRAMES = True
 @dataclass
 class Config:
     alpha: float = 1.0  # weight of the gap between the soft maximum and the data's actions
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     tau: float = 0.005  # fraction of the way that the target network moves; Atari: 1, a copy
     target_every: int = 1  # updates between moves of the target network; Atari: 2_000
     lr: float = 3e-4  # Adam's learning rate; Atari: 5e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 3.125e-4
-    batch_size: int = 64  # transitions an update; Atari: 32
+    batch_size: int = 64  # transitions per update; Atari: 32
     eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
     value_head: str = "huber"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 51  # bins of a categorical head
 
     def __post_init__(self) -> None:

@@ -46,22 +46,22 @@ FRAMES = True
 @dataclass
 class Config:
     double: bool = False  # the online network chooses the action whose target value is taken
-    dueling: bool = False  # state value and advantages apart
+    dueling: bool = False  # separate streams for value and advantages
     n_step: int = 1  # rewards summed before the target network's value
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     lr: float = 1e-3  # Adam's learning rate; Atari: 1e-4
     adam_eps: float = 1e-8  # Adam's epsilon
     max_grad_norm: float | None = 10.0  # gradients are scaled down to this norm; null: they are not; Atari: null
-    batch_size: int = 64  # transitions an update; Atari: 32
+    batch_size: int = 64  # transitions per update; Atari: 32
     buffer_size: int = 100_000  # transitions kept; Atari: 1_000_000
     learning_starts: int = 1_000  # environment steps before the first update; Atari: 80_000
-    train_every: int = 2  # environment steps an update; Atari: 4
+    train_every: int = 2  # environment steps per update; Atari: 4
     target_every: int = 250  # environment steps between moves of the target network; Atari: 1_000
     tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
     epsilon: float = 0.05  # probability of a random action in the end; Atari: 0.01
-    exploration_fraction: float = 0.2  # of all steps, in which epsilon falls there from 1; Atari: 0.1
-    eval_epsilon: float = 0.05  # likewise in evaluations that are not deterministic: Atari's, MiniGrid's
+    exploration_fraction: float = 0.2  # share of all steps over which epsilon falls from 1; Atari: 0.1
+    eval_epsilon: float = 0.05  # the same in evaluations that sample actions: Atari, MiniGrid
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10

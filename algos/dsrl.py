@@ -22,7 +22,8 @@ Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a dif
 not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh, with
 layer normalization in the critics; the critics of noise take a step for each of the others, on the same batch, there
 ten on batches of their own after twenty of the others. There the noise of NA lies within [-1, 1] whatever the
-magnitude, and the value of a truncated episode's last step is not bootstrapped.
+magnitude, its normalization stands before the ReLU, and the value of a truncated episode's last step is not
+bootstrapped. DSRL-SAC begins with standard normal noise there, here with uniform noise.
 """
 
 import copy
@@ -61,7 +62,7 @@ class Config:
     flow_lr: float = 3e-4  # Adam's learning rate, flow
     actor_lr: float = 3e-4  # Adam's learning rate, actor and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics of actions and of noise
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     target_entropy: float = 0.0  # nats, of noise in units of the magnitude
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 

@@ -43,15 +43,13 @@ class Config:
     width: int = 128  # of an embedding
     dropout: float = 0.1  # of embeddings, attention and what is added to the residual stream
     lr: float = 1e-4  # AdamW's learning rate
-    warmup: int = 10_000  # updates over which it grows from 0; 0 leaves that out
-    weight_decay: float = 1e-4  # times the weights and the learning rate, taken from the weights
+    warmup: int = 10_000  # updates over which the learning rate rises linearly; 0: none
+    weight_decay: float = 1e-4  # AdamW's weight decay
     max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
-    batch_size: int = 64  # windows an update
-    target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float | None = (
-        None  # a network's input is returns divided by this; null takes the largest of the data
-    )
-    max_episode_steps: int = 1000  # steps in an episode with an embedding of their own; later ones have the last
+    batch_size: int = 64  # windows per update
+    target_return: float | None = None  # return to condition on; null: the best return in the data
+    return_scale: float | None = None  # returns are divided by this; null: the largest return in the data
+    max_episode_steps: int = 1000  # number of step embeddings; later steps share the last one
 
     def __post_init__(self) -> None:
         counts = ("context", "layers", "heads", "width", "max_episode_steps")

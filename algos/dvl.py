@@ -46,7 +46,7 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     f: str = "chi2"  # the divergence: chi2 (the authors' form), chi2_exact, tv, or reverse_kl: Extreme Q-Learning
-    temperature: float = 0.7  # lambda: up to 1, the higher the nearer to a maximum; of reverse_kl the lower, above 0
+    temperature: float = 0.7  # lambda: V nears the maximum of Q as it nears 1; with reverse_kl, as it nears 0
     max_exponent: float = 7.0  # of reverse_kl: z is clipped here
     random_actions: int = 0  # uniform actions beside each of the data's, in the value's loss; the authors take 0 or 1
     beta: float = 3.0  # inverse temperature of the actor's weights; AntMaze: 10
@@ -58,7 +58,7 @@ class Config:
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
-    batch_size: int = 256  # transitions an update; the authors take 1024 in most tasks
+    batch_size: int = 256  # transitions per update; the authors take 1024 in most tasks
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
 

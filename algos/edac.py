@@ -55,7 +55,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 3e-4  # Adam's learning rate, temperature
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)

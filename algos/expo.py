@@ -12,14 +12,15 @@ one of the highest Q. The critics back up that choice.
 (Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow, `online_steps` those of everything;
 before the first of the latter the flow acts alone. The authors take halves of dataset and own steps and 20 updates of
 the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploring, Z is all of them, and
-the noise is fixed when the agent is created, 0 for the first action, so that acting is deterministic.
+the noise is fixed when the agent is created, 0 for the first action, so that acting is deterministic. The authors
+evaluate by sampling: `eval_deterministic=false`.
 
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
-policy; flow, edit and temperature take as many updates as the critics, at constant learning rates and all by Adam; an
-edited action is clipped to the bounds; the critics' values are normalized before each activation, as RLPD's. Entropies
-are of edits, in units of half the action's range, and so is their target: as with the code's `adjust_target_entropy`,
-which is off there. Without it no edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they
-become uniform noise.
+policy; before learning the flow acts, there actions are uniform unless it was cloned before; flow, edit and temperature
+take as many updates as the critics, at constant learning rates and all by Adam; an edited action is clipped to the
+bounds; the critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half
+the action's range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it
+no edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
 """
 
 import copy
@@ -55,16 +56,16 @@ class Config:
     edits: int = 8  # M, how many of them are edited too
     edit_of: str = "data"  # what the edit policy learns to edit: data, the batch's actions; flow, fresh ones
     flow_steps: int = 10  # of Euler's method, from noise to action
-    num_critics: int = 10  # how many there are
+    num_critics: int = 10  # number of critics
     subset: int = 2  # size of Z; AntMaze: 1
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
-    flow_tau: float = 0.001  # and the flow that acts
+    flow_tau: float = 0.001  # the acting flow moves this fraction of the way
     flow_lr: float = 3e-4  # Adam's learning rate, flow
     actor_lr: float = 3e-4  # Adam's learning rate, edit policy and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     target_entropy: float | None = None  # nats, of edits; null is dim(A) (log edit_scale - 1/2)
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 

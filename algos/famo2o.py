@@ -2,7 +2,7 @@
 
 IQL clones actions weighted by exp(beta A): the higher beta, the further from the data. No beta is right everywhere. So
 one network learns the policies for all beta in a range, and a second one, the balance policy pi_b, chooses beta for
-each state, so that the critics value the action. It is trained on the dataset too, but used only from the first online
+each state, to maximize the action's value. It is trained on the dataset too, but used only from the first online
 step on.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2                 (IQL, Eq. 5)
@@ -55,7 +55,7 @@ class Config:
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate, family, balance and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     target_entropy: float = -0.5  # nats, of b with its range taken for [-1, 1]
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion

@@ -55,11 +55,11 @@ class Config:
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     lr: float = 3e-4  # Adam's learning rate, all networks
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ MAX_LOGIT = 2.0  # the discriminators' outputs lie within [-MAX_LOGIT, MAX_LOGIT
 @dataclass
 class Config:
     offline_fraction: float = 0.5  # share of a batch that comes from `dataset`
-    penalty: float = 0.01  # beta, of values where the dynamics differ; 0: none
+    penalty: float = 0.01  # beta, weight of the value penalty where dynamics differ
     weighted: bool = True  # simulated transitions count by w; false: fully
     min_weight: float = 1e-5  # w is at least this, and at most 1
     max_difference: float = 10.0  # u is at most this
@@ -67,7 +67,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, actor and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     discriminator_lr: float = 3e-4  # Adam's learning rate, discriminators
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # own transitions kept; the authors: 10 times the data's
     learning_starts: int = 1_000  # environment steps before the first update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)

@@ -49,15 +49,15 @@ class Config:
     high_beta: float = 3.0  # likewise of the upper one's
     max_weight: float = 100.0  # the policies' weights are clipped here
     representation_dim: int = 10  # outputs of phi
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # shares: the state itself, later, any
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
     actor_goals: list[float] = field(
         default_factory=lambda: [0.0, 1.0, 0.0]
     )  # of the upper policy; [0,0.5,0.5] to stitch
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
-    discount: float = 0.99  # gamma, and how far away a later goal of the value is; 0.995 in giant mazes
+    discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
     tau: float = 0.005  # target values move this fraction of the way at every update
     lr: float = 3e-4  # Adam's learning rate, all networks
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
         check(

@@ -12,7 +12,7 @@ Of discrete actions the policy is categorical, whatever `policy` says. Deviation
 Q' and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations; so
 is the learning rate of the actor, which falls by a cosine offline and is constant in a run that continues online. All
 three losses are computed before any parameter is updated, to which CORL's order of updates is equivalent; in the
-authors' code actor and critics see the value just updated.
+authors' code actor and critics see the value just updated. Layers begin as PyTorch's do, as in CORL; there orthogonal.
 """
 
 import copy
@@ -52,22 +52,22 @@ FRAMES = True
 
 @dataclass
 class Config:
-    expectile: float = 0.7  # tau of Eq. 5; the paper takes 0.9 on AntMaze
+    expectile: float = 0.7  # tau of Eq. 5; the paper uses 0.9 on AntMaze
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
     policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, locomotion)
     exploration_noise: float = 0.03  # of a deterministic policy, online, in units of half the range (CORL)
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames have the CNN's
+    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine, unless there are online_steps
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion, not games
     value_head: str = "mse"  # of the critics: mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

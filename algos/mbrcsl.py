@@ -55,25 +55,23 @@ ACTION_SPACES = ("continuous",)
 class Config:
     hidden: list[int] = field(default_factory=lambda: [1024, 1024])  # widths of the policy's hidden layers
     lr: float = 5e-5  # Adam's learning rate, policy
-    weight_decay: float = 0.0  # times the policy's weights, added to their gradients; the authors take 0.1
-    batch_size: int = 256  # transitions an update, in all stages
-    target_return: float | None = None  # what is asked for; null asks for the best return that was imagined
-    return_scale: float | None = (
-        None  # a network's input is returns divided by this; null takes the largest of the data
-    )
+    weight_decay: float = 0.0  # L2 penalty of the policy, added to the gradients; the authors use 0.1
+    batch_size: int = 256  # transitions per update, in all stages
+    target_return: float | None = None  # return to condition on; null: the best return that was imagined
+    return_scale: float | None = None  # returns are divided by this; null: the largest return in the data
     dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
-    elites: int = 5  # of them, those that imagine: the best on held-out transitions
+    elites: int = 5  # models used for rollouts: the best on held-out transitions
     dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
     behavior_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])  # widths of the noise network's blocks
     behavior_lr: float = 3e-4  # Adam's learning rate at the start, behaviour; falls to 0 by a cosine
-    behavior_epochs: int = 5  # passes over the data; more make it exact, and what joins two episodes rare
+    behavior_epochs: int = 5  # passes over the data; with more, few imagined episodes join two
     diffusion_steps: int = 10  # from noise to action
     rollouts: int = 100  # imagined episodes to keep
     rollout_batch: int = 200  # episodes imagined at a time
     rollout_rounds: int = 1000  # times that, at most
-    min_return: float | None = None  # keep the episodes that return more; null takes the best return in the data
+    min_return: float | None = None  # keep the episodes that return more; null: the best return in the data
 
     def __post_init__(self) -> None:
         counts = (

@@ -42,9 +42,9 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     penalty: float = 2.5  # lambda of Eq. 8
-    rollout_length: int = 1  # steps imagined from each of the data's observations
+    rollout_length: int = 1  # steps of a rollout, which starts at a sampled observation
     rollout_batch: int = 50_000  # rollouts at a time
-    rollout_every: int = 1_000  # updates between them
+    rollout_every: int = 1_000  # updates between rounds of rollouts
     rollouts_kept: int = 5  # rounds of rollouts that the model's buffer holds
     real_fraction: float = 0.05  # share of a batch that comes from the data
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
@@ -53,11 +53,11 @@ class Config:
     actor_lr: float = 1e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 1e-4  # Adam's learning rate, log temperature
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
-    elites: int = 5  # of them, those that imagine: the best on held-out transitions
+    elites: int = 5  # models used for rollouts: the best on held-out transitions
     dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:

@@ -54,16 +54,16 @@ class Config:
     time_std: float = 1.0  # of the logit of a time
     candidates: int = 1  # actions of which the critics choose one, to act; Diffusion-QL has 50
     average_start: int = 1000  # updates before pi' begins to follow
-    average_every: int = 5  # updates between its steps
+    average_every: int = 5  # updates between moves of pi'
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # pi' and the target critics move this fraction of the way
     lr: float = 3e-4  # Adam's learning rate, policy and critics
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """PPO: Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347).
 
-On-policy policy gradient that takes many small steps on each rollout. Advantages are estimated by GAE; the policy's
-ratio to the one that acted is clipped, so that no step gains from moving further; the value regresses the returns.
+On-policy policy gradient that takes many small steps on each rollout. Advantages are estimated by GAE; the probability
+ratio to the acting policy is clipped, so that moving further gains nothing; the value regresses the returns.
 
     policy   L^CLIP = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)],  rho = pi(a|s) / pi_old(a|s)     (Eq. 7)
     value    L^VF   = E[max((V - R)^2, (V_old + clip(V - V_old, -epsilon, epsilon) - R)^2)] / 2,  R = A + V_old
@@ -9,8 +9,9 @@ ratio to the one that acted is clipped, so that no step gains from moving furthe
 
 What the paper leaves open is as in Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations:
 an episode that is truncated bootstraps from its true last observation; the running statistics of observations and
-returns take in a rollout at a time, not a step; an action's standard deviation is in units of half its range; the
-learning rate falls at every gradient step, not once a rollout.
+returns take in a rollout at a time, not a step; the return that scales rewards begins anew at truncations too; an
+action's standard deviation is in units of half its range; the learning rate falls at every gradient step, not once a
+rollout, and so falls less where `target_kl` leaves some out.
 """
 
 import math
@@ -44,17 +45,17 @@ FRAMES = True
 
 @dataclass
 class Config:
-    num_steps: int = 2048  # steps of each environment a rollout; Atari: 128
+    num_steps: int = 2048  # steps per environment and rollout; Atari: 128
     epochs: int = 10  # passes over a rollout; Atari: 4
-    minibatches: int = 32  # gradient steps a pass; Atari: 4
+    minibatches: int = 32  # minibatches per pass; Atari: 4
     hidden: list[int] = field(default_factory=lambda: [64, 64])  # widths of the tanh layers of actor and critic each
     lr: float = 3e-4  # Adam's learning rate at the start; Atari: 2.5e-4
-    lr_decay: bool = True  # it falls to 0 linearly over all steps
+    lr_decay: bool = True  # the learning rate falls to 0 linearly over all gradient steps
     discount: float = 0.99  # gamma
     gae_lambda: float = 0.95  # lambda of GAE
     clip: float = 0.2  # epsilon, of the ratio and the value; Atari: 0.1
     clip_value: bool = True  # the value's change is clipped, as the ratio is; false: L^VF = E[(V - R)^2] / 2
-    target_kl: float | None = None  # no more passes over a rollout once the policy has moved so far; null: all of them
+    target_kl: float | None = None  # stop the passes over a rollout above this approximate KL divergence; null: never
     value_coef: float = 0.5  # c1, weight of the value's loss
     entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
@@ -84,7 +85,7 @@ class Config:
                 "more, or fewer algo.num_steps"
             )
         if self.normalize_advantage and batch_size == self.minibatches:
-            raise UsageError("a minibatch of one has no spread to divide by. Type: algo.normalize_advantage=false")
+            raise UsageError("a minibatch of one has no standard deviation. Type: algo.normalize_advantage=false")
 
 
 class Minibatch(NamedTuple):

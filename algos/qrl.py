@@ -46,11 +46,11 @@ class Config:
     alpha: float = 0.003  # weight of cloning; OGBench takes 0.0003 on pointmaze
     eps: float = 0.05  # of the constraint E[relu(d(s, s') - 1)^2] <= eps
     latent_dim: int = 512  # numbers that the distance compares, a multiple of 8
-    value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # shares: the state itself, later, any
-    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # likewise; [0,0.5,0.5] to stitch
+    value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # P(goal is this, a later, any state)
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     lr: float = 3e-4  # Adam's learning rate, all networks and lambda
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
         groups = Condition(lambda size: size >= 8 and size % 8 == 0, "must be a multiple of 8")

@@ -38,12 +38,10 @@ ACTION_SPACES = ("continuous",)
 class Config:
     hidden: list[int] = field(default_factory=lambda: [1024, 1024])  # widths of the hidden layers
     lr: float = 5e-5  # Adam's learning rate
-    weight_decay: float = 0.0  # times the weights, added to their gradients; MBRCSL's authors take 0.1
-    batch_size: int = 256  # transitions an update
-    target_return: float | None = None  # what is asked for; null asks for the best return in the data
-    return_scale: float | None = (
-        None  # a network's input is returns divided by this; null takes the largest of the data
-    )
+    weight_decay: float = 0.0  # L2 penalty, added to the gradients; MBRCSL's authors use 0.1
+    batch_size: int = 256  # transitions per update
+    target_return: float | None = None  # return to condition on; null: the best return in the data
+    return_scale: float | None = None  # returns are divided by this; null: the largest return in the data
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:

@@ -12,8 +12,8 @@ halves of the dataset and of its own steps: `online_fraction=0.5`.
 
 a~ is the target policy's action under TD3's noise, a' the action that the dataset takes next. Deviations: of an episode
 that was truncated a' is unknown, and that transition goes without the penalty (the authors, CORL, drop it). The
-critics' normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated, there the
-one before.
+critics' normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated, theirs the
+one before it.
 """
 
 import copy
@@ -58,11 +58,11 @@ class Config:
     tau: float = 0.005  # target networks move this fraction of the way
     actor_lr: float = 1e-3  # Adam's learning rate, actor
     critic_lr: float = 1e-3  # Adam's learning rate, critics
-    batch_size: int = 1024  # transitions an update
+    batch_size: int = 1024  # transitions per update
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

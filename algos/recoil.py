@@ -44,7 +44,7 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    expert: str = "1ep:expert"  # the expert's episodes, named as `dataset`, which is the mixture: 1ep: is the first one
+    expert: str = "1ep:expert"  # expert episodes, named like `dataset`; 1ep:NAME is the first episode of NAME
     temperature: float = 5.0  # lambda: the lower, the nearer is V to the largest of the critics' values
     max_exponent: float = 7.0  # z is clipped here
     beta: float = 3.0  # inverse temperature of the actor's weights

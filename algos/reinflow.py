@@ -62,13 +62,13 @@ LEFT = 0.7  # the share of its way from min_std that is left at their end
 @dataclass
 class Config:
     flow_steps: int = 4  # K, of Euler's method, from noise to action
-    noise: str = "learned"  # its standard deviation: learned, from observation and time; fixed, min_std
+    noise: str = "learned"  # standard deviation of the noise: learned, or fixed at min_std
     min_std: float = 0.1  # least standard deviation, in units of half the action's range
     max_std: float = 0.24  # largest at the start
     num_steps: int = 2048  # steps of each environment a rollout
     epochs: int = 10  # passes over a rollout
     minibatches: int = 16  # gradient steps a pass
-    clip: float = 0.01  # epsilon; the ratio is a mean's over steps and dimensions, hence so small
+    clip: float = 0.01  # epsilon; small, as log pi is averaged over steps and dimensions
     entropy_coef: float = 0.03  # c, weight of the entropy
     discount: float = 0.99  # gamma
     gae_lambda: float = 0.95  # lambda of GAE
@@ -77,7 +77,7 @@ class Config:
     flow_lr: float = 3e-4  # Adam's learning rate, the flow that clones
     actor_lr: float = 4.5e-5  # Adam's learning rate, flow and noise network in PPO
     value_lr: float = 6.5e-4  # Adam's learning rate, value
-    batch_size: int = 256  # transitions an update of the flow that clones
+    batch_size: int = 256  # transitions per update of the flow that clones
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:

@@ -56,12 +56,12 @@ class Config:
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine over all steps
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = False  # rewards times 1000 / (largest - smallest episode return)
     value_head: str = "mse"  # mse and huber: Eq. 8's loss; or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
-    v_max: float | None = None  # largest value of the bins; null likewise
+    v_max: float | None = None  # largest value of the bins; null computes it too
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:

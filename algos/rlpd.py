@@ -1,6 +1,6 @@
 """RLPD: Reinforcement Learning with Prior Data (Ball, Smith, Kostrikov, Levine 2023, arXiv 2302.02948).
 
-SAC that learns from a dataset beside its own steps, a half of every batch each, without an offline stage. Layer
+SAC whose batches are half its own transitions, half a dataset's, without an offline stage. Layer
 normalization bounds the critics' values of actions that neither contains, which would otherwise diverge; an ensemble of
 critics, of which a random few enter the target, allows many updates for every step.
 
@@ -55,7 +55,7 @@ ACTION_SPACES = ("continuous",)
 class Config:
     offline_fraction: float = 0.5  # share of a batch that comes from `dataset`; 0 needs none
     utd_ratio: int = 20  # critics' updates an environment step; actor and temperature take one
-    num_critics: int = 10  # E, how many there are
+    num_critics: int = 10  # E, the number of critics
     subset: int = 2  # size of the random subset Z, whose minimum is the target's; AntMaze: 1, num_critics: all
     critic_layer_norm: bool = True  # layer normalization in the critics
     actor_layer_norm: bool = False  # in the actor; WSRL: true
@@ -68,7 +68,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # own transitions kept
     learning_starts: int = 5_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
 

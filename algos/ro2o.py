@@ -47,8 +47,8 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    num_critics: int = 10  # how many there are
-    perturbations: int = 20  # d, how many of them
+    num_critics: int = 10  # number of critics
+    perturbations: int = 20  # d, the number of perturbations
     critic_radius: float = 0.01  # largest entry of d in L_sm, in standard deviations of the data
     policy_radius: float = 0.01  # the same in J
     ood_radius: float = 0.01  # the same in L_ood
@@ -58,7 +58,7 @@ class Config:
     smooth_tau: float = 0.2  # weight of values that fall; those that rise have 1 - tau
     uncertainty: float = 1.0  # u at the start
     uncertainty_min: float = 0.1  # u at the end
-    uncertainty_decay: float = 5e-7  # by so much u falls an update
+    uncertainty_decay: float = 5e-7  # decrease of u per update
     smooth_online: bool = False  # L_sm, L_ood and J online too
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
@@ -66,7 +66,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 3e-4  # Adam's learning rate, temperature
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 

@@ -46,7 +46,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 5_000  # environment steps of uniform actions before the first update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)

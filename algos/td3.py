@@ -42,14 +42,14 @@ class Config:
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     num_critics: int = 2  # the least of them makes the targets; DDPG: 1
     policy_delay: int = 2  # updates of the critics for one of actor and targets; DDPG: 1
-    exploration_noise: float = 0.1  # standard deviation of the noise on the actions taken
+    exploration_noise: float = 0.1  # standard deviation of action noise, in half action ranges
     target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions; DDPG: 0
     target_noise_clip: float = 0.5  # c, the largest such noise
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target networks move this fraction of the way
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
-    batch_size: int = 256  # transitions an update
+    batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 25_000  # environment steps of uniform actions before the first update
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss

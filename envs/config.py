@@ -37,10 +37,10 @@ class EnvConfig:
     backend: str = "auto"  # envpool, gymnasium, warp; auto takes EnvPool where it is installed and has the environment
     max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
-    gravity: float = 1.0  # MuJoCo: times the task's own
+    gravity: float = 1.0  # MuJoCo: factor on the task's gravity
     friction: float = 1.0  # MuJoCo: of every geometry, times its own
     action_noise: float = 0.0  # MuJoCo: standard deviation of noise on actions, in units of half their range
-    changed_in: str = "both"  # where these three hold: both, training (evaluation has the task as it is), evaluation
+    changed_in: str = "both"  # where gravity, friction and action_noise apply: both, training or evaluation
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
     expert_score: float | None = None  # mean return of the reference expert; normalized score 100
     score_source: str | None = None  # where the two reference scores come from

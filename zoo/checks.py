@@ -131,8 +131,8 @@ def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int) -> No
     """
     if run.steps <= learning_starts:
         raise UsageError(
-            f"steps={run.steps}: learning begins after algo.learning_starts={learning_starts}. Give more steps, or "
-            "begin earlier."
+            f"steps={run.steps}: learning begins after algo.learning_starts={learning_starts}. Raise steps, or "
+            "lower algo.learning_starts."
         )
     if buffer_size < run.num_envs:
         raise UsageError(

@@ -233,5 +233,5 @@ def test_a_minibatch_of_one_is_refused_unless_its_advantage_is_left_as_it_is(tmp
     single = ["algo.num_steps=1", "algo.minibatches=1", "algo.epochs=1", "algo.hidden=[8]"]
     more = ["env=cartpole", "steps=20", "eval_episodes=1", "logger=none", f"run_dir={tmp_path / 'run'}"]
     assert main(["run", "algo=ppo", *more, *single]) == 2
-    assert "has no spread to divide by. Type: algo.normalize_advantage=false" in capsys.readouterr().err
+    assert "has no standard deviation. Type: algo.normalize_advantage=false" in capsys.readouterr().err
     assert main(["run", "algo=ppo", *more, *single, "algo.normalize_advantage=false"]) == 0

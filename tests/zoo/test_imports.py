@@ -1,4 +1,4 @@
-"""What imports what: no circles, and the rooms in one order. Imports inside functions count, those for types do not."""
+"""What imports what: no circles, and the packages in one order. Imports in functions count, those for types do not."""
 
 import ast
 import graphlib
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"zoo": "zoo", "algos": "zoo.algos", "envs": "zoo.envs", "benchmarks": "zoo.benchmarks"}
-# A room imports only from those after it; `docs/architecture.md` draws the same.
-ROOMS = [
+# A package imports only from those after it; `docs/architecture.md` draws the same.
+PACKAGES = [
     "zoo.cli", "zoo.benchmarks", "zoo.commands", "zoo.export", "zoo.copying", "zoo.api", "zoo.algos", "zoo.streaming",
     "zoo.models", "zoo.runs", "zoo.settings", "zoo.data", "zoo.nn", "zoo.envs", "zoo.returns", "zoo.checkpoint",
     "zoo.checks", "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
@@ -22,12 +22,12 @@ EXCEPTIONS = {("zoo.commands", "zoo.benchmarks"), ("zoo.algos", "zoo.cli"), ("zo
 
 def modules() -> dict[str, Path]:
     found = {}
-    for folder, package in PACKAGES.items():
+    for folder, name in PACKAGES.items():
         for path in (ROOT / folder).rglob("*.py"):
             if folder == "benchmarks" and path.parent != ROOT / folder:
                 continue  # scripts
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+            found[".".join([name, *parts]).removesuffix(".__init__")] = path
     return found
 
 
@@ -53,13 +53,13 @@ def graph() -> dict[str, set[str]]:
     return edges
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
 def test_no_module_imports_itself_by_way_of_others(graph):
     usual = {
-        module: {target for target in targets if (room(module), room(target)) not in EXCEPTIONS}
+        module: {target for target in targets if (package(module), package(target)) not in EXCEPTIONS}
         for module, targets in graph.items()
     }
     order = list(graphlib.TopologicalSorter(usual).static_order())  # raises where there is a circle
@@ -71,9 +71,9 @@ def test_rooms_import_in_one_direction(graph):
         (module, target)
         for module, targets in graph.items()
         for target in targets
-        if room(module) != room(target)
-        and (room(module), room(target)) not in EXCEPTIONS
-        and ROOMS.index(room(module)) > ROOMS.index(room(target))
+        if package(module) != package(target)
+        and (package(module), package(target)) not in EXCEPTIONS
+        and PACKAGES.index(package(module)) > PACKAGES.index(package(target))
     }
     assert wrong == set()
 

@@ -21,7 +21,7 @@ BATCHES = 64  # as many does `Weighted` draw at a time; of `Uniform`, see `zoo.d
 class SamplerConfig:
     """Settings of the sampler."""
 
-    name: str = "uniform"  # uniform; return, advantage: episodes weighted by it; top: the best episodes only
+    name: str = "uniform"  # uniform; return or advantage of an episode as its weight; top: best episodes only
     alpha: float = 0.1  # of return and advantage: temperature; the paper takes 0.1, for CQL 0.2
     fraction: float = 0.1  # of top: the share of the episodes, those of the highest returns
 

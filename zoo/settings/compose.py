@@ -186,8 +186,8 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         raise UsageError(f"online_steps={config.online_steps}: {name} cannot continue online. Those that can: {able}")
     if config.online_starts and config.online_starts >= config.online_steps:
         raise UsageError(
-            f"online_starts={config.online_starts}: {name} would never learn online. Give more than that of "
-            f"online_steps, which is {config.online_steps}."
+            f"online_starts={config.online_starts}: {name} would never learn online. It must be below "
+            f"online_steps={config.online_steps}."
         )
     if config.online_fraction is not None and not config.online_steps:
         raise UsageError(

@@ -18,25 +18,25 @@ class RunConfig:
 
     algo: Any = "???"  # an algorithm of `zoo list`; its own keys are algo.<key>
     env: EnvConfig = field(default_factory=EnvConfig)  # an environment of `zoo list`, or any Gymnasium id
-    dataset: str = "demo"  # offline only: a name, a Minari id, a file, or a mixture such as random+10%expert
-    reward_scale: float = 1.0  # rewards r are learned from as reward_scale * r + reward_shift; evaluations have r
-    reward_shift: float = 0.0  # AntMaze: -1, so that the way to the goal is short
-    sampler: SamplerConfig = field(default_factory=SamplerConfig)  # of batches: uniform, return, advantage, top
-    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # random-obs, adversarial-reward, ...
+    dataset: str = "demo"  # data to learn from: a name, a Minari id, a file, a mixture such as random+10%expert
+    reward_scale: float = 1.0  # the agent learns from reward_scale * r + reward_shift; evaluations report r
+    reward_shift: float = 0.0  # added to every reward; AntMaze: -1, which favours short paths
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)  # batch sampling: uniform, return, advantage, top
+    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)  # corruption of the data, e.g. random-obs
     preset: str | None = None  # settings from configs/presets, such as paper; settings that are given override them
-    init_from: str | None = None  # a finished run's directory, whose networks this one begins with
+    init_from: str | None = None  # folder of a finished run, whose networks and optimizers this run starts from
     steps: int = 1_000_000  # gradient updates offline, environment steps online; 0: online_steps alone
     online_steps: int = 0  # offline to online: environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
     online_updates: int = 1  # updates an online step
-    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; null: uniform of all
+    online_fraction: float | None = None  # online share of a batch; 1: no dataset; null: uniform over data and buffer
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "auto"  # cpu, cuda, cuda:1, ...; auto takes a GPU where there is one
     threads: int = 1  # CPU threads; several runs side by side use the cores better than one run with several threads
     base: str | None = None  # online: the folder of a finished run whose actions are corrected (residual learning)
-    base_mode: str = "residual"  # residual: its actions are corrected; noise: the noise that it acts by is chosen
-    base_scale: float = 0.1  # the largest correction, in units of half the action's range; or the largest noise
-    num_envs: int = 1  # online only: environments that are stepped in parallel
+    base_mode: str = "residual"  # residual: the run corrects the base's actions; noise: it chooses the base's noise
+    base_scale: float = 0.1  # largest correction, in units of half the action's range; base_mode=noise: largest noise
+    num_envs: int = 1  # training environments stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
     eval_deterministic: bool | None = None  # take the best action, or sample; null: sample in Atari and MiniGrid
@@ -47,7 +47,7 @@ class RunConfig:
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16 on a CPU)
     logger: str = "tensorboard"  # tensorboard, wandb, trackio, several: tensorboard+wandb, or none; CSV always
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
-    resume: str | None = None  # a run's directory to continue from its last checkpoint
+    resume: str | None = None  # folder of an interrupted run, continued from its last checkpoint
 
     def __post_init__(self) -> None:
         counts = ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every")
