@@ -1,8 +1,8 @@
 """RLPD: Reinforcement Learning with Prior Data (Ball, Smith, Kostrikov, Levine 2023, arXiv 2302.02948).
 
-SAC whose batches are half its own transitions, half a dataset's, without an offline stage. Layer
-normalization bounds the critics' values of actions that neither contains, which would otherwise diverge; an ensemble of
-critics, of which a random few enter the target, allows many updates for every step.
+SAC whose batches are half its own transitions, half a dataset's, without an offline stage. Layer normalization bounds
+the critics' values of actions that neither contains, which would otherwise diverge; an ensemble of critics, of which a
+random few enter the target, allows many updates for every step.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  i = 1 to E                                                      (Algorithm 1)
              y    = r + gamma (1 - terminated) (min_{i in Z} Q_i'(s', a') - alpha log pi(a'|s'))

@@ -78,7 +78,7 @@ def take(
     given = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
     data = takes_data(config, algorithm)
-    settings["steps"] = config.steps if given else int(float(f"{steps[-1]:.1e}"))  # runs end with an episode
+    settings["steps"] = config.steps if given else planned_steps(steps)
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
     run_dir = folder / (
         f"{config.env.name}-{label(config, algorithm)}-seed{config.seed}-{peer.lower()}-{digest(method)[:8]}"
@@ -166,8 +166,13 @@ def curve(
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
         values = env.random_score + values / 100 * (env.expert_score - env.random_score)
     if name in EPISODES:
-        steps, values = averaged(steps, values, total or int(float(f"{steps[-1]:.1e}")))
+        steps, values = averaged(steps, values, total or planned_steps(steps))
     return name, steps, values
+
+
+def planned_steps(steps: np.ndarray) -> int:
+    """The steps that a run was asked for, as far as its last one says: runs end with an episode or rollout."""
+    return int(float(f"{steps[-1]:.1e}"))
 
 
 def averaged(steps: np.ndarray, values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:

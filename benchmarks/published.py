@@ -151,17 +151,18 @@ def tasks(result: Result) -> set[str]:
         return {f"{env}-{kind or first.name}"} if own and not others else set()
     name = "-".join([short(first.name), *(f"{short(part.name)}-{100 * part.share:g}%" for part in others)])
     ours = "antmaze" if env.startswith("AntMaze_") else result.env.removeprefix("adroithand")
-    for part in (first, *others):
-        found = re.fullmatch(r"D4RL/(\w+)/.*|(?:.*/)?(\w+?)_.*-v\d+\.hdf5", part.name)
-        same = not found or (found[1] or found[2]) == ours
-        if not same or (ours == "antmaze" and found and not short(part.name).startswith(_maze(env))):
-            return set()  # data of another environment
+    if any(_of_another(part.name, ours, env) for part in (first, *others)):
+        return set()
     return {f"d4rl/{ours}-{name}-v{version}" for version in range(3)}
 
 
-def _maze(env: str) -> str:
-    """`umaze` of `AntMaze_UMaze-v4`, as datasets have it."""
-    return env.split("_")[1].partition("-")[0].lower()
+def _of_another(dataset: str, ours: str, env: str) -> bool:
+    """Whether a dataset of D4RL's own is, by its name, not of the environment `ours`, or in another of its mazes."""
+    found = re.fullmatch(r"D4RL/(\w+)/.*|(?:.*/)?(\w+?)_.*-v\d+\.hdf5", dataset)
+    if not found:
+        return False
+    maze = env.split("_")[1].partition("-")[0].lower() if ours == "antmaze" else ""  # umaze of AntMaze_UMaze-v4
+    return (found[1] or found[2]) != ours or not short(dataset).startswith(maze)
 
 
 def names_elsewhere(env: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What several rooms' tests need: one thread, and small offline datasets as D4RL-layout files."""
+"""What several packages' tests need: one thread, and small offline datasets as D4RL-layout files."""
 
 import os
 

@@ -66,7 +66,7 @@ def test_no_module_imports_itself_by_way_of_others(graph):
     assert order.index("zoo.errors") < order.index("zoo.runs.run") < order.index("zoo.api")
 
 
-def test_rooms_import_in_one_direction(graph):
+def test_packages_import_in_one_direction(graph):
     wrong = {
         (module, target)
         for module, targets in graph.items()

@@ -154,12 +154,7 @@ def load_base(
         config_, agent, of_base = load_agent(Path(config.base))
     except UsageError as error:
         raise UsageError(f"base={config.base}: {error}") from error
-    found = {"checkpoint": digest(Path(config.base))}
-    if record.setdefault("base", found) != found:
-        raise UsageError(f"base={config.base} is no longer the policy that this run corrects. Put that one back.")
-    if of_base["status"] != "finished":
-        continued = quoted(f"resume={config.base}")
-        raise UsageError(f"base={config.base} is not finished. Continue it first: zoo run {continued}")
+    _check_other("base", Path(config.base), of_base, record, "the policy that this run corrects")
     if agent.spec != spec:
         raise UsageError(
             f"base={config.base} is a policy of {config_.env.name}, with other observations or actions than "
@@ -175,6 +170,20 @@ def load_base(
             f"base={config.base} makes no actions of noise: base_mode=noise takes runs of {', '.join(able)}."
         )
     return (NoiseBase if config.base_mode == "noise" else Base)(agent, config.base_scale).to(device)
+
+
+def _check_other(setting: str, folder: Path, other: dict[str, Any], record: dict[str, Any], role: str) -> str:
+    """The digest of another run that `setting` names, which must be finished and stay the one that `record` says.
+
+    It is recorded under the last part of the setting's name, where it is not yet. `other` is that run's record.
+    """
+    found = {"checkpoint": digest(folder)}
+    if record.setdefault(setting.rpartition(".")[2], found) != found:
+        raise UsageError(f"{setting}={folder} is no longer {role}. Put that one back.")
+    if other["status"] != "finished":
+        continued = quoted(f"resume={folder}")
+        raise UsageError(f"{setting}={folder} is not finished. Continue it first: zoo run {continued}")
+    return found["checkpoint"]
 
 
 def digest(run_dir: Path) -> str:
@@ -210,14 +219,7 @@ def load_adversary(config: CorruptionConfig, record: dict[str, Any]) -> Adversar
         )
     folder = Path(config.critic)
     _, agent, of_critic = load_agent(folder)
-    found = {"checkpoint": digest(folder)}
-    if record.setdefault("critic", found) != found:
-        raise UsageError(
-            f"corruption.critic={folder} is no longer the run that corrupted this one's data. Put that one back."
-        )
-    if of_critic["status"] != "finished":
-        continued = quoted(f"resume={folder}")
-        raise UsageError(f"corruption.critic={folder} is not finished. Continue it first: zoo run {continued}")
+    checkpoint = _check_other("corruption.critic", folder, of_critic, record, "the run that corrupted this one's data")
     if not all(hasattr(agent, name) for name in ("critic", "actor", "normalizer")):
         raise UsageError(
             f"corruption.critic={folder} is a run without critics of actions; take one of an offline actor-critic."
@@ -227,7 +229,7 @@ def load_adversary(config: CorruptionConfig, record: dict[str, Any]) -> Adversar
             f"corruption={config.name} asks what the agent does, and that of corruption.critic={folder} does not act "
             "by an actor alone. Take one of EDAC, IQL, TD3+BC or the like."
         )
-    return Adversary(agent, (of_critic.get("dataset") or {}).get("fingerprint"), folder, found["checkpoint"])
+    return Adversary(agent, (of_critic.get("dataset") or {}).get("fingerprint"), folder, checkpoint)
 
 
 def _acts_by_its_actor(agent: Any) -> bool:
