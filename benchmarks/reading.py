@@ -13,6 +13,7 @@ from zoo.benchmarks import archive
 from zoo.benchmarks.records import OF_LEARNING, Result
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
+from zoo.runs.lock import in_use
 from zoo.settings.overrides import as_overrides
 from zoo.settings.presets import short
 
@@ -50,6 +51,8 @@ def read_run(run_dir: Path) -> Result | str:
     """A run, or why it is left out."""
     try:
         record = json.loads((run_dir / "run.json").read_text())
+        if record["status"] == "running" and not in_use(run_dir):
+            return "it was killed, or runs on another machine"
         if record["status"] != "finished":
             return f"it is {record['status']}, not finished"
         text = (run_dir / "evaluations.csv").read_text()

@@ -19,7 +19,7 @@ from zoo.benchmarks.stats import Estimate
 from zoo.benchmarks.trials import PULLS, middle
 from zoo.checkpoint import replacing
 from zoo.commands.parser import Parser
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, quoted
 
 # what is written, besides the tables that have rows, a CSV file each
 FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png", "profiles.svg")
@@ -35,6 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="where to write it (default: DIR/report)")
     parser.add_argument("--references", type=Path, nargs="*", default=[], metavar="CSV", help="further figures")
     args = parser.parse_args(arguments)
+    if args.dir.is_file():
+        raise UsageError(f"{args.dir} is a file. Give the folder that holds it: zoo report {quoted(args.dir.parent)}")
     if not args.dir.is_dir():
         raise UsageError(f"{args.dir} is not a folder. Give one that holds runs, such as runs or bench/smoke.")
     require()

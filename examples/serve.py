@@ -13,7 +13,12 @@ from fastapi import Body, FastAPI, HTTPException
 
 import zoo
 
-policy = zoo.load(sys.argv[1], device="auto")
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+try:
+    policy = zoo.load(sys.argv[1], device="auto")
+except (zoo.UsageError, zoo.RunError) as error:
+    sys.exit(str(error))
 if policy.agent.memory():
     sys.exit("This policy remembers its episode and serves one client. zoo export has its memory in and out.")
 app = FastAPI()

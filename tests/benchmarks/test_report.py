@@ -21,6 +21,7 @@ from zoo.benchmarks.published import Reference
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
+from zoo.runs.lock import locked
 from zoo.settings.compose import compose, takes_data
 
 VERSIONS = {"zoo": "0.1.0"}
@@ -252,7 +253,7 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
     archive = tmp_path / "archives" / "runs.csv"
     assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
     printed = capsys.readouterr().out
-    assert "unfinished is left out: it is running, not finished" in printed
+    assert "unfinished is left out: it was killed, or runs on another machine" in printed
     assert "6 runs written" in printed
     inside = tmp_path / "runs" / "all.csv"
     for _ in range(2):  # it is not read back
@@ -306,8 +307,13 @@ def test_a_folder_without_a_finished_run_is_refused(run, tmp_path, capsys):
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert main(["report", str(tmp_path)]) == 2
     run("a", "algo=ppo env=cartpole", [1.0], status="running")
-    assert main(["report", str(tmp_path)]) == 2
+    with locked(tmp_path / "a"):
+        assert main(["report", str(tmp_path)]) == 2
     assert "holds no finished run. a is left out: it is running, not finished." in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert "a is left out: it was killed, or runs on another machine." in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "a" / "run.json")]) == 2
+    assert f"run.json is a file. Give the folder that holds it: zoo report {tmp_path / 'a'}" in capsys.readouterr().err
     assert not (tmp_path / "report").exists()
 
 

@@ -100,3 +100,10 @@ def test_what_is_no_such_archive_is_refused_in_one_line(tmp_path, zoo, store) ->
         assert_one_line(result, result.code, words)
         assert result.code != 0
     assert not store.exists()
+
+
+def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path) -> None:
+    file = tmp_path / "data.npz"
+    file.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="it is no NumPy archive"):
+        read_npz(file, None)

@@ -62,7 +62,7 @@ REFUSED = {
     "unbalanced bracket": (["algo=iql", "env=pendulum", "algo.hidden=[1"], ["cannot read algo.hidden=[1"]),
     "sweep without -m": (["algo=iql", "env=pendulum", "seed=0,1"], ["zoo run -m algo=iql env=pendulum seed=0,1"]),
     "an added key": (["algo=iql", "env=pendulum", "+steps=3"], ["write steps=3"]),
-    "actions it cannot take": (["algo=sac", "env=cartpole"], ["sac needs continuous actions", "Discrete(2)"]),
+    "actions it cannot take": (["algo=sac", "env=cartpole"], ["sac needs continuous actions", "Discrete(2). Try: dqn"]),
     "unknown backend": (["algo=sac", "env=pendulum", "env.backend=foo"], ["env.backend=foo", "gymnasium"]),
     "unknown logger": (["algo=sac", "env=pendulum", "logger=tensorbord"], ["logger=tensorbord", "tensorboard"]),
     "unknown device": (["algo=sac", "env=pendulum", "device=foo"], ["device=foo", "device=cpu"]),
@@ -134,6 +134,12 @@ REFUSED = {
     "frames for vectors": (
         ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[96, 96, 3]. Try: ppo, stream_ac."],
     ),
+    "several algorithms of several seeds": (
+        ["algo=bc,iql", "env=pendulum", "seeds=0-1"], ["zoo run -m algo=bc,iql env=pendulum", "seed=0,1"],
+    ),
+    "a namespace that is not there": (["algo=sac", "env=gridworld:Foo"], ["env=gridworld:Foo does not exist"]),
+    "a folder for a dataset": (["algo=bc", "env=pendulum", "dataset=/tmp"], ["dataset=/tmp does not exist"]),
+    "a folder of two names": (["algo=bc", "env=pendulum", "run_dir=a=b,c"], ["run_dir=a=b,c", "commas or ="]),
     "frames for vectors offline": (
         ["algo=cql", "env=CarRacing-v3", "env.backend=envpool"], ["cql needs vectors", "Try: bc, iql."],
     ),
@@ -267,6 +273,18 @@ def test_a_reader_that_goes_away_early_is_no_error():
     )  # fmt: skip
     assert done.stdout == "algorithms (algo=)\n"
     assert done.stderr == ""
+
+
+def test_a_run_whose_reader_goes_away_ends_with_a_checkpoint_and_says_so(tmp_path, pendulum_file):
+    arguments = f"algo=bc env=pendulum dataset={pendulum_file} steps=100_000_000 eval_every=20 eval_episodes=1"
+    done = subprocess.run(
+        f"{sys.executable} -m zoo.cli run {arguments} logger=none compile=false run_dir=run | head -2", shell=True,
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 2
+    assert "interrupted after step" in done.stderr
+    assert "zoo run resume=run" in done.stderr
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
 def test_without_a_command_it_shows_what_there_is(zoo):

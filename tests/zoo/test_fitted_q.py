@@ -117,6 +117,8 @@ def test_the_command_prints_an_estimate_and_refuses_what_it_cannot_estimate(zoo,
     for arguments, message in (
         ((online, "--fqe"), "did not learn from a dataset. Name one: --fqe --dataset NAME"),
         ((finished, "--updates", "20"), "Add: --fqe"),
+        ((finished, "--fqe", "--episodes", "2"), "--episodes is for playing. Leave it out with --fqe."),
+        ((finished, "--fqe", "--explore"), "--explore is for playing."),
         ((finished, "--fqe", "--updates", "0"), "--updates 0 must be at least 1."),
         ((finished, "--fqe", "--dataset", dataset), "none.hdf5"),
     ):

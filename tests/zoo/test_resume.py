@@ -19,6 +19,7 @@ import torch
 
 import zoo as zoo_package
 from zoo.algos import sac
+from zoo.data.catalog import from_folder
 from zoo.nn import linear
 from zoo.runs.evaluation import seeds as seeds_of
 from zoo.runs.stepper import EnvStepper
@@ -432,6 +433,30 @@ def test_a_dataset_that_has_changed_is_noticed(zoo, unfinished, tmp_path, pendul
     (unfinished / "run.json").write_text(json.dumps(record))
     refused(zoo("run", f"resume={unfinished}"), 2, "has changed")
     assert (unfinished / "checkpoint.pt").exists()
+
+
+def test_what_a_run_names_is_found_from_another_folder(zoo, tmp_path, pendulum_file, monkeypatch):
+    shutil.copy(pendulum_file, tmp_path / "data.hdf5")
+    shutil.copy(pendulum_file, tmp_path / "more.hdf5")
+    assert from_folder("50%data.hdf5+more.hdf5+demo", tmp_path) == (
+        f"50%{tmp_path}/data.hdf5+{tmp_path}/more.hdf5+demo"
+    )
+    quick = ("env=pendulum", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
+    offline = ("run", *quick, "dataset=50%data.hdf5+more.hdf5", "algo.batch_size=8", "checkpoint_every=2")
+    assert zoo(*offline, "algo=edac", "steps=2", "run_dir=critic").code == 0
+    attacked = ("corruption=adversarial-obs", "corruption.critic=critic")
+    assert zoo(*offline, "algo=bc", "steps=2", "run_dir=before").code == 0
+    assert zoo(*offline, "algo=bc", *attacked, "steps=4", "run_dir=run").code == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    online = ("run", "algo=sac", *quick, "steps=20", "algo.learning_starts=10", "algo.batch_size=8")
+    assert zoo(*online, "base=before", "run_dir=corrected").code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    resumed = zoo("run", "resume=../run")
+    assert resumed.code == 0, resumed.err
+    played = zoo("eval", "../corrected")
+    assert played.code == 0, played.err
 
 
 # --- Folders that are taken ---

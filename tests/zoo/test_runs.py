@@ -19,8 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import zoo as package
 from zoo.agent import Agent, Policy
+from zoo.commands import run as commands_run
 from zoo.envs import EnvConfig, make
-from zoo.errors import RunError, UsageError
+from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.load import evaluated
@@ -346,6 +347,19 @@ def test_multirun_makes_one_folder_a_combination(zoo, tmp_path, pendulum_file):
     assert {(c["seed"], c["algo"]["lr"]) for c in made} == {(0, 0.1), (0, 0.01), (1, 0.1), (1, 0.01)}
 
 
+def test_an_interrupted_multirun_names_the_runs_that_were_not_begun(zoo, tmp_path, pendulum_file, monkeypatch):
+    def interrupt(*_):
+        raise Interrupted("interrupted; zoo run resume=x")
+
+    monkeypatch.setattr(commands_run, "_train", interrupt)
+    result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "seed=0,1,2")
+    assert result.code == 130
+    begun, *others = result.err.splitlines()
+    assert "resume=x" in begun
+    command = f"zoo: not begun: zoo run algo=bc env=pendulum dataset={pendulum_file}"
+    assert others == [f"{command} seed=1", f"{command} seed=2"]
+
+
 def test_multirun_finds_a_typing_error_in_the_last_run_before_the_first_begins(zoo, tmp_path, pendulum_file):
     result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=10,0")
     assert result.code == 2
@@ -360,6 +374,33 @@ def test_a_runs_folder_tells_its_sampler_and_corruption(zoo, tmp_path, pendulum_
     stem = pendulum_file.stem
     names = sorted(path.name.partition("-seed0-")[0] for path in tmp_path.glob("runs/pendulum/*"))
     assert names == [f"bc-{stem}", f"bc-{stem}-top-random-obs"]
+
+
+def test_settings_without_effect_are_named(zoo, tmp_path, pendulum_file):
+    bc = ("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "steps=2", "eval_episodes=1", "logger=none")
+    for arguments, notes in (
+        (["sampler=top", "sampler.alpha=0.5"], ["sampler.alpha=0.5 does nothing with sampler=top"]),
+        (["sampler=return", "sampler.fraction=0.5"], ["sampler.fraction=0.5 does nothing with sampler=return"]),
+        (["sampler=top", "sampler.fraction=0.5"], []),
+        (
+            ["corruption=random-obs", "corruption.critic=x"],
+            ["corruption.critic=x does nothing with corruption=random-obs"],
+        ),
+        (["corruption=none", "corruption.rate=0.5"], ["corruption.rate=0.5 does nothing with corruption=none"]),
+        (["env.changed_in=evaluation"], ["env.changed_in=evaluation does nothing with the environment as it is"]),
+    ):
+        result = zoo(*bc, *arguments, f"run_dir={len(list(tmp_path.iterdir()))}")
+        assert result.code == 0, result.err
+        assert [line for line in result.out.splitlines() if "does nothing" in line] == notes
+
+
+def test_an_environment_without_a_time_limit_is_named(zoo):
+    gymnasium.register("Falling-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+    dqn = ("run", "algo=dqn", "env=Falling-v0", "steps=20", "algo.learning_starts=10", "eval_episodes=1", "logger=none")
+    for limit, named in (([], True), (["env.max_episode_steps=5"], False)):
+        result = zoo(*dqn, *limit, f"run_dir={named}")
+        assert result.code == 0, result.err
+        assert ("no time limit is known of falling" in result.out) is named
 
 
 def test_multirun_into_one_folder_is_refused_at_once(zoo, tmp_path, pendulum_file):
@@ -406,6 +447,30 @@ def test_eval_of_a_copys_run_needs_the_file_and_says_so(edited_run, zoo):
     mean = float(rows(run_dir / "evaluations.csv")[-1]["return_mean"])
     assert f"{mean:.2f}" in result.out
     assert package.load(run_dir, file).act(np.zeros(3)).shape == (1,)
+
+
+def test_a_file_runs_no_other_algorithm(edited_run):
+    done = subprocess.run(
+        [sys.executable, edited_run[1], "algo=sac", "env=pendulum"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "zoo: algo=sac: the algorithm is mine.py. Leave algo out.\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda source: "class Config: pass", "has no dataclass Config"),
+        (lambda source: f"{source}\n\nclass Other(IQL): pass\n", "defines 2 agents"),
+    ],
+)
+def test_eval_with_a_file_of_no_algorithm(edited_run, zoo, tmp_path, edit, why):
+    run_dir, file = edited_run
+    (tmp_path / "other.py").write_text(edit(file.read_text()))
+    result = zoo("eval", run_dir, "--file", tmp_path / "other.py")
+    assert result.code == 2
+    assert why in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_eval_with_a_file_that_is_not_there(edited_run, zoo):

@@ -118,7 +118,8 @@ def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Seq
         share = f", {made.regret / made.spread:.0%} of best less worst" if made.spread else ""
         lines += [
             "",
-            f"Spearman's rank correlation with the returns of {len(played)} runs: {made.correlation:.2f}",
+            f"Spearman's rank correlation with the returns of {len(played)} runs: "
+            + ("none, as one side is all alike" if np.isnan(made.correlation) else f"{made.correlation:.2f}"),
             f"regret of the first: {made.regret:.2f}{share}",
         ]
     return lines

@@ -36,8 +36,9 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"--updates {args.updates} must be at least 1.")
     if args.episodes is not None and args.episodes < 1:
         raise UsageError(f"--episodes {args.episodes} must be at least 1.")
-    if args.fqe and args.step:
-        raise UsageError("--step is for playing. Leave it out with --fqe.")
+    for option in ("step", "episodes", "deterministic", "explore"):
+        if args.fqe and getattr(args, option):
+            raise UsageError(f"--{option} is for playing. Leave it out with --fqe.")
     if args.fqe:
         estimate(args.run_dir, args.env, args.file, args.dataset, args.updates, args.seed)
         return 0

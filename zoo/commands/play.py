@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> int:
     from zoo.commands import pictures
 
     pictures.check_packages(args.video)
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if args.log:
         record = _loggable(args.run_dir, args.video)
     if args.video:

@@ -3,6 +3,7 @@
 import csv
 import functools
 import gc
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ def main(arguments: list[str], file: Path | None = None) -> int:
     if any(argument.startswith(("sweeper=", "sweeper.")) for argument in arguments):
         raise UsageError("sweeper= and sweeper.* are for a search. Begin it so: zoo run -m sweeper=optuna")
     from zoo.settings.compose import compose
-    from zoo.settings.overrides import expand
+    from zoo.settings.overrides import expand, typed
     from zoo.settings.seeds import seed_by_seed
 
     if any(argument.startswith("seeds=") for argument in arguments):
@@ -40,7 +41,8 @@ def main(arguments: list[str], file: Path | None = None) -> int:
             return _resume(arguments, file)
         return _train(*compose(arguments, file))
     # all of them first: a typing error must not end the third run
-    composed = [compose(job, file) for job in expand(arguments)]
+    runs = expand(arguments)
+    composed = [compose(run, file) for run in runs]
     run_dirs = [config.run_dir for config, _, _ in composed if config.run_dir is not None]
     if len(set(run_dirs)) < len(run_dirs):
         raise UsageError(
@@ -51,6 +53,8 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         print(f"run {number} of {len(composed)}", flush=True)
         code = guarded(_train, *job)
         if code == INTERRUPTED:
+            for left in runs[number:]:
+                print(f"zoo: not begun: {job[1].command} {' '.join(map(typed, left))}", file=sys.stderr)
             return code
         worst = max(worst, code)  # the others may still work
     return worst

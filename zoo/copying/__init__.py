@@ -9,6 +9,7 @@ import ast
 
 import gymnasium
 
+from zoo.agent import Predictor
 from zoo.copying.program import Program
 from zoo.copying.settings import defaults, known
 from zoo.copying.simplify import simplify
@@ -18,7 +19,7 @@ from zoo.envs import spec_of
 from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
-from zoo.settings.registry import algorithm
+from zoo.settings.registry import algorithm, check_spaces
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
@@ -57,6 +58,10 @@ def copied(name: str, settings: list[str]) -> str:
             f"env={config.env.id} is not made by gymnasium.make alone, which is all that copies have. Name another, "
             "such as env=hopper; the copy takes any by --env."
         )
+    if issubclass(chosen.agent_class, Predictor) and spec.num_actions != 1:
+        raise UsageError(f"{name} predicts and does not act: name an environment with one action, env=...")
+    check_spaces(chosen, spec, f"env={config.env.id} has others")
+    chosen.agent_class(spec, config.algo)  # refuses settings that do not fit
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)
     defaults(program, config, given)

@@ -101,10 +101,21 @@ def parse_mixture(name: str) -> list[Portion]:
     return parts
 
 
+def from_folder(name: str, folder: Path) -> str:
+    """A dataset or mixture of which the files whose names are relative to a folder have their whole names."""
+    found = re.match(r"((?:[\d.]+%|\d+ep:)?)(.*)", name)
+    assert found is not None
+    amount, part = found.groups()
+    if Path(part).suffix in FILE_SUFFIXES and (folder / part).is_file():
+        return f"{amount}{folder / part}"
+    first, plus, others = name.partition("+")
+    return f"{from_folder(first, folder)}+{from_folder(others, folder)}" if plus else name
+
+
 def find(env: "EnvConfig", name: str) -> Source | None:
     """One dataset that is at hand; None where it is not."""
     embedded = EMBEDDED / env.name / name
-    if embedded.is_dir():
+    if "/" not in name and (embedded / "data").is_dir():
         return Source(name, "embedded", embedded / "data")
     for minari_id in candidates(env, name):
         if (store() / minari_id / "data").is_dir():

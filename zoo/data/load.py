@@ -82,5 +82,6 @@ def readable(source: Source) -> Iterator[None]:
         OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError, EOFError,
         zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
-        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
+        text = str(error.args[0] if isinstance(error, KeyError) else error)
+        reason = (text.splitlines() or [type(error).__name__])[0]
         raise RunError(f"dataset {source.name} ({source.path}) cannot be read: {reason}") from error

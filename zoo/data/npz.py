@@ -1,5 +1,6 @@
 """NumPy's archives, read: of NeoRL-2, of OGBench, or with D4RL's fields. Pickled objects are not loaded."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
     Raises:
         ValueError: it has none of these layouts, or its arrays do not fit each other.
     """
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no NumPy archive")
     with np.load(path, allow_pickle=False) as file:
         columns = {name: file[name] for name in file.files}
     if columns.keys() >= set(NEORL2):

@@ -23,13 +23,14 @@ from zoo.runs.load import finished, load_adversary, load_state, read_record
 from zoo.runs.lock import LOCK, locked
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
-from zoo.settings.compose import takes_data
+from zoo.settings.compose import takes_data, without_effect
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
 
 if TYPE_CHECKING:
     from zoo.runs.together import Together
 
+LIMITED_ELSEWHERE = ("ALE/", "MiniGrid-", "MinAtar/")  # environments whose own code ends every episode
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
 
 
@@ -51,7 +52,7 @@ def execute(
     with locked(run_dir):
         fresh = state is None
         record = (
-            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings}
+            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
             | {**provenance(algorithm), "started": _now()}
             if fresh
             else read_record(run_dir) | {"status": "running", "resumed": _now()}
@@ -69,6 +70,13 @@ def execute(
                 record["spec"] = dataclasses.asdict(run.spec)
                 with checkpoint.replacing(run_dir / "config.yaml") as file:
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
+                for line in without_effect(config):
+                    run.report(line)
+                if run.time_limit() is None and not config.env.id.startswith(LIMITED_ELSEWHERE):
+                    run.report(
+                        f"no time limit is known of {config.env.name}: an episode that does not end by itself keeps "
+                        "an evaluation waiting for ever. For a limit: env.max_episode_steps=N"
+                    )
             elif not record["code"].endswith(code := code_version(algorithm)):
                 record["code"] += f"+{code}"
                 run.report("continues with other code than it began with")

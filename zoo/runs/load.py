@@ -11,6 +11,7 @@ import torch
 
 from zoo import checkpoint
 from zoo.agent import Agent
+from zoo.data.catalog import from_folder
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
@@ -39,22 +40,39 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
     """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
     record = read_record(run_dir)
-    settings = record["config"] | {"preset": None}  # what a preset set is among them
+    settings = _from_folder(record["config"], Path(record.get("folder", "")))
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
         raise UsageError(
-            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Name it: "
-            f"zoo eval {quoted(run_dir)} --file {quoted(made_by)}, or "
-            f"python {quoted(made_by)} {quoted(f'resume={run_dir}')}"
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Add: "
+            f"--file {quoted(made_by)}; to continue it: python {quoted(made_by)} {quoted(f'resume={run_dir}')}"
         )
     if file is not None and not file.is_file():
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
-    algo = dict(settings.pop("algo"))
-    env = dict(settings.pop("env"))
+    algo, env = settings.pop("algo"), dict(settings.pop("env"))
     name = algo.pop("name")
-    arguments = as_overrides({"algo": name, "env": env.pop("id"), **settings})
+    arguments = as_overrides({**({"algo": name} if file is None else {}), "env": env.pop("id"), **settings})
     config, algorithm, _ = compose([*arguments, *as_overrides(algo, "algo."), *as_overrides(env, "env.")], file)
     return config, algorithm, record
+
+
+def _from_folder(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings of a run that began in a folder: names of files and runs that are relative to it are whole.
+
+    Without its preset: what that set is among them.
+    """
+
+    def run(name: str | None) -> str | None:
+        return str(folder / name) if name and (folder / name).is_dir() else name
+
+    algo, corruption = settings["algo"], settings.get("corruption") or {}
+    return settings | {
+        "dataset": from_folder(settings.get("dataset", RunConfig.dataset), folder),
+        "algo": algo | ({"expert": from_folder(algo["expert"], folder)} if "expert" in algo else {}),
+        "corruption": corruption | {"critic": run(corruption.get("critic"))},
+        "base": run(settings.get("base")),
+        "preset": None,
+    }
 
 
 def finished(run_dir: Path) -> bool:

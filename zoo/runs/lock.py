@@ -17,9 +17,7 @@ def locked(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"{run_dir} is in use by a run in progress. Wait for it, or take another run_dir."
-            ) from None
+            raise UsageError(f"{run_dir} is in use by a run in progress. Wait for it, or stop it.") from None
         yield
 
 

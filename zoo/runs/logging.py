@@ -7,6 +7,8 @@ import importlib
 import io
 import math
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from statistics import fmean
@@ -195,10 +197,18 @@ def _package(name: str) -> Any:
         ) from error
 
 
+class Terminal(Console):
+    """Where runs print. Where that is a pipe whose reader has gone, they end with a checkpoint, as by a signal."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signal.raise_signal(signal.SIGTERM)
+
+
 @functools.cache
 def terminal() -> Console:
-    """Where runs print, those beside each other included."""
-    return Console(highlight=False, soft_wrap=True)
+    """The one that runs beside each other share."""
+    return Terminal(highlight=False, soft_wrap=True)
 
 
 class ProgressBar:

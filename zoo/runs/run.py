@@ -156,6 +156,7 @@ class Run:
         self._begin()
         with self._interruption, self._progress(passes, done, f"passes of {name}") as bar:
             self._bar = bar
+            self._print(f"{name}: up to {passes:,} passes")
             while done < passes and not until():
                 mark = time.perf_counter()
                 yield done

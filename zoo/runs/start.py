@@ -61,6 +61,7 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
             f"{named} has learned on {other_config.env.name}, where observations or actions have other shapes or "
             f"bounds than on {config.env.name}. Give a run on {config.env.name}."
         )
+    check_inputs(named, agent, other)
     theirs, name = parts(other), record["algorithm"]["name"]
     missing = unlike(learned(agent), theirs)
     if missing and name == algorithm.name:
@@ -78,7 +79,6 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
                 f"{named}: its {part} has other layers than this run's. Build this one alike: "
                 f"{shaping(other, other_config.algo, config.algo)}"
             )
-    check_inputs(named, agent, other)
     check_rewards(named, agent, rewards(config, begun), rewards(other_config, record))
     check_scales(named, agent, other, config)
     found = {**theirs, **optimizers(other), **dict(other.named_buffers(recurse=False))}

@@ -48,6 +48,8 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     given = {override.get_key_element(): override for override in overrides}
     if "env.id" in given:
         raise UsageError(f"{given['env.id'].input_line}: name the environment itself, env={value_of(given['env.id'])}")
+    if file and "algo" in given:
+        raise UsageError(f"{given['algo'].input_line}: the algorithm is {file.name}. Leave algo out.")
     found = Algorithm(file) if file else algorithms().get(value_of(given["algo"]) if "algo" in given else "")
     _check_keys(given, RunConfig, "", found.module.Config if found else None)
     if "resume" in given and given["resume"].value() is not None:
@@ -142,6 +144,29 @@ def _check_chosen(typed: dict[str, Override]) -> None:
             raise UsageError(
                 f"{typed[setting].input_line} does nothing without a {group}. Add {group}=NAME: {', '.join(kinds)}."
             )
+
+
+def without_effect(config: RunConfig) -> list[str]:
+    """Of the settings that were chosen, those that others leave without effect, a line each.
+
+    They are no mistakes: runs of several samplers may share one command. A preset sets some for whom they concern.
+    """
+    sampler, corruption, env = config.sampler, config.corruption, config.env
+    by_sampler, by_corruption = f"sampler={sampler.name}", f"corruption={corruption.name}"
+    clean = corruption.name == CorruptionConfig.name
+    lines = [
+        f"{key}={value} does nothing with {other}"
+        for key, value, default, used, other in (
+            ("sampler.alpha", sampler.alpha, SamplerConfig.alpha, sampler.name in ("return", "advantage"), by_sampler),
+            ("sampler.fraction", sampler.fraction, SamplerConfig.fraction, sampler.name == "top", by_sampler),
+            ("corruption.rate", corruption.rate, CorruptionConfig.rate, not clean, by_corruption),
+            ("corruption.scale", corruption.scale, CorruptionConfig.scale, not clean, by_corruption),
+            ("corruption.critic", corruption.critic, None, corruption.needs_critic, by_corruption),
+            ("env.changed_in", env.changed_in, EnvConfig.changed_in, env.changes, "the environment as it is"),
+        )
+        if value != default and not used
+    ]
+    return lines if config.preset is None else []
 
 
 def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:

@@ -25,14 +25,15 @@ def parse(arguments: Sequence[str]) -> list[Override]:
             overrides += parser.parse_overrides([argument])
         except HydraException as error:
             raise UsageError(
-                f"cannot read {argument}: put the value in quotes if it holds spaces or brackets."
+                f"cannot read {argument}: put the value in quotes if it holds spaces, brackets, commas or =."
             ) from error
     return overrides
 
 
 def value_of(override: Override) -> str:
     """The value of an override, without quotes."""
-    return str(override.get_value_element_as_str()).strip("'\"")
+    value = override.value()
+    return value if isinstance(value, str) else str(override.get_value_element_as_str()).strip("'\"")
 
 
 def expand(arguments: Sequence[str]) -> list[list[str]]:

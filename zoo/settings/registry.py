@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
     assert field.value.end_lineno is not None  # not the field's own end: a bracket may close after the comment
     default = ast.get_source_segment(source, field.value) or ""
     if "default_factory=lambda: " in default:
-        default = default.partition("default_factory=lambda: ")[2].removesuffix(")")
+        default = default.partition("default_factory=lambda: ")[2].removesuffix(")").strip()
     comment = lines[field.value.end_lineno - 1][field.value.end_col_offset :].partition("#")[2].strip()
     return Setting(ast.unparse(field.target), ast.unparse(field.annotation), default.replace("None", "null"), comment)
 
@@ -144,6 +144,8 @@ class Algorithm:
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         spec.loader.exec_module(module)
+        if not is_dataclass(getattr(module, "Config", None)):
+            raise UsageError(f"{self.path} is no algorithm file: it has no dataclass Config.")
         return module
 
     @property
@@ -151,12 +153,14 @@ class Algorithm:
         """The one agent that the file defines."""
         from zoo.agent import Agent
 
-        (agent,) = (
+        agents = [
             value
             for value in vars(self.module).values()
             if inspect.isclass(value) and issubclass(value, Agent) and value.__module__ == self.module.__name__
-        )
-        return agent
+        ]
+        if len(agents) != 1:
+            raise UsageError(f"{self.path} defines {len(agents) or 'no'} agents, subclasses of zoo.agent.Agent; not 1.")
+        return agents[0]
 
 
 def algorithms() -> dict[str, Algorithm]:
@@ -185,8 +189,17 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
         spec: of the environment.
         has: the environment and its action space, for the message.
     """
+    from zoo.agent import Predictor
+
     if spec.action_space not in chosen.action_spaces:
-        able = [name for name, other in algorithms().items() if spec.action_space in other.action_spaces]
+        able = [
+            name
+            for name, other in algorithms().items()
+            if spec.action_space in other.action_spaces
+            and other.takes_goals == chosen.takes_goals
+            and (other.data == "required") == (chosen.data == "required")
+            and not issubclass(other.agent_class, Predictor)
+        ]
         raise UsageError(
             f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
             + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")

@@ -10,7 +10,7 @@ from typing import Any
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
-from zoo.settings.overrides import folders
+from zoo.settings.overrides import folders, parse
 from zoo.settings.registry import Algorithm
 
 
@@ -55,6 +55,9 @@ def seed_by_seed(
                 "lie in"
             )
         dirs = list(named)
+    if choice := next((str(one.input_line) for one in parse(rest) if one.is_sweep_override()), None):
+        several = " ".join([*rest, f"seed={','.join(map(str, seeds))}"])
+        raise UsageError(f"{choice} asks for several runs, seeds={text} for one. Give: zoo run -m {several}")
     composed = compose(rest, file)
     return [of_seed(*composed, seed, run_dir) for seed, run_dir in zip(seeds, dirs, strict=True)]
 

@@ -152,7 +152,7 @@ class Collector:
         if expert <= random:
             raise RunError(
                 f"{self.run_dir}: its best agent returns {expert:.1f}, no better than random actions ({random:.1f}). "
-                f"Train longer: --steps above {self.config.steps}."
+                f"Move this folder away and train longer: --steps above {self.config.steps}."
             )
         return next(s for s, value in sorted(self.evaluations.items()) if value >= random + (expert - random) / 3)
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, store
+from zoo.data.catalog import EMBEDDED, FILE_SUFFIXES, ZOO_NAMESPACE, store
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
@@ -56,6 +56,8 @@ def new_id(env: "EnvConfig", name: str) -> str:
         raise UsageError(
             f"{name} cannot be a dataset's name: letters, digits, - and _ only, without a version at its end."
         )
+    if (EMBEDDED / env.name / name).is_dir():
+        raise UsageError(f"{env.name}/{name} is a dataset that the package brings. Take another name.")
     return f"{ZOO_NAMESPACE}/{env.name}/{name}-v0"
 
 
