@@ -105,7 +105,9 @@ def test_an_environment_without_a_short_name_is_found_by_the_name_in_the_list(zo
     listed = next(line for line in zoo("data", "list").out.splitlines() if "random" in line).split()[0]
     assert listed == "inverteddoublependulum/random"
     for name in (listed, f"{env_id}/random", f"zoo/{listed}-v0", f"{listed}+50%random"):
-        assert zoo("data", "show", name).code == 0, name
+        shown = zoo("data", "show", name)
+        assert shown.code == 0, name
+        assert "parts: kind=random, transitions=" in shown.out
     assert_one_line(zoo("data", "show", "nothing/random"), 2, "env=nothing does not exist")
 
 

@@ -134,6 +134,9 @@ REFUSED = {
     "frames for vectors": (
         ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[96, 96, 3]. Try: ppo, stream_ac."],
     ),
+    "a share of the data that is none": (
+        ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"], ["algo.offline_fraction=0.001", "batch of 256"],
+    ),
     "several algorithms of several seeds": (
         ["algo=bc,iql", "env=pendulum", "seeds=0-1"], ["zoo run -m algo=bc,iql env=pendulum", "seed=0,1"],
     ),

@@ -200,6 +200,13 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
         if value != default and not takes_data(config, chosen):
             share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
+    if chosen.data not in ("none", "required") and takes_data(config, chosen):
+        share, batch_size = getattr(config.algo, chosen.data), config.algo.batch_size
+        if not round(share * batch_size):
+            raise UsageError(
+                f"algo.{chosen.data}={share}: of a batch of {batch_size} that is no transition. Give more, "
+                f"or learn without a dataset: algo.{chosen.data}=0"
+            )
     rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
     if rescaled and chosen.takes_goals:
         raise UsageError(f"reward_scale and reward_shift: {name} learns goals, without rewards. Leave them out.")

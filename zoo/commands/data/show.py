@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
     from zoo.data.arrays import fitted
     from zoo.data.load import load_arrays
     from zoo.envs import spec_of
+    from zoo.settings.config import flat
 
     arrays, sources = load_arrays(env, name)
     fitted(arrays, spec_of(env), name, env)
@@ -41,7 +42,9 @@ def main(arguments: list[str]) -> int:
         print(f"score        {scores.mean():.1f} normalized, of the mean return")
     for source in sources:
         for key, value in _provenance(source).items():
-            print(f"{source.name}: {key}: {value}")
+            for one in value if isinstance(value, list) else [value]:
+                words = ", ".join(f"{k}={v}" for k, v in flat(one).items()) if isinstance(one, dict) else one
+                print(f"{source.name}: {key}: {words}")
     png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{Path(name).name}").removesuffix(".hdf5") + ".png")
     if importlib.util.find_spec("matplotlib") is None:
         print("not drawn: that needs pip install 'rl-zoo[plot]'")
