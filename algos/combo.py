@@ -11,9 +11,9 @@ which only the model supports are not trusted.
 d_f is a mixture of data and rollouts, as each batch is. The sum over actions is estimated as in CQL, with actions of
 the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
 of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: there the result of a reshape is not assigned, which
-turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. The actor's learning
-rate decays by updates, theirs by thousands of them; the model, whose batches are of 256 whatever `batch_size` is,
-learns for 200 epochs at most, theirs for as long as it gets better.
+turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. As there, no 1/2
+before the squared error. The actor's learning rate decays by updates, theirs by thousands of them; the model, whose
+batches are of 256 whatever `batch_size` is, learns for 200 epochs at most, theirs for as long as it gets better.
 """
 
 import copy

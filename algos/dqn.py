@@ -64,7 +64,7 @@ class Config:
     eval_epsilon: float = 0.05  # the same in evaluations that sample actions: Atari, MiniGrid
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null is -v_max; Atari: -10
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own; Atari: -10
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
     num_bins: int = 51  # bins of a categorical head; give 101 to c51 without v_min and v_max
 

@@ -5,7 +5,7 @@ observations. A reward is penalized by the model's uncertainty of the step, so t
 bound of that in the environment.
 
     reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
-    critics  L_Q  = E[(r~ + gamma (1 - terminated) min Q'(s', a') - alpha log pi(a'|s') - Q(s, a))^2]
+    critics  L_Q  = E[(r~ + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s')) - Q(s, a))^2]
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
 Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of

@@ -64,7 +64,7 @@ class Config:
     normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or one whose values are not clipped: huber, two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 

@@ -52,7 +52,7 @@ class Config:
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that comes from `dataset`
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return, without entropy
     num_bins: int = 101  # bins of a categorical head
 

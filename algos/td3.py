@@ -53,7 +53,7 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 25_000  # environment steps of uniform actions before the first update
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins; null is -v_max
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
