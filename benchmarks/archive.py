@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.benchmarks.records import Result
+from zoo.benchmarks.records import Result, shared
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, quoted
 
@@ -31,7 +31,7 @@ def save(results: list[Result], folder: Path, path: Path) -> None:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*KEYS, *columns, RETURNS])
         for result in results:
-            record = json.dumps(result.record, separators=(",", ":"))
+            record = json.dumps(shared(result.record), separators=(",", ":"))
             for i, step in enumerate(result.steps):
                 figures = (repr(float(result.columns[name][i])) if name in result.columns else "" for name in columns)
                 returns = " ".join(map(repr, result.returns.tolist())) if i == len(result.steps) - 1 else ""

@@ -22,7 +22,8 @@ def main(arguments: list[str]) -> int:
     if not args.dir.is_dir():
         raise UsageError(f"{args.dir} is not a folder. Give one that holds runs, such as runs or bench/smoke.")
     if args.file.suffix != ".csv":
-        raise UsageError(f"{args.file} does not end in .csv. Try: {args.file.with_suffix('.csv')}")
+        csv = args.file.with_suffix(".csv") if args.file.name else args.file / "runs.csv"
+        raise UsageError(f"{args.file} does not end in .csv. Try: {csv}")
     results, notes = find(args.dir)
     results = [one for one in results if one.archive is None or one.archive.resolve() != args.file.resolve()]
     if not results:

@@ -11,7 +11,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from zoo.benchmarks import markdown, plots
-from zoo.benchmarks.records import FIGURES, MEASURES
+from zoo.benchmarks.records import FIGURES, MEASURES, shared
 from zoo.benchmarks.stats import Estimate, profile
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "files": [] if run.archive else [name for name in LINKED if (run.dir / name).exists()],
                 "seed": run.seed,
                 "command": run.command,
-                "config": OmegaConf.to_yaml(OmegaConf.create(run.config)),
+                "config": OmegaConf.to_yaml(OmegaConf.create(shared(run.record)["config"])),
                 "figures": {
                     figure: str(Estimate(run.figure(figure, row.measure), np.nan, np.nan)) for figure in FIGURES
                 },

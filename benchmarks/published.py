@@ -1,9 +1,10 @@
 """Published figures, to compare runs with: `references/*.csv`, each with its source, and files of the same columns.
 
 Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
-RW, top-10%), report (last or best evaluation, or last3, the mean of the last three), measure: `evaluation`, or
-`training` for the mean return of the last episodes that the agent learned from, exploring, as CleanRL's tables have it,
-and preset: the one whose settings the figure was measured with, `paper` where a row has none. A task is
+RW, top-10%), report (last or best evaluation, or last3, the mean of the last three), evaluations: of how many a best
+one is the best, measure: `evaluation`, or `training` for the mean return of the last episodes that the agent learned
+from, exploring, as CleanRL's tables have it, ddof: 0 where the standard deviation is the population's, and preset: the
+one whose settings the figure was measured with, `paper` where a row has none. A task is
 `d4rl/<dataset>`, `neorl2/<task>` or `ogbench/<dataset>`, whose figures are normalized scores, or the id of an
 environment. Like is compared with like.
 """
@@ -50,6 +51,7 @@ class Reference:
         sampler: by its name here.
         steps: None where it is not said.
         preset: with whose settings; one that the zoo does not have is of settings that no run has.
+        evaluations: of which a best one is the best: the more, the higher; None where it is not said.
         published: mean, standard deviation, seeds and source.
     """
 
@@ -61,6 +63,7 @@ class Reference:
     steps: int | None
     published: Published
     preset: str = "paper"
+    evaluations: int | None = None
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -107,6 +110,9 @@ class Reference:
             reasons.append(f"no {MEASURES[self.measure]} is known")
         if self.figure == "last3" and len(result.steps) < 3:
             reasons.append("fewer than three evaluations")
+        if self.figure == "best" and abs(len(result.steps) / (self.evaluations or np.inf) - 1) > SLACK:
+            theirs = self.evaluations or "an unknown number"
+            reasons.append(f"the best of {len(result.steps)} evaluations, theirs of {theirs}")
         if self.steps and abs(share := result.steps[-1] / self.steps - 1) > SLACK:
             reasons.append(f"{100 * (share + 1):{',.0f' if share > -0.9 else '.2g'}} % of the steps")
         return ", ".join(reasons)
@@ -201,7 +207,8 @@ def read(path: Path) -> list[Reference]:
     for number, row in enumerate(rows, 2):
         try:
             steps = row.get("steps") or (row.get("budget") or "").partition(" ")[0]
-            published = Published(float(row["mean"]), float(row["std"] or "nan"), int(row["seeds"] or 0), row["source"])
+            mean, std, ddof = float(row["mean"]), float(row["std"] or "nan"), int(row.get("ddof") or 1)
+            published = Published(mean, std, int(row["seeds"] or 0), row["source"], ddof)
             if not row["source"] or not row["algorithm"]:
                 raise ValueError("source or algorithm is empty")
             count = int(float(steps.replace(",", "").replace("_", ""))) if steps else None
@@ -218,13 +225,14 @@ def read(path: Path) -> list[Reference]:
                     count,
                     published,
                     row.get("preset") or "paper",
+                    int(row["evaluations"]) if row.get("evaluations") else None,
                 )
             )
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise UsageError(
                 f"{path}, line {number}: {type(error).__name__} {error}; a row has the columns task, algorithm, mean, "
-                "std, seeds, source and may have steps, sampler, report (last, last3, best), measure (evaluation, "
-                "training), preset."
+                "std, seeds, source and may have steps, sampler, report (last, last3, best), evaluations, measure "
+                "(evaluation, training), ddof, preset."
             ) from error
     return references
 

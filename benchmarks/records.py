@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.suite import ELSEWHERE, digest
+from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.envs import EnvConfig
 from zoo.envs.config import DYNAMICS
@@ -30,10 +31,11 @@ MEASURES = {
 }  # fmt: skip
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
 # settings that make one method another: of what is learned from and how; and of how long and how it is run
-RUNS = ("init_from", "base")  # other runs, of which each seed may have its own
+RUNS = ("init_from", "base", "corruption.critic")  # other runs, of which each seed may have its own
 OF_ONLINE = ("online_starts", "online_updates", "online_fraction", "base_mode", "base_scale", *RUNS)
 OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift", *OF_ONLINE)
-METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "eval_deterministic")
+EVALUATED = ("eval_every", "eval_episodes", "eval_deterministic")
+METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "matmul_precision", *EVALUATED)
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class Result:
     def settings(self) -> dict[str, Any]:
         """The settings of the method, flat; of other runs that it began with, their names without the seed."""
         chosen = {k: v for k, v in flat(self.config).items() if k.startswith(METHOD) and k != "algo.name"}
-        runs = {name: Path(re.sub(r"-?seed\d+[^/]*", "", chosen[name])).name for name in RUNS if chosen.get(name)}
-        return chosen | runs
+        return chosen | {name: seedless(chosen[name]) for name in RUNS if chosen.get(name)}
 
     @cached_property
     def changed(self) -> dict[str, Any]:
@@ -203,6 +204,32 @@ class Result:
         acts = not data[0] or bool(self.config.get("online_steps")) or (known is not None and known.setting == "online")
         cut = "resumed" in self.record and acts  # not all simulators can be put back within an episode
         return digest([settings, code, data, cut])
+
+
+def seedless(run_dir: str) -> str:
+    """The name of a run's folder without its seed."""
+    return Path(re.sub(r"-?seed\d+[^/]*", "", run_dir)).name
+
+
+def bare(dataset: str) -> str:
+    """The name of a dataset; of a file with its whole path, the file's."""
+    return Path(dataset).name if Path(dataset).is_absolute() else dataset
+
+
+def shared(record: dict[str, Any]) -> dict[str, Any]:
+    """A run's record without folders of the machine that it ran on, but for names."""
+    config = {**record["config"], "run_dir": None}
+    config |= {name: seedless(config[name]) for name in RUNS if config.get(name)}
+    if config.get("dataset"):
+        config["dataset"] = "+".join(part.amount + bare(part.name) for part in parse_mixture(config["dataset"]))
+    if (config.get("corruption") or {}).get("critic"):
+        config["corruption"] = config["corruption"] | {"critic": seedless(config["corruption"]["critic"])}
+    record = {key: value for key, value in record.items() if key != "folder"} | {"config": config}
+    for name in ("dataset", "demonstrations"):
+        if (record.get(name) or {}).get("sources"):
+            sources = [{"name": bare(one["name"]), "kind": one["kind"]} for one in record[name]["sources"]]
+            record[name] = record[name] | {"name": bare(record[name]["name"]), "sources": sources}
+    return record
 
 
 def environment(config: dict[str, Any]) -> str:

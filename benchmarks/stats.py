@@ -112,15 +112,22 @@ def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Published:
-    """A published figure: mean and standard deviation over so many seeds."""
+    """A published figure: mean and standard deviation over so many seeds; `ddof` 0 is the population's, NumPy's own."""
 
     mean: float
     std: float
     seeds: int
     source: str
+    ddof: int = 1
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.mean) or self.std < 0 or np.isinf(self.std) or self.seeds < 0:
+        if (
+            not np.isfinite(self.mean)
+            or self.std < 0
+            or np.isinf(self.std)
+            or self.seeds < 0
+            or self.ddof not in (0, 1)
+        ):
             raise ValueError(f"mean {self.mean}, std {self.std}, seeds {self.seeds}")
 
 
@@ -136,7 +143,7 @@ def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
         return "no spread published", Estimate(difference, np.nan, np.nan)
     if len(ours) < LEAST_RUNS or published.seeds < LEAST_RUNS:
         return "too few seeds to say", Estimate(difference, np.nan, np.nan)
-    errors = np.array([ours.var(ddof=1) / len(ours), published.std**2 / published.seeds])
+    errors = np.array([ours.var(ddof=1) / len(ours), published.std**2 / (published.seeds - 1 + published.ddof)])
     total = errors.sum()
     if total == 0:
         low = high = difference

@@ -1,7 +1,8 @@
 """A suite: the runs of a benchmark, each a combination of settings; what identifies a run, and where it is kept.
 
 A file of `configs/suite` is a list of grids. Each gives the keys of `zoo run` one value or several, and stands for all
-combinations; a value that is itself a list is a list in that list. Overrides count for every run, more than the file.
+combinations; a value that is itself a list is a list in that list. Overrides count for every run, more than the file;
+but an algorithm, environment or dataset that the suite has chooses its runs of them.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
 
+CHOOSING = ("algo", "env", "dataset")  # settings by whose values runs of a suite are chosen
 ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits
 
 
@@ -70,15 +72,25 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
     if suite not in known:
         raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)}")
     given = expand(overrides)
+    listed = [combination for grid in grids(known[suite]) for combination in combinations(grid)]
+    choices = set().union(*map(_choices, listed))
     planned: dict[str, Planned] = {}
-    for grid in grids(known[suite]):
-        for combination in combinations(grid):
-            for chosen in given:
-                keys = {one.partition("=")[0] for one in chosen}
-                kept = [one for one in combination if one.partition("=")[0] not in keys]
-                run = planned_run((*kept, *chosen), suite)
-                planned[run.id] = run
+    for combination in listed:
+        for chosen in given:
+            if not choices & _choices(chosen) <= _choices(combination):
+                continue
+            keys = {one.partition("=")[0] for one in chosen}
+            kept = [one for one in combination if one.partition("=")[0] not in keys]
+            run = planned_run((*kept, *chosen), suite)
+            planned[run.id] = run
+    if not planned:
+        raise UsageError(f"the suite {suite} has no runs of {' '.join(overrides)} together.")
     return list(planned.values())
+
+
+def _choices(overrides: Iterable[str]) -> set[str]:
+    """Those overrides that say what a run is of, without quotes."""
+    return {one.replace("'", "") for one in overrides if one.partition("=")[0] in CHOOSING}
 
 
 def grids(path: Path) -> list[dict[str, Any]]:
@@ -115,13 +127,15 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     settings["env"] = settings["env"] | {"backend": backend}
     content: str | None = None
     missing: tuple[str, ...] = ()
+    origins = []
     if takes_data(config, algorithm):
-        parts = [part.name for part in parse_mixture(config.dataset)]
-        missing = tuple(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None)
-        content = None if missing else fingerprint(config.env.id, config.env.name, config.dataset)
+        names = [config.dataset, *filter(None, [getattr(config.algo, "expert", None)])]
+        parts = [part.name for name in names for part in parse_mixture(name)]
+        missing = tuple(dict.fromkeys(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None))
+        if not missing:
+            content, *origins = (fingerprint(config.env.id, config.env.name, name) for name in names)
     elif config.env.id.startswith(series.PREFIX):
         content = file_digest(series.find(config.env.id.removeprefix(series.PREFIX)))
-    origins = []
     runs = {"init_from": config.init_from, "base": config.base, "corruption.critic": config.corruption.critic}
     for key, run in runs.items():
         if run is None:

@@ -119,7 +119,7 @@ class EpisodicLife(Frames):
     """A lost life terminates the episode, though the game continues: no value is bootstrapped from there.
 
     The next observation is then both the final one and the first of the next life, and no step is taken between the
-    two. A step's `info` holds, bool `[N]`, `game_over`: the game itself has ended.
+    two. A step's `info` holds, bool `[N]`, `zoo/game_over`: the game itself has ended.
     """
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -131,4 +131,4 @@ class EpisodicLife(Frames):
             for i in np.flatnonzero(ended):
                 final_obs[i] = info["final_obs"][i] if game_over[i] else obs[i].copy()
             info = info | {"final_obs": final_obs, "_final_obs": ended}
-        return obs, reward, terminated | lost, truncated, info | {"game_over": game_over}
+        return obs, reward, terminated | lost, truncated, info | {"zoo/game_over": game_over}

@@ -208,6 +208,32 @@ def evaluations(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+def test_an_algorithm_environment_or_dataset_of_a_suite_chooses_its_runs(suites):
+    suites(
+        "- {algo: [bc, iql], env: hopper, dataset: [demo, random+5%demo], steps: 5, seed: [0, 1]}\n"
+        "- {algo: cql, algo.alpha: 2.0, env: pendulum, dataset: mine, steps: 9, seed: 0}\n"
+    )
+
+    def planned(*overrides):
+        keys = ("steps", "seed", "dataset")
+        return {(r.settings["algo"]["name"], r.settings["env"]["name"], *(r.settings[k] for k in keys))
+                for r in plan("mine", overrides)}  # fmt: skip
+
+    assert len(planned()) == 9
+    assert planned("algo=cql") == {("cql", "pendulum", 9, 0, "mine")}
+    assert planned("env=hopper", "algo=bc", "seed=7", "dataset='random+5%demo'") == {
+        ("bc", "hopper", 5, 7, "random+5%demo")
+    }
+    assert planned("env=hopper", "algo=bc", "dataset=other", "seed=0") == {("bc", "hopper", 5, 0, "other")}
+    assert {one[:2] for one in planned("env=walker2d")} == {
+        ("bc", "walker2d"),
+        ("iql", "walker2d"),
+        ("cql", "walker2d"),
+    }
+    with pytest.raises(UsageError, match="no runs of algo=cql env=hopper together"):
+        planned("algo=cql", "env=hopper")
+
+
 def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites, capsys):
     suites(GRIDS)
     assert main(["bench", "mine", "--dry-run"]) == 0

@@ -114,14 +114,66 @@ def test_a_file_of_ones_own_is_a_method_of_its_own_and_its_command_runs_it(run, 
 
 def test_settings_that_vary_within_a_task_tell_methods_apart_and_how_a_run_was_run_does_not(run, tmp_path):
     run("a", "algo=iql env=hopper steps=10", [1.0])
-    run("b", "algo=iql env=hopper steps=10 seed=1 compile=true eval_every=5 device=cpu", [1.0, 2.0])
+    run("b", "algo=iql env=hopper steps=10 seed=1 compile=true device=cpu", [1.0])
     run("c", "algo=iql env=hopper steps=20", [1.0])
+    run("d", "algo=iql env=pendulum dataset=x steps=10", [1.0])
+    run("e", "algo=iql env=pendulum dataset=x steps=10 seed=1 eval_every=5", [1.0, 2.0])
+    run("f", "algo=iql env=pendulum dataset=x steps=10 seed=1 matmul_precision=medium", [1.0])
     results, _ = read(tmp_path)
     assert sorted((result.method, result.seed) for result in results) == [
+        ("iql, eval_every=5, steps=10", 1),
+        ("iql, matmul_precision=medium, steps=10", 1),
+        ("iql, steps=10", 0),
         ("iql, steps=10", 0),
         ("iql, steps=10", 1),
         ("iql, steps=20", 0),
     ]
+
+
+def test_the_critics_of_a_corruption_tell_runs_apart_whatever_their_seed(run, tmp_path):
+    corrupted = "algo=iql env=hopper corruption=adversarial-obs corruption.critic"
+    run("a", f"{corrupted}=runs/edac-seed0-2026", [1.0])
+    run("b", f"{corrupted}=runs/edac-seed1-2026 seed=1", [1.0])
+    run("c", f"{corrupted}=runs/cql-seed0-2026", [9.0])
+    assert sorted(result.method for result in read(tmp_path)[0]) == [
+        "iql, corruption.critic=cql", "iql, corruption.critic=edac", "iql, corruption.critic=edac",
+    ]  # fmt: skip
+
+
+def test_an_export_names_no_folder_of_the_machine(run, tmp_path):
+    sources = {"name": "/home/me/mine.hdf5", "kind": "hdf5", "path": "/home/me/mine.hdf5"}
+    run(
+        "a", "algo=rlpd env=hopper dataset=/home/me/mine.hdf5 init_from=/home/me/cql-seed3 run_dir=/home/me/run", [1.0],
+        folder="/home/me", dataset={"name": "/home/me/mine.hdf5", "fingerprint": "x", "sources": [sources]},
+    )  # fmt: skip
+    before = [(result.task, result.method) for result in read(tmp_path)[0]]
+    assert main(["bench", "export", str(tmp_path), str(tmp_path / "out" / "a.csv")]) == 0
+    text = (tmp_path / "out" / "a.csv").read_text()
+    assert "mine.hdf5" in text
+    assert "/home" not in text
+    assert [(result.task, result.method) for result in read(tmp_path / "out")[0]] == before
+
+
+def test_a_best_figure_is_compared_with_the_best_of_as_many_evaluations(run, tmp_path):
+    data = "algo=iql preset=paper env=hopper dataset=D4RL/hopper/medium-v2 steps=1000000"
+    for seed, count in enumerate((200, 20)):
+        run(str(count), f"{data} seed={seed}", count * [score("hopper", 80.0)])
+    results = {result.dir.name: result for result in read(tmp_path)[0]}
+    (row,) = [r for r in published.builtin() if r.fits(results["20"]) and r.figure == "best"]
+    assert row.differs(results["200"]) == ""
+    assert row.differs(results["20"]) == "the best of 20 evaluations, theirs of 200"
+
+
+@pytest.mark.parametrize(
+    ("given", "algorithm"),
+    [("algo=dt preset=corl", "DT"), ("algo=edac preset=sac-n", "SAC-N"), ("algo=edac preset=paper", "EDAC")],
+)
+def test_corls_figures_are_compared_with_corls_settings(run, tmp_path, given, algorithm):
+    steps = 100_000 if algorithm == "DT" else 3_000_000
+    run("a", f"{given} env=hopper dataset=D4RL/hopper/medium-v2 steps={steps}", [score("hopper", 80.0)])
+    (result,), _ = read(tmp_path)
+    (row,) = [r for r in published.builtin() if r.fits(result) and r.figure == "final"]
+    assert (row.algorithm, row.differs(result)) == (algorithm, "")
 
 
 def test_datasets_of_one_short_name_are_distinguished(run, tmp_path):
@@ -397,7 +449,7 @@ def test_environments_are_known_by_the_names_that_their_figures_were_published_u
 
 
 def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run, tmp_path):
-    run("a", "algo=iql preset=paper env=halfcheetah dataset=medium steps=50000", [score("halfcheetah", 40.0)])
+    run("a", "algo=iql preset=paper env=halfcheetah dataset=medium steps=50000", 200 * [score("halfcheetah", 40.0)])
     assert main(["report", str(tmp_path)]) == 0
     verdicts = {row["verdict"] for row in table(tmp_path, "published") if "CORL" in row["source"]}
     assert verdicts == {"not comparable: other data, 5 % of the steps"}
@@ -420,7 +472,7 @@ def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run
 )
 def test_other_settings_than_the_papers_are_not_compared(run, tmp_path, given, why):
     data = "env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 steps=1000000"
-    run("a", f"{given} {data}", [score("halfcheetah", 40.0)])
+    run("a", f"{given} {data}", 200 * [score("halfcheetah", 40.0)])
     (result,), _ = read(tmp_path)
     rows = [row for row in published.builtin() if row.fits(result) and "CORL" in row.published.source]
     assert {row.differs(result) for row in rows} == {why}
@@ -469,7 +521,7 @@ def test_mixtures_are_compared_where_they_are_as_large_as_the_published_ones(run
 
 def test_without_a_normalized_score_a_figure_is_shown_and_not_compared(run, tmp_path):
     given = "algo=iql preset=paper env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 env.expert_score=null"
-    run("a", given, [40.0])
+    run("a", given, 200 * [40.0])
     assert main(["report", str(tmp_path)]) == 0
     rows = [row for row in table(tmp_path, "published") if "CORL" in row["source"]]
     assert {row["verdict"] for row in rows} == {"not comparable: no normalized score is known"}

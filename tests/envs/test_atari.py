@@ -46,12 +46,12 @@ def test_both_backends_show_the_same_game():
     ours, theirs = (
         play(game("MsPacman", name, training=True), 700, [seed])[1] for name, seed in zip(begun, seeds, strict=True)
     )
-    over = next(t for t in range(700) if ours[t][4]["game_over"][0])
+    over = next(t for t in range(700) if ours[t][4]["zoo/game_over"][0])
     lives_lost = 0
     for t in range(over + 1):
         for a, b in zip(ours[t][1:4], theirs[t][1:4], strict=True):  # reward, terminated, truncated
             np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(ours[t][4]["game_over"], theirs[t][4]["game_over"])
+        np.testing.assert_array_equal(ours[t][4]["zoo/game_over"], theirs[t][4]["zoo/game_over"])
         if 4 <= t < over:  # the observations of the first steps hold frames from before the game
             np.testing.assert_array_equal(ours[t][0], theirs[t][0])
         lives_lost += int(ours[t][2][0])
@@ -67,7 +67,7 @@ def test_a_lost_life_changes_what_the_agent_sees_of_the_game_and_not_the_game(ba
     for (obs, reward, terminated, truncated, info), whole in zip(steps, whole_steps, strict=True):
         np.testing.assert_array_equal(obs, whole[0])
         np.testing.assert_array_equal(reward, whole[1])
-        np.testing.assert_array_equal(info["game_over"], whole[2])  # a game never ends but by its last life here
+        np.testing.assert_array_equal(info["zoo/game_over"], whole[2])  # a game never ends but by its last life here
         assert not truncated.any()
         assert not whole[3].any()
         np.testing.assert_array_equal(info.get("_final_obs", np.zeros(2, bool)), terminated)
@@ -126,7 +126,7 @@ def test_a_game_that_does_not_end_is_truncated_after_its_time_limit(backend):
     for step in range(1, TIME_LIMIT + 1):
         _, _, terminated, truncated, info = envs.step(np.zeros(1, int))  # nothing happens to who does nothing
         assert not terminated[0]
-        assert truncated[0] == info["game_over"][0] == (step == TIME_LIMIT)
+        assert truncated[0] == info["zoo/game_over"][0] == (step == TIME_LIMIT)
 
 
 def test_who_does_nothing_in_breakout_loses_every_life_since_fire_begins_each(backend):
@@ -228,7 +228,7 @@ def test_a_life_ends_a_truncation_ends_a_game_and_the_last_life_ends_both():
     steps = [envs.step(np.zeros(2, int)) for _ in Scripted.SCRIPT]
     assert [step[2].tolist() for step in steps] == [[0, 1], [1, 0], [0, 0], [0, 0], [1, 0]]
     assert [step[3].tolist() for step in steps] == [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]
-    assert [step[4]["game_over"].tolist() for step in steps] == [[0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]
+    assert [step[4]["zoo/game_over"].tolist() for step in steps] == [[0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]
     final = [[None if obs is None else obs[0] for obs in step[4].get("final_obs", [None, None])] for step in steps]
     assert final == [[None, 1], [2, 102], [None, None], [None, None], [105, None]]
 

@@ -109,8 +109,9 @@ def _play(
         successes |= running & now.astype(bool)  # some say it as a number
         running &= ~(terminated | truncated)
         if idle is not None:
-            still = np.where((reward != 0) | (info["lives"] != lives), 0, still + 1)
-            lives = info["lives"]
+            left = info.get("lives", lives)
+            still = np.where((reward != 0) | (left != lives), 0, still + 1)
+            lives = left
             idle |= running & (still >= IDLE_STEPS)
             running &= ~idle
     if watch:

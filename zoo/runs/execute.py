@@ -21,6 +21,7 @@ from zoo.nn import linear
 from zoo.runs.device import enough_memory, peak_memory
 from zoo.runs.load import finished, load_adversary, load_state, read_record
 from zoo.runs.lock import LOCK, locked
+from zoo.runs.logging import terminal
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
 from zoo.settings.compose import takes_data, without_effect
@@ -112,7 +113,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
         raise UsageError(str(error)) from error
     record["config"]["env"]["backend"] = env.backend
     if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.changes:
-        print(f"env.backend=gymnasium: EnvPool does not have {env.id}", flush=True)
+        terminal().print(f"env.backend=gymnasium: EnvPool does not have {env.id}", markup=False)
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:

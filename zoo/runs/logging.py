@@ -202,6 +202,8 @@ class Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # no step has begun
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGTERM)
 
 

@@ -19,7 +19,7 @@ from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
-from zoo.runs.logging import EpisodeMeans, Logger, ProgressBar, parse_loggers
+from zoo.runs.logging import EpisodeMeans, Logger, ProgressBar, parse_loggers, terminal
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
@@ -264,7 +264,7 @@ class Run:
 
     def _print(self, line: str, score: str | None = None) -> None:
         line = self._together.label + line if self._together else line
-        self._bar.print(line, score) if self._bar else print(line, flush=True)
+        self._bar.print(line, score) if self._bar else terminal().print(line, markup=False)
 
     def _checkpoint(self) -> None:
         self._save_state(self.dir / "checkpoint.pt")

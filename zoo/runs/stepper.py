@@ -86,7 +86,7 @@ class EnvStepper:
             successor = self.obs.clone()
             for i in np.flatnonzero(self.ended):
                 successor[i] = self._observed(info["final_obs"][i])
-            over = np.flatnonzero(info.get("game_over", self.ended))
+            over = np.flatnonzero(info.get("zoo/game_over", self.ended))
             for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[over], self._lengths[over] = 0, 0
