@@ -276,7 +276,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql", "new.py", "corruption=random-obs"], "cannot be copied"),
         (["ppo", "new.py", "env=minatar/breakout"], "vectors"),
         (["stream_td", "new.py", "env=series/hopper"], "env=series/hopper is not made by gymnasium.make alone"),
-        (["stream_td", "new.py"], "stream_td predicts and does not act: name an environment with one action"),
+        (["stream_td", "new.py", "env=cartpole"], "stream_td predicts and does not act"),
         (["sac", "new.py", "env=cartpole"], "sac needs continuous actions"),
         (["iql", "new.py", "algo.value_head=foo"], "algo.value_head=foo does not exist"),
         (["sac", "new.py", "env=PointMaze_UMaze-v3"], "env=PointMaze_UMaze-v3 is not made by gymnasium.make alone"),

@@ -58,7 +58,7 @@ def copied(name: str, settings: list[str]) -> str:
             f"env={config.env.id} is not made by gymnasium.make alone, which is all that copies have. Name another, "
             "such as env=hopper; the copy takes any by --env."
         )
-    if issubclass(chosen.agent_class, Predictor) and spec.num_actions != 1:
+    if "env" in given and issubclass(chosen.agent_class, Predictor) and spec.num_actions != 1:
         raise UsageError(f"{name} predicts and does not act: name an environment with one action, env=...")
     if "env" in given or not chosen.takes_goals:  # an environment with goals is named to the copy, by --env
         check_spaces(chosen, spec, f"env={config.env.id} has others")
