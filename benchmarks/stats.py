@@ -121,14 +121,10 @@ class Published:
     ddof: int = 1
 
     def __post_init__(self) -> None:
-        if (
-            not np.isfinite(self.mean)
-            or self.std < 0
-            or np.isinf(self.std)
-            or self.seeds < 0
-            or self.ddof not in (0, 1)
-        ):
+        if not np.isfinite(self.mean) or self.std < 0 or np.isinf(self.std) or self.seeds < 0:
             raise ValueError(f"mean {self.mean}, std {self.std}, seeds {self.seeds}")
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof {self.ddof}")
 
 
 def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:

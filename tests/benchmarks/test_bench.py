@@ -207,7 +207,6 @@ def evaluations(folder: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in sorted(folder.glob("*/evaluations.csv"))}
 
 
-@pytest.mark.slow
 def test_an_algorithm_environment_or_dataset_of_a_suite_chooses_its_runs(suites):
     suites(
         "- {algo: [bc, iql], env: hopper, dataset: [demo, random+5%demo], steps: 5, seed: [0, 1]}\n"
@@ -234,6 +233,7 @@ def test_an_algorithm_environment_or_dataset_of_a_suite_chooses_its_runs(suites)
         planned("algo=cql", "env=hopper")
 
 
+@pytest.mark.slow
 def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites, capsys):
     suites(GRIDS)
     assert main(["bench", "mine", "--dry-run"]) == 0

@@ -111,6 +111,14 @@ def test_an_environment_without_a_short_name_is_found_by_the_name_in_the_list(zo
     assert_one_line(zoo("data", "show", "nothing/random"), 2, "env=nothing does not exist")
 
 
+def test_a_dataset_of_an_embedded_ones_name_is_made_elsewhere_than_in_the_store(zoo, store) -> None:
+    make = ("data", "make", "hopper", "random", "--size", "100", "--name", "demo")
+    assert_one_line(zoo(*make), 2, "hopper/demo is a dataset that the package brings")
+    assert zoo(*make, "--out", "there").code == 0
+    assert Path("there/data").is_dir()
+    assert not store.exists()
+
+
 def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, mine, monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = zoo("data", "show", "pendulum/mine")

@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
         prog="zoo play",
         description="Shows episodes of a trained policy side by side: in a window, or without a screen as a video. "
         "Below each stand its return so far and, where the agent has a critic, the discounted return that the critic "
-        "expects from there on. The starts are those of `zoo eval`, if that "
-        "plays in Gymnasium: EnvPool cannot draw.",
+        "expects from there on. The starts are those of `zoo eval`, if that plays in Gymnasium: EnvPool "
+        "cannot draw.",
     )
     parser.add_argument("run_dir", type=Path, help=HELP)
     instead = parser.add_mutually_exclusive_group()

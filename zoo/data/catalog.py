@@ -29,6 +29,7 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d+)ep:)?([^%]+)")  # a part of a mixture: share or episodes, and name
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
 
@@ -91,7 +92,7 @@ def parse_mixture(name: str) -> list[Portion]:
         return [Portion(1.0, name)]  # a file's name may hold a plus sign
     parts = []
     for text in name.split("+"):
-        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)%|(\d+)ep:)?([^%]+)", text)
+        match = PORTION.fullmatch(text)
         if match is None or not 0 < float(match[1] or 100) <= 100 or int(match[2] or 1) < 1:
             raise UsageError(
                 f"dataset={name}: a part of a mixture is a name, or a share or a number of episodes and a name, such "
@@ -103,13 +104,15 @@ def parse_mixture(name: str) -> list[Portion]:
 
 def from_folder(name: str, folder: Path) -> str:
     """A dataset or mixture of which the files whose names are relative to a folder have their whole names."""
-    found = re.match(r"((?:[\d.]+%|\d+ep:)?)(.*)", name)
-    assert found is not None
-    amount, part = found.groups()
-    if Path(part).suffix in FILE_SUFFIXES and (folder / part).is_file():
-        return f"{amount}{folder / part}"
-    first, plus, others = name.partition("+")
-    return f"{from_folder(first, folder)}+{from_folder(others, folder)}" if plus else name
+
+    def whole(text: str) -> str:
+        match = PORTION.fullmatch(text)
+        start = match.start(3) if match else 0
+        path = folder / text[start:]
+        return f"{text[:start]}{path}" if path.suffix in FILE_SUFFIXES and path.is_file() else text
+
+    alone = whole(name)  # a file's name may hold a plus sign
+    return alone if alone != name else "+".join(map(whole, name.split("+")))
 
 
 def find(env: "EnvConfig", name: str) -> Source | None:

@@ -151,10 +151,12 @@ def without_effect(config: RunConfig) -> list[str]:
 
     They are no mistakes: runs of several samplers may share one command. A preset sets some for whom they concern.
     """
+    if config.preset is not None:
+        return []
     sampler, corruption, env = config.sampler, config.corruption, config.env
     by_sampler, by_corruption = f"sampler={sampler.name}", f"corruption={corruption.name}"
     clean = corruption.name == CorruptionConfig.name
-    lines = [
+    return [
         f"{key}={value} does nothing with {other}"
         for key, value, default, used, other in (
             ("sampler.alpha", sampler.alpha, SamplerConfig.alpha, sampler.name in ("return", "advantage"), by_sampler),
@@ -166,7 +168,6 @@ def without_effect(config: RunConfig) -> list[str]:
         )
         if value != default and not used
     ]
-    return lines if config.preset is None else []
 
 
 def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:

@@ -189,16 +189,13 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
         spec: of the environment.
         has: the environment and its action space, for the message.
     """
-    from zoo.agent import Predictor
-
     if spec.action_space not in chosen.action_spaces:
+        from zoo.agent import Predictor
+
         able = [
-            name
-            for name, other in algorithms().items()
-            if spec.action_space in other.action_spaces
-            and other.takes_goals == chosen.takes_goals
-            and (other.data == "required") == (chosen.data == "required")
-            and not issubclass(other.agent_class, Predictor)
+            other.name
+            for other in _instead_of(chosen, spec)
+            if other.takes_goals == chosen.takes_goals and not issubclass(other.agent_class, Predictor)
         ]
         raise UsageError(
             f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
@@ -214,17 +211,20 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
             f"{chosen.name} learns from rewards; the data of this environment has none, but goals. Try: {with_goals}."
         )
     if len(spec.obs_shape) != 1 and not chosen.takes_frames:
-        able = [
-            name
-            for name, other in algorithms().items()
-            if other.takes_frames
-            and spec.action_space in other.action_spaces
-            and (other.data == "required") == (chosen.data == "required")
-        ]
+        able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames]
         raise UsageError(
             f"{chosen.name} needs vectors; the environment has observations of shape {list(spec.obs_shape)}. "
             f"Try: {', '.join(able)}."
         )
+
+
+def _instead_of(chosen: Algorithm, spec: "Spec") -> list[Algorithm]:
+    """Algorithms that take an environment's actions and, as the chosen one does, need a dataset or need none."""
+    return [
+        other
+        for other in algorithms().values()
+        if spec.action_space in other.action_spaces and (other.data == "required") == (chosen.data == "required")
+    ]
 
 
 def environments() -> dict[str, Path]:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from zoo.commands.data.names import HEADER, describe_origin, locate, new_id, print_table, row
+from zoo.commands.data.names import HEADER, describe_origin, locate, new_folder, new_id, print_table, row
 from zoo.commands.parser import Parser
-from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of, store
+from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of
 from zoo.errors import UsageError
 
 
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--force", action="store_true", help="replace the dataset of that name")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, None)
-    minari_id = new_id(env, name)
+    folder = new_folder(env, name)
     files = sorted(path for path in args.file.glob("*") if path.suffix in FILE_SUFFIXES)
     if args.file.is_dir() and not files:
         raise UsageError(f"{args.file} has no file that ends in {', '.join(FILE_SUFFIXES)}.")
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     from zoo.data.minari import check_replaceable, write_minari
     from zoo.envs import spec_of
 
-    check_replaceable(store() / minari_id, args.force)
+    check_replaceable(folder, args.force)
     parts, spec = [], spec_of(env)
     for file in files or [args.file]:
         arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
@@ -44,10 +44,10 @@ def main(arguments: list[str]) -> int:
         "description": f"Imported from {args.file.name}.",
         "zoo": describe_origin(["import", *arguments]),
     }
-    write_minari(arrays, store() / minari_id, minari_id, env.id, metadata, force=args.force, flat=True)
+    write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=True)
     algo = "gcbc" if spec.goal_dim else "iql" if arrays.reward.any() else "bc"
     if algo == "bc":
         print("its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil.")
-    print_table(HEADER, [row(f"{env.name}/{name}", arrays, store() / minari_id)])
+    print_table(HEADER, [row(f"{env.name}/{name}", arrays, folder)])
     print(f"use it: zoo run algo={algo} env={env.argument} dataset={name}")
     return 0

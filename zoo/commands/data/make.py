@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.commands.data.names import HEADER, describe_origin, environment, new_id, print_table, row
+from zoo.commands.data.names import HEADER, describe_origin, environment, new_folder, new_id, print_table, row
 from zoo.commands.parser import Parser
-from zoo.data.catalog import D4RL_KINDS, made_kinds, scripted_kinds, store
+from zoo.data.catalog import D4RL_KINDS, made_kinds, scripted_kinds
 from zoo.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _check_make(
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
         open_run(args.run, env)
-    targets = {kind: args.out or store() / new_id(env, args.name or kind) for kind in kinds}
+    targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}
     for folder in targets.values():
         check_replaceable(folder, args.force)
     return env, targets, any(trained) and not args.run

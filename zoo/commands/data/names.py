@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.data.catalog import EMBEDDED, FILE_SUFFIXES, ZOO_NAMESPACE, store
+from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, find, store
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
@@ -56,9 +56,16 @@ def new_id(env: "EnvConfig", name: str) -> str:
         raise UsageError(
             f"{name} cannot be a dataset's name: letters, digits, - and _ only, without a version at its end."
         )
-    if (EMBEDDED / env.name / name).is_dir():
-        raise UsageError(f"{env.name}/{name} is a dataset that the package brings. Take another name.")
     return f"{ZOO_NAMESPACE}/{env.name}/{name}-v0"
+
+
+def new_folder(env: "EnvConfig", name: str) -> Path:
+    """Where a new dataset goes in the store. Raises UsageError where an embedded one of its name would be found."""
+    folder = store() / new_id(env, name)
+    found = find(env, name)
+    if found and found.kind == "embedded":
+        raise UsageError(f"{env.name}/{name} is a dataset that the package brings. Take another name.")
+    return folder
 
 
 def describe_origin(arguments: list[str]) -> dict[str, Any]:
