@@ -8,7 +8,8 @@ EnvPool differs from that rule in these ways, each undone here:
 - where an episode terminates in the very step that reaches its time limit, it reports the truncation only, and an agent
   would bootstrap from a terminal state: here its clock is off and the limit, its own or the one asked for, is kept
   outside;
-- the observations of DeepMind Control and MiniGrid are dictionaries: here they are arrays, as their files say.
+- the observations of DeepMind Control and MiniGrid are dictionaries: here they are arrays, as their files say;
+- some images have their channels last: here they come first, by `zoo.envs.images`.
 """
 
 import warnings
@@ -21,7 +22,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from zoo.envs import dmc, minigrid
+from zoo.envs import dmc, images, minigrid
 from zoo.envs.names import in_envpool
 
 _INT32_MAX = 2**31 - 1
@@ -69,6 +70,9 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         elif self._is_minigrid:
             self.single_observation_space = minigrid.image_space(self.single_observation_space)
             self._observed = minigrid.image
+        else:
+            self.single_observation_space, arrange = images.arranged(self.single_observation_space, env_id)
+            self._observed = arrange or self._observed
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 

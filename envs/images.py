@@ -1,16 +1,23 @@
 """Images as the networks take them: `[channels, height, width]`, bytes up to 255 or numbers scaled to about 1."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Space
 
 from zoo.spec import GRID
 
 
 def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
-    """The environment, its images transposed where their channels come last; others as they are.
+    """The environment, its images arranged by `arranged`; others as they are. Raises ValueError as that does."""
+    space, arrange = arranged(env.observation_space, env_id)
+    return gymnasium.wrappers.TransformObservation(env, arrange, space) if arrange else env
+
+
+def arranged(space: Space[Any], env_id: str) -> tuple[Space[Any], Callable[[np.ndarray], np.ndarray] | None]:
+    """The space of the images as the networks take them, and what arranges one or a batch; None: they are so already.
 
     Of three dimensions the two that are equal are height and width. If none are, the smallest is the channels, when it
     is the first or the last. A picture of bytes in two dimensions is grey and gets its one channel.
@@ -18,9 +25,8 @@ def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[A
     Raises:
         ValueError: which dimension holds the channels is not clear, or the values are neither bytes nor scaled.
     """
-    space = env.observation_space
     if not isinstance(space, Box):
-        return env
+        return space, None
     shape = space.shape
     if space.dtype == np.uint8 and len(shape) > 3:
         raise ValueError(
@@ -28,9 +34,9 @@ def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[A
             "Stacked images have their channels one after another"
         )
     if space.dtype == np.uint8 and len(shape) == 2 and min(shape) > GRID:
-        return _observing(env, Box(space.low[None], space.high[None], dtype=np.uint8), lambda obs: obs[None])
+        return _of(space, _with_channel), _with_channel
     if len(shape) != 3:
-        return env
+        return space, None
     first, last = _channels(shape)
     if first == last:
         raise ValueError(
@@ -39,7 +45,11 @@ def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[A
         )
     if min(sorted(shape)[1:]) > GRID:
         _check_values(space, env_id)
-    return env if first else _observing(env, Box(_moved(space.low), _moved(space.high), dtype=space.dtype.type), _moved)
+    return (space, None) if first else (_of(space, _moved), _moved)
+
+
+def _of(space: Box, arrange: Callable[[np.ndarray], np.ndarray]) -> Box:
+    return Box(arrange(space.low), arrange(space.high), dtype=space.dtype.type)
 
 
 def _channels(shape: tuple[int, ...]) -> tuple[bool, bool]:
@@ -61,9 +71,9 @@ def _check_values(space: Box, env_id: str) -> None:
         )
 
 
-def _moved(image: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(image, -1, 0))
+def _moved(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(images, -1, -3))
 
 
-def _observing(env: gymnasium.Env[Any, Any], space: Box, transform: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TransformObservation(env, transform, space)
+def _with_channel(images: np.ndarray) -> np.ndarray:
+    return images[..., None, :, :]

@@ -18,7 +18,7 @@ SMALL = {
     "batch_size": 32, "hidden": [16], "num_actions": 2, "num_critics": 2, "layers": 1, "width": 16, "context": 5,
     "warmup": 10, "members": 2, "elites": 1, "dynamics_hidden": [32, 32, 32, 32], "dynamics_epochs": 12,
     "dynamics_lr": 5e-3, "behavior_hidden": [8], "behavior_epochs": 1, "diffusion_steps": 2, "min_return": -1700.0,
-    "rollout_batch": 8, "rollouts": 10,
+    "rollout_batch": 256, "rollouts": 10,
 }  # fmt: skip
 
 

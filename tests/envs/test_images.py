@@ -151,3 +151,19 @@ def test_a_replay_of_colour_images_gives_back_what_was_seen(pictures, monkeypatc
     assert len(replayed) >= 16
     for obs, next_obs in replayed:
         assert any(torch.equal(obs, a) and torch.equal(next_obs, b) for a, b in seen)
+
+
+def test_images_of_envpool_have_their_channels_first_too():
+    envpool = pytest.importorskip("envpool")
+    raw = envpool.make_gymnasium("CarRacing-v3", num_envs=2, seed=[3, 4])
+    envs = make(EnvConfig("CarRacing-v3", backend="envpool", max_episode_steps=3), 2)
+    assert envs.single_observation_space == bytes_of(3, 96, 96)
+    obs, expected = envs.reset(seed=3)[0], raw.reset()[0]
+    for _ in range(3):
+        np.testing.assert_array_equal(obs, expected.transpose(0, 3, 1, 2))
+        action = envs.action_space.sample()
+        obs, _, _, truncated, info = envs.step(action)
+        expected = raw.step(action)[0]
+    assert truncated.all()
+    np.testing.assert_array_equal(info["final_obs"][1], expected[1].transpose(2, 0, 1))
+    assert obs.shape == (2, 3, 96, 96)

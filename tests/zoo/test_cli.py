@@ -132,7 +132,7 @@ REFUSED = {
     "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),
     "a sampler's name": (["algo=iql", "env=pendulum", "sampler.name=foo"], ["sampler=foo does not exist"]),
     "frames for vectors": (
-        ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[96, 96, 3]. Try: ppo, stream_ac."],
+        ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[3, 96, 96]. Try: ppo, stream_ac."],
     ),
     "a share of the data that is none": (
         ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"], ["algo.offline_fraction=0.001", "batch of 256"],

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zoo.data.corruption import KINDS as CORRUPTIONS
@@ -23,7 +19,9 @@ from zoo.errors import UsageError, nearest
 from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides, parse, value_of
 from zoo.settings.presets import preset, short
-from zoo.settings.registry import Algorithm, algorithm, algorithms, environments, folder
+from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
+
+GROUPS = ("algo", "env", "sampler", "corruption")  # keys whose value names settings of their own
 
 
 def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
@@ -74,31 +72,18 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     _check_switches(given, RunConfig, "")
     _check_switches(given, config_class, "algo.")
 
-    store = ConfigStore.instance()
-    store.store(name="schema", node=RunConfig)
-    groups = {
-        "algo": chosen.name, "env": "???", "sampler": SamplerConfig.name, "corruption": CorruptionConfig.name,
-    }  # fmt: skip
-    store.store(name="run", node={"defaults": ["schema", *({key: name} for key, name in groups.items()), "_self_"]})
-    store.store(group="algo", name=chosen.name, node=config_class)
-    for name in SAMPLERS:
-        store.store(group="sampler", name=name, node=SamplerConfig(name))
-    for name in CORRUPTIONS:
-        store.store(group="corruption", name=name, node=CorruptionConfig(name))
-    inputs = {key: str(override.input_line) for key, override in given.items() if key != "algo"}
-    for key, kind in typing.get_type_hints(RunConfig).items():
-        if kind in (str, str | None) and key in given and isinstance(given[key].value(), int | float):
-            inputs[key] = f"{key}='{str(given[key].input_line).partition('=')[2]}'"  # a text like a number: 2026_01
-    if env not in environments():
-        _check_id(env)
-        # not under its own name: Hydra would take the namespace of `ALE/Pong-v5` for a folder
-        store.store(group="env", name="_id", node={"id": env})
-        inputs["env"] = "env=_id"
     try:
-        with initialize_config_dir(str(folder("configs").resolve()), version_base="1.3"):
-            composed = hydra_compose("run", overrides=list(inputs.values()))
+        composed = OmegaConf.structured(RunConfig)
+        composed.algo = config_class
+        composed.env = _environment(env)
+        for group in ("sampler", "corruption"):
+            if group in given:
+                composed[group].name = value_of(given[group])
+        for key, override in given.items():
+            if key not in GROUPS:
+                OmegaConf.update(composed, key, _value(override))
         config = OmegaConf.to_object(composed)
-    except (HydraException, OmegaConfBaseException) as error:
+    except OmegaConfBaseException as error:
         raise UsageError(_explain(error, given)) from error
     except ValueError as error:  # a dataclass's own check of its values
         raise UsageError(f"{error}.") from error
@@ -117,6 +102,13 @@ def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Ove
     task = {"env": {env, env_id}, "dataset": {short(dataset)}, "corruption": {corruption}}
     settings = preset(value_of(given["preset"]), algo, task)
     return {override.get_key_element(): override for override in parse(as_overrides(settings))}
+
+
+def _value(override: Override) -> Any:
+    """The value of an override; of a setting that is a text, a number as it was typed: run_dir=2026_01."""
+    value = override.value()
+    text = typing.get_type_hints(RunConfig).get(override.get_key_element()) in (str, str | None)
+    return str(override.input_line).partition("=")[2] if text and isinstance(value, int | float) else value
 
 
 def _choice(given: dict[str, Override], key: str, examples: str) -> str:
@@ -246,11 +238,19 @@ def environment_config(env: str) -> EnvConfig:
     Raises:
         UsageError: there is none of that name, with the nearest ones.
     """
-    if env not in environments():
-        _check_id(env)
-        return EnvConfig(id=env)
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(EnvConfig), OmegaConf.load(environments()[env])))
+    config = OmegaConf.to_object(_environment(env))
     assert isinstance(config, EnvConfig)
+    return config
+
+
+def _environment(env: str) -> DictConfig:
+    """The settings of an environment, unless any are given. Raises UsageError where there is none of that name."""
+    config: DictConfig = OmegaConf.structured(EnvConfig)
+    if env in environments():
+        config.merge_with(OmegaConf.load(environments()[env]))
+    else:
+        _check_id(env)
+        config.id = env
     return config
 
 
@@ -264,8 +264,8 @@ def _check_id(env: str) -> None:
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:
-    """Hydra's and OmegaConf's errors, cut down to the key, the value and what is wrong with it."""
-    text = str(error.__cause__ or error)
+    """OmegaConf's errors, cut down to the key, the value and what is wrong with it."""
+    text = str(error)
     found = re.search(r"full_key: ([\w.]+)", text) or re.search(r"'([\w.]+)'", text)
     reason = text.splitlines()[0].rstrip(".")
     if found and found[1] in given:
