@@ -155,8 +155,9 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: i
                 unknown += 1
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {due}")
     groups = grouped([Job(run, folder / run.name) for run in runs if run.name in left_of], gpus)
-    seconds = sum(max(left_of[job.run.name] for job in group) for group in groups)
-    left = [f"about {duration(seconds / (places or 1))}, evaluations aside"] if seconds else []
+    each = [max(left_of[job.run.name] for job in group) for group in groups]
+    seconds = max(sum(each) / (places or 1), *each, 0.0)  # no sooner than the longest
+    left = [f"about {duration(seconds)}, evaluations aside"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
     how = f"{places} at a time" if places else "one after another"
     print(f"{len(runs)} runs, {how}: {' and '.join(left) or 'nothing is left to do'}")

@@ -27,7 +27,7 @@ from zoo.benchmarks.reading import read_run
 from zoo.benchmarks.records import LEAST_IS_BEST, Result
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
-from zoo.benchmarks.stats import mean
+from zoo.benchmarks.stats import digits, mean
 from zoo.benchmarks.suite import check_data, planned_run
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError, nearest
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     evaluated = f"seeds {','.join(map(str, seeds))}, which chose nothing"
     print(
         f"\nbest, trial {best['trial']}: {mean_of(values)} with {evaluated}; "
-        f"{best['mean']:.1f} with those that chose it"
+        f"{best['mean']:{digits(best['mean'])}} with those that chose it"
     )
     print(f"zoo run {' '.join(map(typed, [*fixed, *found]))}")
     print(f"written to {folder}/: every run, and trials.csv")
@@ -155,7 +155,7 @@ def suggest(trial: Any, override: Override) -> Any:
         low, high = sweep.start, sweep.end
         assert low is not None
         assert high is not None
-        if "int" in sweep.tags:
+        if "int" in sweep.tags or (isinstance(low, int) and isinstance(high, int)):  # int(interval(a,b))
             return trial.suggest_int(key, int(low), int(high), log="log" in sweep.tags)
         return trial.suggest_float(key, float(low), float(high), log="log" in sweep.tags)
     if isinstance(sweep, RangeSweep):

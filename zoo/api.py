@@ -36,7 +36,7 @@ def train(algo: str, **settings: Any) -> Run:
     return execute(config, algorithm, resolved)
 
 
-def resume(run_dir: str | Path, file: Path | None = None) -> Run:
+def resume(run_dir: str | Path, file: str | Path | None = None) -> Run:
     """Continues a run that was interrupted, from its last checkpoint to its end.
 
     Args:
@@ -48,12 +48,14 @@ def resume(run_dir: str | Path, file: Path | None = None) -> Run:
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
-    config, algorithm, record = reopen(Path(run_dir), file)
+    config, algorithm, record = reopen(Path(run_dir), None if file is None else Path(file))
     config.resume = str(run_dir)
     return execute(config, algorithm, record["config"])
 
 
-def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu", step: int | str | None = None) -> Policy:
+def load(
+    run_dir: str | Path, file: str | Path | None = None, device: str = "cpu", step: int | str | None = None
+) -> Policy:
     """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
 
     One observation or a batch of them; several threads may call it at once.
@@ -68,4 +70,4 @@ def load(run_dir: str | Path, file: Path | None = None, device: str = "cpu", ste
         UsageError: not a run's folder, or no such device, or no such agent.
         RunError: the checkpoint is missing or damaged.
     """
-    return Policy(load_agent(Path(run_dir), file, step)[1].to(resolve_device(device)))
+    return Policy(load_agent(Path(run_dir), None if file is None else Path(file), step)[1].to(resolve_device(device)))

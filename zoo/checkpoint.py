@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -21,14 +22,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         RunError: the disk is full or the file cannot be written.
     """
-    partial = path.with_name(path.name + ".partial")
+    place = path.resolve()  # what a link leads to is replaced, not the link
+    partial = place.with_name(place.name + ".partial")
     try:
         with partial.open("wb") as file:
             yield file
+            if place.exists():
+                shutil.copymode(place, partial)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
+        partial.replace(place)
+        directory = os.open(place.parent, os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
     except OSError as error:

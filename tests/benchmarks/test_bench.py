@@ -440,6 +440,17 @@ def test_of_a_run_that_goes_on_only_what_is_left_is_estimated(suites, tmp_path, 
     assert "1 runs, 1 at a time: about 17 min, evaluations aside" in capsys.readouterr().out
 
 
+def test_a_suite_takes_no_less_than_its_longest_run(suites, tmp_path, capsys):
+    suites(GRIDS)
+    (run, *_) = plan("mine", ["seed=0", "algo=stream_ac", "steps=1000000"])
+    ends("finished", 0, run)(folder := tmp_path / "a" / run.name)
+    (folder / "metrics.csv").write_text("step,steps_per_second\n900000,1000.0\n")
+    asked = ["bench", "mine", "--dry-run", "seed=1,2", "algo=stream_ac", "steps=1000000", "--dir", str(tmp_path / "a")]
+    for jobs, says in (("1", "33 min"), ("2", "17 min"), ("16", "17 min")):
+        assert main([*asked, "--jobs", jobs]) == 0
+        assert f"2 runs, {jobs} at a time: about {says}, evaluations aside" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["a,b (1)", "café=x", "it's [here]"])
 def test_a_folder_may_be_called_anything(suites, tmp_path, name):
     suites(GRIDS)

@@ -161,3 +161,18 @@ def test_names_in_quotes_can_be_searched(monkeypatch):
     searched = ["env=hopper", "sweeper.n_trials=9", "algo.policy='gaussian','deterministic'"]
     assert main(["run", "-m", "sweeper=optuna", "algo=iql", *searched]) == 0
     assert seen == {"algo.policy=gaussian", "algo.policy=deterministic"}
+
+
+def test_a_range_of_whole_numbers_gives_whole_numbers(monkeypatch):
+    seen = []
+
+    def play(overrides, seeds, jobs, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        seen.extend(one.partition("=")[2] for one in overrides if one.startswith("algo.batch_size"))
+        return [0.02 for _ in seeds], 1
+
+    monkeypatch.setattr(tune, "run", play)
+    searched = ["env=hopper", "sweeper.n_trials=9", "algo.batch_size=int(interval(8,64))"]
+    assert main(["run", "-m", "sweeper=optuna", "algo=iql", *searched]) == 0
+    assert all(8 <= int(one) <= 64 for one in seen)
+    assert len(set(seen)) > 2

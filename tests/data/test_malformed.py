@@ -9,6 +9,7 @@ import torch
 
 from zoo.data.arrays import Arrays, fitted, missing_ends
 from zoo.data.dataset import Dataset
+from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError
 from zoo.spec import Spec
@@ -144,6 +145,22 @@ def test_actions_are_of_the_environments_type_whatever_the_files():
     np.testing.assert_array_equal(found, counted.action)
     with pytest.raises(UsageError, match=r"are whole numbers from 0 to 2\. 2 transitions have others"):
         fitted(counted._replace(action=np.where(np.arange(70) < 2, 0.4, counted.action)), discrete, "mine", cartpole)
+
+
+def test_how_long_a_run_plays_does_not_change_what_was_recorded(tmp_path):
+    rows = episodes([200, 200], [False, False])
+    columns = dict(zip(("observations", "actions", "rewards", "next_observations", "terminals"), rows, strict=False))
+    with h5py.File(tmp_path / "old.hdf5", "w") as file:  # without successors and ends, as D4RL's first ones
+        file.update({name: column for name, column in columns.items() if name != "next_observations"})
+    ends = rows.truncated | rows.terminated
+    names = ("obs", "action", "reward", "next_obs")
+    np.savez(tmp_path / "neorl2.npz", done=ends, **{name: getattr(rows, name) for name in names})
+    for name, lengths in (("old.hdf5", [199, 199]), ("neorl2.npz", [200, 200])):
+        for limit in (None, 400):
+            env = EnvConfig("Pendulum-v1", "pendulum", max_episode_steps=limit)
+            arrays, _ = load_arrays(env, str(tmp_path / name))
+            assert arrays.episode_lengths.tolist() == lengths
+            assert not arrays.terminated.any()
 
 
 def test_episodes_may_be_as_long_as_the_run_asks_for(zoo, tmp_path):

@@ -50,6 +50,19 @@ def test_ogbenchs_last_rows_are_successors_only(tmp_path) -> None:
     assert same(read_npz(path, LIMIT), rows._replace(reward=np.zeros(8, np.float32)))
 
 
+def test_what_ogbench_makes_of_its_files_ends_where_its_trajectories_do_and_terminates_by_its_masks(tmp_path) -> None:
+    rows = episodes([2, 2, 3], [True, False, False])  # the first two are one trajectory, with its goal within
+    last = np.array([0, 0, 0, 1, 0, 0, 1.0])
+    columns = {"observations": rows.obs, "actions": rows.action, "next_observations": rows.next_obs, "terminals": last}
+    task = {"rewards": rows.reward, "masks": 1.0 - rows.terminated}
+    assert same(read_npz(write(tmp_path / "task.npz", **columns, **task), LIMIT), rows)
+    without = rows._replace(reward=np.zeros(7, np.float32), terminated=np.zeros(7, bool), truncated=last > 0)
+    assert same(read_npz(write(tmp_path / "goals.npz", **columns), LIMIT), without)
+    del columns["next_observations"]
+    with pytest.raises(ValueError, match="compact_dataset=False"):
+        read_npz(write(tmp_path / "compact.npz", **columns, valids=1 - last), LIMIT)
+
+
 def test_d4rls_fields_are_read_as_from_its_files(tmp_path, zoo) -> None:
     rows = episodes([5, 3], [False, True])
     path = write(tmp_path / "data.npz", **dict(zip(D4RL_NAMES, rows, strict=True)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from zoo.cli import main
+from zoo.commands.copy import standalone
 from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithm, algorithms
@@ -66,6 +67,7 @@ gymnasium.register("Reach-v0", Reach, max_episode_steps=30)
 OURS = """
 import sys, one_action, zoo.nn.layers, zoo.nn.linear
 from zoo.cli import main
+from zoo.commands.copy import standalone
 zoo.nn.layers.is_large = zoo.nn.linear.is_large = lambda *_: False  # products by PyTorch alone, as a copy has them
 sys.exit(main(["run", *sys.argv[1:]]))
 """
@@ -267,6 +269,9 @@ def test_update_shows_what_has_changed(folder: Path, capsys: pytest.CaptureFixtu
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "mine.py"
     taken.write_text("mine")
+    binary, cut = tmp_path / "agent.pt", tmp_path / "cut.py"
+    binary.write_bytes(b"\xff\xfe\x80")
+    cut.write_text(standalone("bc", []).replace("`zoo copy bc", "`zoo copy bc 'lost", 1))
     for arguments, message in (
         (["iql"], "give an algorithm and a file"),
         (["iql", str(taken)], "mine.py exists. Take another name, or replace it with --force."),
@@ -283,7 +288,11 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["ppo", "new.py", "env=Taxi-v4"], "env=Taxi-v4 is not made by gymnasium.make alone"),
         (["iql", f"{tmp_path / 'none'}/"], "none/ is not a folder. Make it first: mkdir -p "),
         (["iql", str(tmp_path / "no" / "new.py")], f"the folder {tmp_path / 'no'} does not exist."),
+        (["iql", "new.py", "log_every=5"], "copies do not have"),
+        (["iql", "new.py", "env=hopper", "dataset=demo"], "dataset=demo: a copy learns from an HDF5 file"),
         (["--update", str(taken)], "is not a copy"),
+        (["--update", str(binary)], "is not a copy"),
+        (["--update", str(cut)], "is not a copy"),
         (["--update", str(tmp_path / "none.py")], "cannot be read"),
     ):
         assert main(["copy", *arguments]) != 0, arguments
@@ -292,6 +301,20 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert error.count("\n") == 1, error
     assert taken.read_text() == "mine"
     assert not Path("new.py").exists()
+
+
+@pytest.mark.slow
+def test_metrics_that_come_after_the_first_evaluation_have_their_columns(folder: Path) -> None:
+    file = copied("sac", folder, "env=pendulum")
+    small = ("--steps", "256", "--eval-every", "64", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8")
+    run(folder, COPY, str(file), *small, "--learning-starts", "100", "--run-dir", "late")
+    with (folder / "late" / "evaluations.csv").open(newline="") as written:
+        header, *rows = csv.reader(written)
+    assert header[:4] == ["step", "return_mean", "return_std", "length_mean"]
+    assert "q" in header
+    assert [len(row) for row in rows] == [len(header)] * 4
+    assert rows[0][header.index("q")] == ""
+    assert all(rows[i][header.index("q")] for i in (1, 2, 3))
 
 
 @pytest.mark.slow

@@ -43,6 +43,15 @@ def test_random_corruption_adds_uniform_noise_to_that_share_of_one_field(part):
     np.testing.assert_allclose(noise.std(0), 0.5 / np.sqrt(3), rtol=0.03)
 
 
+def test_noise_is_of_the_fields_spread_however_large_its_mean():
+    clean = arrays(300_000)
+    far = clean._replace(obs=clean.obs + 1e4)
+    dirty, _ = corrupt(far, CorruptionConfig("random-obs"), seed=1)
+    moved = (dirty.obs != far.obs).any(1)
+    noise = (dirty.obs[moved].astype(np.float64) - far.obs[moved]) / clean.obs.std(0, dtype=np.float64)
+    np.testing.assert_allclose(noise.std(0), 1 / np.sqrt(3), rtol=0.03)
+
+
 def test_mixed_corrupts_every_part_in_transitions_of_its_own():
     clean = arrays()
     dirty, changed = corrupt(clean, CorruptionConfig("random-mixed"), seed=0)

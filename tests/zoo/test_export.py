@@ -222,6 +222,24 @@ def test_a_policy_of_stable_baselines3_takes_its_own_actions_here(tmp_path, name
     np.testing.assert_allclose(found, model.predict(obs, deterministic=True)[0], atol=1e-5)
 
 
+class Squashed(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
+    """Has no weights that would show it in a file."""
+
+    def __init__(self, space):
+        super().__init__(space, 3)
+
+    def forward(self, obs):
+        return torch.tanh(obs / 10)
+
+
+def test_a_features_extractor_without_weights_is_refused_too(zoo, tmp_path):
+    for kind in ("SAC", "PPO"):
+        policy_kwargs = {"features_extractor_class": Squashed}
+        model = getattr(stable_baselines3, kind)("MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs, device="cpu")
+        model.save(tmp_path / "model.zip")
+        refused(zoo("eval", tmp_path / "model.zip", "--env", "pendulum"), "a features extractor")
+
+
 @pytest.mark.slow
 def test_a_network_for_images_goes_there_and_comes_back(tmp_path):
     from examples import make

@@ -157,6 +157,15 @@ def test_policies_are_ranked_as_their_exact_values_rank_them():
     assert made.regret < 0.1 * made.spread
 
 
+def test_no_policy_is_estimated_before_all_can_be(zoo, trained, pendulum_file):
+    settings = ("pendulum", f"dataset={pendulum_file}", "steps=20", "eval_every=20", "algo.hidden=[16]")
+    first, last = trained("bc", *settings), trained("rcsl", *settings)
+    result = zoo("eval", first, last, "--fqe", "--updates", "5")
+    assert result.code == 2
+    assert "this one has a memory" in result.err
+    assert "fqe   " not in result.out
+
+
 def test_a_ranking_begins_with_the_largest_estimate_and_judges_runs_that_were_played_alone():
     paths = [Path("runs/a"), Path("runs/b"), Path("runs/unplayed"), Path("runs/c")]
     estimates = [Estimate(value, value - 1, value + 1) for value in (10.0, 30.0, 40.0, 20.0)]

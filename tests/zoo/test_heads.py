@@ -158,6 +158,11 @@ def test_what_no_head_can_be_made_of_is_refused(settings, message):
         value_head(Config(**settings))
 
 
+def test_data_whose_returns_are_all_alike_need_a_support_that_is_given():
+    with pytest.raises(UsageError, match=r"all returns of the data are 0, .* algo.v_min=... algo.v_max=..."):
+        TwoHot(None, None, 51).fit_support(0.0, 0.0)
+
+
 def test_a_support_without_an_end_is_refused():
     with pytest.raises(UsageError, match=r"\[2, inf\]"):
         C51(2.0, math.inf, 51)

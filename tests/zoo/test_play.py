@@ -10,6 +10,7 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import zoo as package
 from zoo.commands import pictures
@@ -45,6 +46,19 @@ def test_episodes_are_shown_at_their_true_speed():
             assert every * rate == pytest.approx(steps_per_second)
             assert rate <= fastest
             assert every == 1 or steps_per_second / (every - 1) > fastest
+
+
+def test_a_gif_takes_as_long_as_what_it_shows(tmp_path):
+    film = pictures.Film(tmp_path / "film.gif", 15)  # 66.7 ms a picture, of which a GIF can say hundredths of seconds
+    for i in range(30):
+        film.show(np.full((8, 8, 3), i, np.uint8))
+    film.close()
+    with Image.open(tmp_path / "film.gif") as film_read:
+        lasts = []
+        for i in range(film_read.n_frames):
+            film_read.seek(i)
+            lasts.append(film_read.info["duration"])
+    assert sum(lasts) == 2_000
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])

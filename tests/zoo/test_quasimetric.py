@@ -36,6 +36,10 @@ def test_a_distance_is_a_quasimetric():
     assert (network(a, b) - network(b, a)).abs().max() > 0.01
 
 
+def test_a_vector_without_a_direction_stays_where_it_is():
+    assert (length_normalize(torch.zeros(2, 5)) == 0).all()
+
+
 def test_vectors_on_the_sphere_keep_their_direction():
     x = torch.randn(20, 10, dtype=torch.float64)
     scaled = length_normalize(x)

@@ -87,11 +87,16 @@ def update(file: Path, force: bool) -> int:
         text = file.read_text()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        text = ""
     found = HEADER.search(text)
-    if found is None:
+    try:
+        name, *settings = shlex.split(found[1] if found else "")
+    except ValueError:
+        name = ""
+    if found is None or not name:
         raise UsageError(f"{file} is not a copy by `zoo copy`: the comment that says what it is of is not there.")
     command, version, content = found.groups()
-    name, *settings = shlex.split(command)
     new = standalone(name, settings)
     edited = digest(text[: found.start()].rstrip("\n") + text[found.end() :]) != content
     now = HEADER.search(new)

@@ -7,10 +7,12 @@ import shutil
 from importlib import metadata
 
 from zoo.commands.parser import Parser
-from zoo.data.catalog import available, store
 from zoo.machine import gpus
 
-REQUIRED = ("torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "tensorboard", "rich")
+REQUIRED = (
+    "torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "omegaconf", "tensorboard", "rich",
+    "greenlet",
+)  # fmt: skip
 EXTRAS = {
     "wandb": "wandb", "trackio": "trackio", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar",
     "minigrid": "minigrid", "robotics": "gymnasium_robotics", "ogbench": "ogbench", "box2d": "Box2D",
@@ -55,10 +57,14 @@ def main(arguments: list[str]) -> int:
         missing_to_compile = needed_to_compile()
         print(f"  compile      {f'needs {missing_to_compile}' if missing_to_compile else 'works'}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
+    if missing:
+        return 1
+    from zoo.data.catalog import available, store
+
     print("\ndata")
     print(f"  store        {store()}{'' if store().is_dir() else ' (not there yet)'}")
     print(f"  datasets     {', '.join(available()) or 'none: zoo data make hopper medium'}")
-    return 1 if missing else 0
+    return 0
 
 
 def products() -> str:

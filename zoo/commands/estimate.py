@@ -82,6 +82,8 @@ def estimate(
     )  # fmt: skip
     data, _ = open_dataset(plain, spec_of(first.env), torch.device("cpu"), None, None, print)
     discount = max(getattr(config.algo, "discount", 0.99) for config in configs)  # one for all: others' values are less
+    for _, agent in players:
+        FittedQ.check(agent, data, discount)  # before any is fitted
     estimates = []
     for path, (_, agent) in zip(paths, players, strict=True):
         torch.manual_seed(critics_seed)

@@ -1,6 +1,7 @@
 """Episodes as pictures: a grid with what was scored written below each, in a window or a file."""
 
 import importlib
+import itertools
 import math
 import os
 import sys
@@ -181,8 +182,9 @@ class Film:
             self._check()
         elif self.frames:
             first, *rest = self.frames
-            milliseconds = round(1000 / self.rate)
-            first.save(self.path, save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=True)
+            ends = [round(100 * i / self.rate) for i in range(len(self.frames) + 1)]  # in hundredths of a second
+            durations = [10 * (end - start) for start, end in itertools.pairwise(ends)]
+            first.save(self.path, save_all=True, append_images=rest, duration=durations, loop=0, optimize=True)
 
     def _check(self) -> None:
         """Raises RunError where the file is not whole: ffmpeg ends silently where a disk is full."""

@@ -115,6 +115,8 @@ def _resume(arguments: list[str], file: Path | None) -> int:
 
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
+        if not others:
+            raise UsageError("resume is given twice. Several seeds of one run: resume=[DIR,DIR]")
         raise UsageError(
             f"resume continues a run with the settings it began with; {others} cannot be given. "
             "Leave it out, or start a new run."

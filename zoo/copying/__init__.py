@@ -6,6 +6,7 @@ the place of the zoo's own runs, networks and buffers is in `plain`.
 """
 
 import ast
+from pathlib import Path
 
 import gymnasium
 
@@ -24,7 +25,7 @@ from zoo.settings.registry import algorithm, check_spaces
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
     "env.max_episode_steps", "env.sticky", *(f"env.{name}" for name in DYNAMICS), "seeds", "logger", "compile",
-    "init_from", "resume", "keep_agents", "matmul_precision",
+    "init_from", "resume", "keep_agents", "matmul_precision", "env.backend", "checkpoint_every", "log_every",
 )  # fmt: skip
 
 
@@ -42,6 +43,8 @@ def copied(name: str, settings: list[str]) -> str:
     config, chosen, _ = compose([f"algo={name}", *settings])
     if config.corruption.name != CorruptionConfig.name:
         raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
+    if "dataset" in given and Path(config.dataset).suffix not in (".hdf5", ".h5"):
+        raise UsageError(f"dataset={config.dataset}: a copy learns from an HDF5 file. Name one, or leave it out.")
     if config.base is not None:
         raise UsageError("base= cannot be copied: a copy learns by itself. Leave it out.")
     if (config.reward_scale, config.reward_shift) != (1, 0):

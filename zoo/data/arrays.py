@@ -100,6 +100,7 @@ def missing_ends(arrays: Arrays, name: str, env: "EnvConfig", limit: int | None)
             f"dataset={name} does not say where its episodes end: {unmarked} times a successor is not the next row. "
             f"Import it, which ends them there: zoo data import FILE {env.argument}/NAME"
         )
+    limit = limit and max(limit, env.max_episode_steps or 0)
     if limit and longest > limit:
         return (
             f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "

@@ -85,7 +85,7 @@ def corrupt(
         if part == "reward":
             field[chosen] = REWARD_RANGE * noise if how == "random" else -config.scale * field[chosen]
         else:
-            spread = field.std(0)
+            spread = field.std(0, dtype=np.float64).astype(np.float32)  # in float32 a large mean would drown it
             if adversary:
                 at = Arrays(*(x[chosen] for x in arrays))
                 noise = adversary.worst(part, at, noise, spread, config.scale, device or torch.device("cpu"))

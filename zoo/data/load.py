@@ -39,12 +39,11 @@ def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
 
 
 def step_limit(env: EnvConfig) -> int | None:
-    """Steps after which the data's episodes end at the latest: as the environment's do, or as the run asks for.
+    """Steps after which the environment ends an episode, however long a run plays it: data were recorded before.
 
-    None where that is not known, or not so: OGBench's episodes of data are longer than those of its tasks.
+    None where that is not known, or not so of data: OGBench's episodes of data are longer than those of its tasks.
     """
-    limit = None if env.id.startswith(PREFIX) else time_limit(env.id)
-    return limit and max(limit, env.max_episode_steps or 0)
+    return None if env.id.startswith(PREFIX) else time_limit(env.id)
 
 
 def taken(arrays: Arrays, portion: Portion) -> Arrays:

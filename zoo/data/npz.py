@@ -19,7 +19,9 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
     start. Its `done` is set at time limits too: what is done after `max_episode_steps` counts as truncated.
 
     OGBench (Park et al. 2024, arXiv 2410.20092): `observations, actions, terminals`, where each trajectory has a last
-    row that is a successor only, and no rewards, which are 0 then. Its trajectories end by truncation.
+    row that is a successor only, and no rewards, which are 0 then. Its trajectories end by truncation. What OGBench's
+    functions make of them is taken too: `next_observations`, then without such rows; for one task `rewards` and
+    `masks`, which are 0 where it terminates.
 
     D4RL's fields, see `zoo.data.d4rl`.
 
@@ -32,10 +34,14 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
         columns = {name: file[name] for name in file.files}
     if columns.keys() >= set(NEORL2):
         return _neorl2(columns, max_episode_steps)
-    if columns.keys() >= {*OGBENCH, "rewards"}:
+    if columns.keys() >= {*OGBENCH, "next_observations"} and ("masks" in columns or "rewards" not in columns):
+        return _ogbench_task(columns)
+    if columns.keys() >= {*OGBENCH, "rewards"} and columns.keys().isdisjoint(("masks", "valids")):
         return from_columns(columns, max_episode_steps)
-    if columns.keys() >= set(OGBENCH):
+    if columns.keys() >= set(OGBENCH) and columns.keys().isdisjoint(("rewards", "valids")):
         return _ogbench(columns)
+    if columns.keys() >= set(OGBENCH):
+        raise ValueError("it is one of OGBench's compact ones; make it with compact_dataset=False")
     raise ValueError(
         f"it has {', '.join(sorted(columns)) or 'nothing'}; an archive has {', '.join(NEORL2)} (NeoRL-2), "
         f"{', '.join(OGBENCH)} (OGBench), or with rewards D4RL's fields"
@@ -82,6 +88,14 @@ def _ogbench(columns: dict[str, np.ndarray]) -> Arrays:
     ends = np.append(last[1:], True)[kept]
     nothing = np.zeros(int(kept.sum()), np.float32)
     return Arrays(obs[kept], action[kept].astype(np.float32), nothing, obs[1:][kept[:-1]], np.zeros_like(ends), ends)
+
+
+def _ogbench_task(columns: dict[str, np.ndarray]) -> Arrays:
+    last = as_real(columns["terminals"], "terminals").astype(bool).reshape(-1)
+    masks = as_real(columns.get("masks", np.ones(len(last))), "masks").reshape(-1)
+    _check_lengths({"masks": masks}, len(last))
+    ends = {"terminals": masks == 0, "timeouts": last & (masks != 0)}
+    return from_columns({"rewards": np.zeros(len(last), np.float32), **columns, **ends}, None)
 
 
 def _check_lengths(columns: dict[str, np.ndarray], size: int) -> None:

@@ -143,6 +143,10 @@ def _activation(algorithm: str, data: dict[str, Any]) -> type[nn.Module]:
     return activation
 
 
+# classes of features extractors that are rebuilt here; one of one's own need not have weights that would give it away
+EXTRACTORS = ("FlattenExtractor", "NatureCNN", "NormalizedFeatures")
+
+
 class Loaded(Agent):
     """A policy of Stable-Baselines3, which plays and does not learn.
 
@@ -160,6 +164,9 @@ class Loaded(Agent):
         self.spec, self.algorithm = spec, algorithm
         if data.get("use_sde") or _entry(data, "policy_kwargs").get("normalize_images", True) is not True:
             raise ValueError("use_sde, or images that are not scaled")
+        made = str(_entry(data, "policy_kwargs").get("features_extractor_class", ""))
+        if made and not made.rstrip("'>").endswith(EXTRACTORS):
+            raise ValueError("a features extractor")
         owner = {"sac": "actor.", "td3": "actor.", "ppo": "pi_", "dqn": "q_net."}[algorithm]
         prefix = f"{owner}features_extractor."
         if not any(name.startswith(prefix) for name in state):

@@ -49,14 +49,7 @@ class FittedQ(nn.Module):
 
     def __init__(self, agent: Agent, data: Dataset, discount: float, members: int = 10) -> None:
         super().__init__()
-        if agent.memory():
-            raise UsageError("fitted Q evaluation needs a policy of single observations; this one has a memory.")
-        if data.spec.goal_dim:
-            raise UsageError("fitted Q evaluation needs rewards, and goals have none.")
-        if data.spec.is_image:
-            raise UsageError("fitted Q evaluation needs observations that are vectors; these are frames.")
-        if not discount < 1:
-            raise UsageError("fitted Q evaluation needs a discount below 1; algo.discount=1 bounds no value.")
+        self.check(agent, data, discount)
         self.spec, self.data, self.discount = data.spec, data, discount
         self.normalizer = Normalizer(data.spec.obs_shape)
         self.normalizer.fit(data.obs)
@@ -72,6 +65,18 @@ class FittedQ(nn.Module):
         self.optimizer = Adam(self.critic.parameters(), 3e-4)
         self.episodes = torch.randint(len(starts), (members, len(starts)), device=data.device)
         self.ends = lengths[self.episodes].cumsum(1)  # [members, E] of each critic's episodes, one behind the other
+
+    @staticmethod
+    def check(agent: Agent, data: Dataset, discount: float) -> None:
+        """Raises UsageError as the class does."""
+        if agent.memory():
+            raise UsageError("fitted Q evaluation needs a policy of single observations; this one has a memory.")
+        if data.spec.goal_dim:
+            raise UsageError("fitted Q evaluation needs rewards, and goals have none.")
+        if data.spec.is_image:
+            raise UsageError("fitted Q evaluation needs observations that are vectors; these are frames.")
+        if not discount < 1:
+            raise UsageError("fitted Q evaluation needs a discount below 1; algo.discount=1 bounds no value.")
 
     def encoded(self, action: Tensor) -> Tensor:
         """Actions `[B, A]` as a critic takes them; discrete ones `[B]` as one of several."""

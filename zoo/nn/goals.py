@@ -14,7 +14,7 @@ from zoo.nn.layers import GELU, MLP
 def length_normalize(x: Tensor) -> Tensor:
     """Vectors `[..., D]` scaled to a length of sqrt(D)."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * (math.sqrt(x.shape[-1]) / length)
+    return x * (math.sqrt(x.shape[-1]) / length.clamp(min=1e-8))
 
 
 class Quasimetric(nn.Module):

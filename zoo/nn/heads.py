@@ -162,6 +162,10 @@ class TwoHot(ValueHead):
         if self.v_min.isnan():
             if not bounded:
                 raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
+            if low == high:
+                raise UsageError(
+                    f"all returns of the data are {low:.4g}, which spans no support: give algo.v_min=... algo.v_max=..."
+                )
             v_min, v_max = self.around(low, high)
             self.set_support(v_min, v_max)
             return (

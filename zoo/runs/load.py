@@ -100,7 +100,7 @@ def kept_agent(run_dir: Path, step: str) -> Path:
     Raises:
         UsageError: the run kept none, or none of this step.
     """
-    kept = sorted(int(path.stem) for path in (run_dir / "agents").glob("*.pt"))
+    kept = sorted(int(path.stem) for path in (run_dir / "agents").glob("*.pt") if path.stem.isdecimal())
     if not kept:
         raise UsageError(f"--step {step}: {run_dir} kept the last agent alone. Train with keep_agents=true.")
     if step == "best":

@@ -50,7 +50,6 @@ class Run:
     """What `train` is given: environments or a dataset, and `steps` to loop over, between which it evaluates."""
 
     def __init__(self, config: Config) -> None:
-        self.agent: Agent  # assigned by `train`
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if (self.dir / "evaluations.csv").exists():
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
@@ -62,6 +61,7 @@ class Run:
         self.spec = Spec.of(self.eval_envs)
         self.done, self.end, self.stride = 0, config.steps, 1
         self.metrics: Metrics = {}
+        self.rows: list[dict[str, Any]] = []  # of evaluations.csv
 
     def envs(self) -> EnvStepper:
         """The training environments; `steps` counts theirs."""
@@ -144,10 +144,10 @@ class Run:
         row = {"step": self.done, "return_mean": returns.mean(), "return_std": returns.std()}
         if isinstance(agent, Predictor):
             row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*played, strict=True)))
-        row |= {"length_mean": steps.mean()} | {name: float(value) for name, value in self.metrics.items()}
+        self.rows.append(row | {"length_mean": steps.mean()} | {key: float(x) for key, x in self.metrics.items()})
         print(f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}", flush=True)
-        with (self.dir / "evaluations.csv").open("a", newline="") as file:
-            csv.writer(file).writerows([row.values()] if file.tell() else [row.keys(), row.values()])
+        with (self.dir / "evaluations.csv").open("w", newline="") as file:  # anew: metrics come once it learns
+            csv.writer(file).writerows([self.rows[-1], *([one.get(x, "") for x in self.rows[-1]] for one in self.rows)])
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------
