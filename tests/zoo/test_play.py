@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -421,6 +422,18 @@ def test_agents_that_were_kept_play_as_they_were_evaluated(zoo, finished, traine
         result = zoo("eval", folder, "--step", "150")
         assert result.code == 2
         assert said in result.err
+
+
+def test_the_best_agent_is_found_among_other_files_and_beside_a_row_that_was_cut_short(zoo, finished, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    expected = zoo("eval", run_dir, "--step", "best").out
+    shutil.copy(run_dir / "agents" / "100.pt", run_dir / "agents" / "mine.pt")
+    with (run_dir / "evaluations.csv").open("a") as file:
+        file.write("300,")
+    assert zoo("eval", run_dir, "--step", "best").out == expected
+    (run_dir / "run.json").write_text('{"status": "fin')
+    refused(zoo("play", run_dir, "--video", tmp_path / "x.gif", "--log"), "it has no readable run.json")
 
 
 def test_the_help_lists_the_commands(zoo):

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +108,9 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
         raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
     if not (run_dir / "run.json").is_file():
         raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
-    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
+    from zoo.runs.load import read_record
+
+    record = read_record(run_dir)
     if record["status"] != "finished":
         continued = quoted(f"resume={run_dir}")
         raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run {continued}")

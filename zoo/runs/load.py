@@ -114,7 +114,8 @@ def kept_agent(run_dir: Path, step: str) -> Path:
 def evaluated(run_dir: Path) -> dict[int, float]:
     """The mean return of every evaluation by its step; the last one of a finished run is at the step where it ended."""
     with (run_dir / "evaluations.csv").open(newline="") as file:
-        return {int(row["step"]): float(row["return_mean"]) for row in csv.DictReader(file)}
+        rows = [row for row in csv.DictReader(file) if row["return_mean"]]  # but for one that was cut short
+    return {int(row["step"]): float(row["return_mean"]) for row in rows}
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
