@@ -25,6 +25,16 @@ READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
 
 WITH_HEADS = [file for file in algorithms().values() if "value_head" in {s.name for s in settings(file.path, "Config")}]
 
+NORMALIZING = [  # not those of streams, whose observations are normalized before they come to the agent
+    file
+    for file in algorithms().values()
+    if "normalize_obs" in {s.name for s in settings(file.path, "Config")} and file.family != "streaming"
+]
+WITH_TARGETS = [file for file in algorithms().values() if "self.target_" in file.path.read_text()]
+
+# of these the next observations count elsewhere too: H2O asks who made a step, the others lower the values there
+USES_SUCCESSORS = ("combo", "cql", "h2o")
+
 each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
 
 
@@ -104,25 +114,94 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
 
 @each_algorithm
 def test_only_termination_stops_bootstrapping(algorithm):
-    """A batch does not hold `truncated`; and where the next observations count, so does `terminated`."""
+    """A batch does not hold `truncated`; what follows counts where it is not `terminated`, and nowhere else.
+
+    Streams bootstrap from what they observed before, which their own tests follow.
+    """
     for spec in specs(algorithm):
         kind = typing.get_type_hints(algorithm.agent_class.update)["batch"]
         assert "truncated" not in kind._fields
-        if not {"terminated", "next_obs"} <= set(kind._fields):
+        if not {"terminated", "next_obs"} <= set(kind._fields) or algorithm.family == "streaming":
+            continue
+        if algorithm.name == "bc":  # which learns from actions alone
             continue
 
         def learned(change: dict[str, Any], spec: Spec = spec) -> torch.Tensor:
             torch.manual_seed(0)
             agent = make(algorithm, spec)
-            for seed in range(2):  # a stream's first step has no credit to give yet
+            with torch.no_grad():
+                for parameter in agent.parameters():  # some layers begin at 0, whatever is observed
+                    parameter += 0.1 * torch.randn_like(parameter)
+            for seed in range(2):
                 batch = batch_for(agent, seed)
                 agent.update(batch._replace(**{name: set_to(getattr(batch, name)) for name, set_to in change.items()}))
             return torch.cat([parameter.flatten() for parameter in agent.parameters()])
 
-        going_on = {"terminated": torch.zeros_like}
-        expected = learned(going_on)
-        if not torch.equal(expected, learned(going_on | {"next_obs": lambda x: x + 1})):
-            assert not torch.equal(expected, learned({"terminated": torch.ones_like}))
+        def shift(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        going_on, ended = {"terminated": torch.zeros_like}, {"terminated": torch.ones_like}
+        expected, at_end = learned(going_on), learned(ended)
+        assert not torch.equal(expected, at_end)
+        assert not torch.equal(expected, learned(going_on | {"next_obs": shift}))
+        if algorithm.name not in USES_SUCCESSORS:
+            assert torch.equal(at_end, learned(ended | {"next_obs": shift}))
+
+
+@pytest.mark.parametrize("algorithm", NORMALIZING, ids=[file.name for file in NORMALIZING])
+def test_what_is_acted_on_is_the_normalized_observation(algorithm):
+    for spec in specs(algorithm):
+        torch.manual_seed(0)
+        agent = make(algorithm, spec)
+        with torch.no_grad():
+            for parameter in agent.parameters():  # some layers begin at 0, whatever is observed
+                parameter += 0.1 * torch.randn_like(parameter)
+
+        def acted(obs: torch.Tensor, agent: Agent = agent) -> torch.Tensor:
+            torch.manual_seed(1)
+            agent.begin(len(obs))
+            return agent.act(obs)
+
+        obs = torch.randn(200, *spec.obs_shape)
+        expected = acted(obs)  # a normalizer that has seen nothing is the identity
+        agent.normalizer.mean.fill_(2.0)
+        agent.normalizer.std.fill_(3.0)
+        found = acted(3.0 * obs + 2.0)
+        assert not torch.allclose(acted(obs).double(), expected.double(), atol=1e-2)
+        if spec.num_actions is None:
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        else:  # rounding decides between actions of the same value
+            assert (found == expected).double().mean() > 0.98
+
+
+@pytest.mark.parametrize("algorithm", WITH_TARGETS, ids=[file.name for file in WITH_TARGETS])
+def test_target_networks_follow_theirs_by_tau(algorithm):
+    """As they are before the step or after it: both are in use."""
+    for spec in specs(algorithm):
+        torch.manual_seed(0)
+        taus = {"tau": 0.25, "flow_tau": 0.4} if algorithm.name == "expo" else {"tau": 0.25}
+        agent = make(algorithm, spec, **taus)
+        pairs = {name: (name.removeprefix("target_"), 0.25) for name in dir(agent) if name.startswith("target_")}
+        pairs = {name: pair for name, pair in pairs.items() if isinstance(getattr(agent, name), torch.nn.Module)}
+        pairs |= {"average_flow": ("flow", 0.4)} if algorithm.name == "expo" else {}
+        assert pairs
+
+        def weights(name: str, agent: Agent = agent) -> torch.Tensor:
+            return torch.cat([parameter.detach().flatten() for parameter in getattr(agent, name).parameters()])
+
+        for seed in range(3):
+            before = {name: (weights(name), weights(of)) for name, (of, _) in pairs.items()}
+            agent.update(batch_for(agent, seed))
+            if hasattr(agent, "update_target"):  # the training loop says when
+                agent.update_target()
+            for name, (of, tau) in pairs.items():
+                target, source = before[name]
+                found = weights(name)
+                assert any(
+                    torch.allclose(found, torch.lerp(target, to, tau), atol=1e-7) for to in (source, weights(of))
+                )
+                assert not torch.allclose(weights(of), source, atol=1e-7)
+                assert seed == 0 or not torch.allclose(found, target, atol=1e-7)
 
 
 @each_algorithm
