@@ -1,0 +1,77 @@
+"""Losses that algorithms have in common, against loops over samples: temperatures, cloned flows, actors that climb."""
+
+import inspect
+
+import pytest
+import torch
+from examples import batch_for, make, specs
+
+from zoo.algos import dsrl, expo, h2o
+from zoo.settings.registry import algorithms
+from zoo.spec import Spec
+
+SPEC = Spec((3,), (-2.0, -0.5), (2.0, 0.5))
+HALF_RANGE = torch.tensor([2.0, 0.5])
+WITH_TEMPERATURE = [
+    algorithm
+    for algorithm in algorithms().values()
+    if list(inspect.signature(getattr(algorithm.agent_class, "alpha_loss", make)).parameters) == ["self", "log_prob"]
+]
+
+
+def test_several_algorithms_have_a_temperature():
+    assert {"sac", "rlpd", "h2o", "dsrl", "expo", "famo2o"} <= {algorithm.name for algorithm in WITH_TEMPERATURE}
+
+
+@pytest.mark.parametrize("algorithm", WITH_TEMPERATURE, ids=[algorithm.name for algorithm in WITH_TEMPERATURE])
+def test_a_temperature_rises_where_entropy_is_below_its_target_and_falls_above(algorithm):
+    agent = make(algorithm, specs(algorithm)[0])
+    for missing in (3.0, -3.0):
+        log_prob = torch.full((16,), missing - agent.target_entropy)  # the entropy is its negative
+        (slope,) = torch.autograd.grad(agent.alpha_loss(log_prob), [agent.log_alpha])
+        assert -slope.sign() == torch.tensor(missing).sign()
+
+
+@pytest.mark.parametrize("module", [dsrl, expo], ids=["dsrl", "expo"])
+def test_a_cloned_flow_learns_the_way_from_noise_to_the_action(module, monkeypatch):
+    torch.manual_seed(0)
+    agent = {dsrl: dsrl.DSRL, expo: expo.EXPO}[module](SPEC, module.Config(hidden=[16]))
+    batch, noise, time = batch_for(agent, 0), torch.randn(16, 2), torch.rand(16)
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise)
+    monkeypatch.setattr(torch, "rand_like", lambda like: time)
+    expected = 0.0
+    for obs, action, w, t in zip(batch.obs, batch.action, noise, time, strict=True):
+        unit = action / HALF_RANGE
+        at = w + t * (unit - w)
+        velocity = agent.flow.net(torch.cat([obs, at, t[None]])[None])[0]
+        expected += float((velocity - (unit - w)).square().mean()) / 16
+    assert float(agent.flow_loss(batch)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("module", [dsrl, h2o], ids=["dsrl", "h2o"])
+def test_an_actor_climbs_the_lesser_value_less_what_its_entropy_costs(module, monkeypatch):
+    torch.manual_seed(0)
+    if module is dsrl:
+        agent, scale = dsrl.DSRL(SPEC, dsrl.Config(hidden=[16], magnitude=2.5)), torch.tensor([2.5, 2.5])
+        critic = agent.noise_critic
+    else:
+        agent, scale = h2o.H2O(SPEC, h2o.Config(hidden=[16])), HALF_RANGE
+        critic = agent.critic
+    agent.log_alpha.data.fill_(-1.0)
+    batch, noise = batch_for(agent, 0), torch.randn(16, 2)
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise)
+    expected, log_probs = 0.0, []
+    with torch.no_grad():
+        for obs, w in zip(batch.obs, noise, strict=True):
+            mean, log_std = agent.actor(obs[None])
+            x = mean[0] + log_std[0].exp() * w
+            density = torch.distributions.Normal(mean[0], log_std[0].exp()).log_prob(x)
+            log_probs.append((density - torch.log(scale * (1 - torch.tanh(x) ** 2))).sum())
+            action = (scale * torch.tanh(x))[None]
+            value = min(float(critic(obs[None], action)[i]) for i in range(2))
+            expected += (float(torch.exp(torch.tensor(-1.0)) * log_probs[-1]) - value) / 16
+    loss, log_prob = agent.actor_loss(batch)
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+    torch.testing.assert_close(log_prob, torch.stack(log_probs), rtol=1e-4, atol=1e-4)
+    (slope,) = torch.autograd.grad(loss, [next(agent.actor.parameters())])
+    assert slope.abs().sum() > 0
