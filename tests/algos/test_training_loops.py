@@ -1,0 +1,128 @@
+"""What training loops pass on: how many updates a step, of which data, with which of the settings."""
+
+from typing import Any
+
+import pytest
+import torch
+from plain import GYMNASIUM
+
+import zoo
+from zoo.algos import dql, dqn, ofql, ppo, sac, td3
+from zoo.algos.h2o import H2O
+from zoo.data.buffers import ReplayBuffer, RolloutBuffer
+from zoo.data.goals import Goals
+from zoo.runs.stepper import EnvStepper
+
+SMALL = {"hidden": [16], "batch_size": 32}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """`calls(owner, "name")`: what a method is given from then on, positional and by name, a tuple a call."""
+
+    def of(owner: type, name: str) -> list[tuple[Any, ...]]:
+        seen, original = [], getattr(owner, name)
+
+        def method(self, *args, **settings):
+            seen.append((*args, *settings.values()))
+            return original(self, *args, **settings)
+
+        monkeypatch.setattr(owner, name, method)
+        return seen
+
+    return of
+
+
+@pytest.fixture
+def marked(monkeypatch):
+    """Training environments pay a million more than any dataset does."""
+    step = EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + t.reward))
+
+
+def train(algo: str, tmp_path, steps: int, config: dict[str, Any], **settings: Any) -> None:
+    zoo.train(
+        algo, steps=steps, eval_every=steps, eval_episodes=1, logger="none", run_dir=tmp_path / "run",
+        algo_config=config, **settings, **GYMNASIUM,
+    )  # fmt: skip
+
+
+def test_sac_and_td3_take_an_update_an_environment_step_and_td3_moves_its_actor_at_every_third(tmp_path, calls):
+    of_sac, of_td3 = calls(sac.SAC, "update"), calls(td3.TD3, "update")
+    for algo, more in (("sac", {}), ("td3", {"policy_delay": 3})):
+        config = SMALL | {"learning_starts": 20} | more
+        train(algo, tmp_path / algo, 40, config, env="pendulum", num_envs=2)
+    assert [len(batch.reward) for (batch,) in of_sac] == [32] * 20
+    assert [delayed for _, delayed in of_td3] == [step % 3 == 0 for step in range(20, 40)]
+
+
+@pytest.mark.usefixtures("marked")
+def test_h2o_puts_the_datasets_share_of_a_batch_first(tmp_path, calls, pendulum_file):
+    updates = calls(H2O, "update")
+    config = SMALL | {"learning_starts": 20, "offline_fraction": 0.25}
+    train("h2o", tmp_path, 40, config, env="pendulum", num_envs=2, dataset=pendulum_file)
+    assert len(updates) == 20
+    for (batch,) in updates:
+        assert (batch.reward > 1e5).tolist() == [False] * 8 + [True] * 24
+
+
+def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_path, calls, monkeypatch):
+    step = EnvStepper.step
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=7 * t.reward))
+    updates, moves = calls(dqn.DQN, "update"), calls(dqn.DQN, "update_target")
+    sampled, explored = calls(ReplayBuffer, "sample_n_step"), calls(dqn.DQN, "explore")
+    config = {"train_every": 4, "target_every": 8, "n_step": 3, "discount": 0.9, "clip_reward": True, "epsilon": 0.1}
+    config |= SMALL | {"learning_starts": 40, "exploration_fraction": 0.5}
+    train("dqn", tmp_path, 96, config, env="cartpole", num_envs=2)
+    assert len(updates) == (96 - 40) / 4
+    assert len(moves) == (96 - 40) / 8
+    assert set(sampled) == {(32, 3, 0.9)}
+    largest = max(float(batch.reward.max()) for (batch,) in updates)
+    assert largest == pytest.approx(1 + 0.9 + 0.81)
+    epsilons = [epsilon for _, epsilon in explored[:48]]  # of training; those of the evaluation follow
+    assert epsilons == pytest.approx([1 - 0.9 * min(1, step / 48) for step in range(0, 96, 2)])
+
+
+def test_ppo_learns_from_the_actions_that_it_drew_not_from_those_that_were_clipped(tmp_path, calls):
+    stored, stepped = calls(RolloutBuffer, "append"), calls(EnvStepper, "step")
+    config = {"hidden": [16], "num_steps": 64, "minibatches": 4}
+    train("ppo", tmp_path, 128, config, env="pendulum", num_envs=2)
+    drawn, taken = torch.cat([one.action for (one,) in stored]), torch.cat([action for (action,) in stepped])
+    assert (drawn.abs() > 2).any()
+    torch.testing.assert_close(drawn.clamp(-2, 2), taken)
+
+
+def test_ppos_learning_rate_falls_to_nothing_at_the_runs_end(tmp_path, monkeypatch):
+    lengths, begin = [], ppo.PPO.__init__
+    monkeypatch.setattr(ppo.PPO, "__init__", lambda agent, *given: (lengths.append(given[2:]), begin(agent, *given))[1])
+    config = {"hidden": [16], "num_steps": 32, "minibatches": 4, "epochs": 3}
+    train("ppo", tmp_path, 256, config, env="pendulum", num_envs=2)
+    assert lengths[0] == (256 // (2 * 32) * 3 * 4,)
+
+
+@pytest.mark.parametrize("module", [dql, ofql], ids=["dql", "ofql"])
+def test_the_average_policy_begins_late_and_moves_now_and_then(tmp_path, calls, pendulum_file, module):
+    agent, name = (dql.DQL, "dql") if module is dql else (ofql.OFQL, "ofql")
+    updates = calls(agent, "update")
+    config = SMALL | {"average_start": 4, "average_every": 3}
+    train(name, tmp_path, 12, config, env="pendulum", dataset=pendulum_file)
+    assert [average for _, average in updates] == [step in (6, 9) for step in range(12)]
+
+
+@pytest.mark.parametrize("name", ["crl", "gcbc", "gciql", "gcivl", "hiql", "ota", "qrl"])
+def test_goals_are_of_the_shares_the_discount_and_the_steps_that_are_set(tmp_path, calls, reach_file, name):
+    made = calls(Goals, "__init__")
+    sampled = [calls(Goals, method) for method in ("sample", "sample_subgoals", "sample_options")]
+    config = {"actor_goals": [0.2, 0.3, 0.5], "batch_size": 32, "hidden": [16]}
+    value, actor = [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]
+    config |= {} if name == "gcbc" else {"value_goals": value}
+    config |= {} if name in ("gcbc", "qrl") else {"discount": 0.9}
+    config |= {"subgoal_steps": 4} if name in ("hiql", "ota") else {}
+    config |= {"option_steps": 3} if name == "ota" else {}
+    train(name, tmp_path, 3, config, env="Reach-v0", dataset=reach_file)
+    ((_, *given),) = made
+    expected = {"gcbc": ([0.0, 0.0, 1.0], actor), "qrl": (value, actor)}.get(name, (value, actor, 0.9))
+    assert tuple(given) == expected
+    steps = {"hiql": (32, 4), "ota": (32, 4, 3)}.get(name, (32,))
+    outer = {"hiql": sampled[1], "ota": sampled[2]}.get(name, sampled[0])
+    assert outer == [steps] * 3
