@@ -50,6 +50,7 @@ class Run:
     """What `train` is given: environments or a dataset, and `steps` to loop over, between which it evaluates."""
 
     def __init__(self, config: Config) -> None:
+        self.agent: Agent  # assigned by `train`
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if (self.dir / "evaluations.csv").exists():
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
@@ -59,9 +60,8 @@ class Run:
         torch.manual_seed(config.seed)
         self.eval_envs = make_envs(config.env, config.eval_episodes)
         self.spec = Spec.of(self.eval_envs)
-        self.done, self.end, self.stride = 0, config.steps, 1
+        self.done, self.end, self.stride, self.rows = 0, config.steps, 1, list[dict[str, Any]]()
         self.metrics: Metrics = {}
-        self.rows: list[dict[str, Any]] = []  # of evaluations.csv
 
     def envs(self) -> EnvStepper:
         """The training environments; `steps` counts theirs."""
