@@ -199,7 +199,7 @@ SMALL = {  # settings of a run of seconds, of the algorithms that have them
 
 
 @pytest.mark.slow
-@each_device
+@pytest.mark.parametrize("device", [GPU])  # on a CPU they run, and more is asked of them, in test_together.py
 @each_algorithm
 def test_every_training_loop_runs(algorithm, device, pendulum_file, cartpole_file, reach_file, tmp_path):
     fields = {field.name for field in dataclasses.fields(algorithm.module.Config)}
