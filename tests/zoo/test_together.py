@@ -32,9 +32,10 @@ STAGED = (
 OF = {
     "bcq": ("env=cartpole",),
     "combo": STAGED,
+    "cql": ("algo.actor_lr=0.0003",),  # this and the next ones: else weights move less than the tolerance below
     "discrete_cql": ("env=cartpole",),
     "dqn": ("env=cartpole", "algo.learning_starts=20"),
-    "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1"),
+    "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1", "algo.warmup=5"),
     "h2o": ("algo.learning_starts=20",),
     "mbrcsl": (
         *STAGED, "algo.behavior_hidden=[8]", "algo.behavior_epochs=2", "algo.diffusion_steps=2", "algo.rollouts=30",
@@ -44,6 +45,7 @@ OF = {
     "ppo": ("algo.num_steps=20", "algo.minibatches=2", "algo.epochs=2"),
     # rounding decides a maximum of two that are alike, and then the sign of a gradient near 0
     "qrl": ("algo.latent_dim=16", "steps=20", "eval_every=10"),
+    "rcsl": ("algo.lr=0.001",),
     "rlpd": ("algo.learning_starts=20", "algo.utd_ratio=2"),
     "sac": ("algo.learning_starts=20",),
     "stream_q": ("env=cartpole",),
