@@ -10,6 +10,7 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from zoo.cli import main
 from zoo.commands.copy import standalone
@@ -21,7 +22,7 @@ SMALL = {  # of settings, where an algorithm has them: seconds of learning
     "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
     "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
     "behavior_epochs": 1, "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
-    "utd_ratio": 2, "latent_dim": 16,
+    "utd_ratio": 2, "latent_dim": 16, "warmup": 5,
 }  # fmt: skip
 ENVIRONMENT = """
 import gymnasium, numpy as np
@@ -143,7 +144,7 @@ def rows(path: Path) -> list[list[float]]:
 
 
 def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluations: int = 2) -> None:
-    """Runs the zoo and a copy, with small settings, and compares what their evaluations are."""
+    """Runs the zoo and a copy, with small settings, and compares evaluations, and weights but for their last bits."""
     chosen = algorithm(name)
     discrete = "continuous" not in chosen.action_spaces
     env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
@@ -179,6 +180,11 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     expected, found = rows(Path(f"{where}-zoo")), rows(Path(f"{where}-copy"))
     assert len(expected) == evaluations
     np.testing.assert_array_equal(found, expected)
+    trained = torch.load(Path(f"{where}-zoo") / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
+    learned = torch.load(Path(f"{where}-copy") / "agent.pt", weights_only=True)
+    assert learned.keys() <= trained.keys()
+    for key, value in learned.items():
+        torch.testing.assert_close(value, trained[key], rtol=0, atol=1e-6, msg=key)
 
 
 @pytest.mark.slow
