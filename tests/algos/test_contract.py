@@ -117,6 +117,13 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
         assert not {"step", "seconds", "steps_per_second", "episode_return", "episode_length"} & set(metrics)
 
 
+@torch.no_grad()
+def perturb(agent: Agent) -> None:
+    """Moves all weights a little: some layers begin at 0, whatever is observed."""
+    for parameter in agent.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+
+
 @each_algorithm
 def test_updates_move_all_that_learns(algorithm):
     for spec in specs(algorithm):
@@ -149,9 +156,7 @@ def test_only_termination_stops_bootstrapping(algorithm):
         def learned(change: dict[str, Any], spec: Spec = spec) -> torch.Tensor:
             torch.manual_seed(0)
             agent = make(algorithm, spec)
-            with torch.no_grad():
-                for parameter in agent.parameters():  # some layers begin at 0, whatever is observed
-                    parameter += 0.1 * torch.randn_like(parameter)
+            perturb(agent)
             for seed in range(2):
                 batch = batch_for(agent, seed)
                 agent.update(batch._replace(**{name: set_to(getattr(batch, name)) for name, set_to in change.items()}))
@@ -173,9 +178,7 @@ def test_what_is_acted_on_is_the_normalized_observation(algorithm):
     for spec in specs(algorithm):
         torch.manual_seed(0)
         agent = make(algorithm, spec)
-        with torch.no_grad():
-            for parameter in agent.parameters():  # some layers begin at 0, whatever is observed
-                parameter += 0.1 * torch.randn_like(parameter)
+        perturb(agent)
 
         def acted(obs: torch.Tensor, agent: Agent = agent) -> torch.Tensor:
             torch.manual_seed(1)

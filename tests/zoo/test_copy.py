@@ -68,7 +68,6 @@ gymnasium.register("Reach-v0", Reach, max_episode_steps=30)
 OURS = """
 import sys, one_action, zoo.nn.layers, zoo.nn.linear
 from zoo.cli import main
-from zoo.commands.copy import standalone
 zoo.nn.layers.is_large = zoo.nn.linear.is_large = lambda *_: False  # products by PyTorch alone, as a copy has them
 sys.exit(main(["run", *sys.argv[1:]]))
 """

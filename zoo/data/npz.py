@@ -34,14 +34,12 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
         columns = {name: file[name] for name in file.files}
     if columns.keys() >= set(NEORL2):
         return _neorl2(columns, max_episode_steps)
-    if columns.keys() >= {*OGBENCH, "next_observations"} and ("masks" in columns or "rewards" not in columns):
-        return _ogbench_task(columns)
-    if columns.keys() >= {*OGBENCH, "rewards"} and columns.keys().isdisjoint(("masks", "valids")):
-        return from_columns(columns, max_episode_steps)
-    if columns.keys() >= set(OGBENCH) and columns.keys().isdisjoint(("rewards", "valids")):
-        return _ogbench(columns)
     if columns.keys() >= set(OGBENCH):
-        raise ValueError("it is one of OGBench's compact ones; make it with compact_dataset=False")
+        if "next_observations" in columns and ("masks" in columns or "rewards" not in columns):
+            return _ogbench_task(columns)
+        if "valids" in columns or columns.keys() >= {"masks", "rewards"}:
+            raise ValueError("it is one of OGBench's compact ones; make it with compact_dataset=False")
+        return from_columns(columns, max_episode_steps) if "rewards" in columns else _ogbench(columns)
     raise ValueError(
         f"it has {', '.join(sorted(columns)) or 'nothing'}; an archive has {', '.join(NEORL2)} (NeoRL-2), "
         f"{', '.join(OGBENCH)} (OGBench), or with rewards D4RL's fields"
