@@ -30,13 +30,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, check
 from zoo.data.batch import Batch
 from zoo.models.diffusion import DenoisingPolicy
-from zoo.nn import EnsembleCritic, Normalizer, best_of, polyak_update
+from zoo.nn import EnsembleCritic, Mish, Normalizer, best_of, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -87,7 +87,7 @@ class DQL(Agent):
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.head = value_head(config)
         self.critic = EnsembleCritic(
-            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, activation=nn.Mish
+            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, activation=Mish
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), config.actor_lr, max_norm=config.max_grad_norm)

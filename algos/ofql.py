@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
 from zoo.data.batch import Batch
 from zoo.models.flow import MeanFlowPolicy
-from zoo.nn import EnsembleCritic, Normalizer, best_of, polyak_update
+from zoo.nn import EnsembleCritic, Mish, Normalizer, best_of, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -81,7 +81,7 @@ class OFQL(Agent):
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.head = value_head(config)
         self.critic = EnsembleCritic(
-            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, activation=nn.Mish
+            2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs, activation=Mish
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), config.lr)

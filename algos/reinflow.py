@@ -38,7 +38,7 @@ from zoo.data.batch import Batch, Transition
 from zoo.data.buffers import RolloutBuffer
 from zoo.errors import UsageError
 from zoo.models.flow import FlowPolicy
-from zoo.nn import MLP, Normalizer, RunningNormalizer
+from zoo.nn import MLP, Mish, Normalizer, RunningNormalizer
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnsSoFar, gae
 from zoo.spec import Spec
@@ -131,7 +131,7 @@ class ReinFlow(Agent):
         self.return_normalizer = RunningNormalizer(())
         self.flow = FlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.flow_steps)
         self.noise = MLP(spec.obs_dim + 1, spec.action_dim, NOISE_HIDDEN, nn.Tanh)
-        self.value = MLP(spec.obs_dim, 1, config.value_hidden, nn.Mish)
+        self.value = MLP(spec.obs_dim, 1, config.value_hidden, Mish)
         self.max_std: Tensor
         self.register_buffer("max_std", torch.tensor(config.max_std))
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
 from zoo.errors import UsageError
 from zoo.nn import (
+    GELU,
     MLP,
     CategoricalPolicy,
     DeterministicPolicy,
@@ -16,6 +19,7 @@ from zoo.nn import (
     EnsembleLinear,
     EnsembleMLP,
     GaussianPolicy,
+    Mish,
     Normalizer,
     RunningNormalizer,
     TanhGaussian,
@@ -335,3 +339,23 @@ def test_frames_pass_through_an_encoder_first():
 def test_a_normalizer_leaves_bytes_as_they_are():
     normalizer, frames = Normalizer((2, 6, 5)), torch.randint(0, 255, (5, 2, 6, 5), dtype=torch.uint8)
     assert normalizer(frames) is frames
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize(("own", "pytorchs"), [(GELU(), gelu), (Mish(), F.mish)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("count", [10, 10_000])  # one kernel, and several
+def test_activations_and_their_gradients_are_pytorchs_for_numbers_of_any_size(own, pytorchs, dtype, tolerance, count):
+    x = torch.cat([torch.linspace(-8, 8, count), torch.tensor([-1e4, -100.0, -30.0, 0.0, 19.99, 20.01, 100.0, 1e4])])
+    x = x.to(dtype).requires_grad_()
+    given = torch.autograd.grad(own(x).sum(), x)[0], torch.autograd.grad(pytorchs(x).sum(), x)[0]
+    torch.testing.assert_close(own(x), pytorchs(x), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(*given, rtol=tolerance, atol=tolerance)
+
+
+def test_the_slope_of_mish_is_its_derivative():
+    x = torch.cat([torch.linspace(-30, 30, 1_000), torch.tensor([-1e4, 1e4])]).double().requires_grad_()
+    torch.testing.assert_close(Mish.slope(x), torch.autograd.grad(F.mish(x).sum(), x)[0], rtol=1e-13, atol=1e-13)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
-from zoo.nn import MLP, BoundedPolicy, Linear, Normalizer, with_derivative
+from zoo.nn import MLP, BoundedPolicy, Linear, Mish, Normalizer, with_derivative
 from zoo.nn.optim import Adam
 
 MAX_BETA = 0.999  # of the cosine schedule's last step
@@ -45,7 +45,7 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.net = MLP(width, width, [2 * width], nn.Mish)
+        self.net = MLP(width, width, [2 * width], Mish)
         self.frequencies: Tensor
         self.register_buffer("frequencies", torch.logspace(0, -4, width // 2), persistent=False)
 
@@ -101,9 +101,9 @@ class FilmBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(Linear(inputs, outputs), nn.LayerNorm(outputs), nn.Mish())
+        self.first = nn.Sequential(Linear(inputs, outputs), nn.LayerNorm(outputs), Mish())
         self.film = Linear(condition, 2 * outputs)
-        self.second = nn.Sequential(Linear(outputs, outputs), nn.LayerNorm(outputs), nn.Mish())
+        self.second = nn.Sequential(Linear(outputs, outputs), nn.LayerNorm(outputs), Mish())
         self.around = Linear(inputs, outputs) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class DenoisingPolicy(Diffusion):
     ) -> None:
         super().__init__(low, high, vp_schedule(steps))
         self.embedding = TimeEmbedding(STEP_WIDTH)
-        self.net = MLP(len(low) + STEP_WIDTH + obs_dim, len(low), hidden, nn.Mish)
+        self.net = MLP(len(low) + STEP_WIDTH + obs_dim, len(low), hidden, Mish)
 
     def forward(self, obs: Tensor, x: Tensor, step: Tensor) -> Tensor:
         """The noise `[..., A]` in `x` `[..., A]` after so many steps, from 0, `[...]` or `[1]`."""

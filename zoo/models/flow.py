@@ -7,10 +7,10 @@ in the environment's units.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.models.diffusion import TimeEmbedding
-from zoo.nn import GELU, MLP, BoundedPolicy, glorot_, with_derivative
+from zoo.nn import GELU, MLP, BoundedPolicy, Mish, glorot_, with_derivative
 
 TIME_WIDTH = 64  # of a mean flow's embeddings of its two times
 
@@ -82,7 +82,7 @@ class MeanFlowPolicy(BoundedPolicy):
     def __init__(self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int]) -> None:
         super().__init__(low, high)
         self.start, self.end = TimeEmbedding(TIME_WIDTH), TimeEmbedding(TIME_WIDTH)  # of r and of t
-        self.net = MLP(obs_dim + len(low) + 2 * TIME_WIDTH, len(low), hidden, nn.Mish)
+        self.net = MLP(obs_dim + len(low) + 2 * TIME_WIDTH, len(low), hidden, Mish)
 
     def forward(self, obs: Tensor, x: Tensor, r: Tensor, t: Tensor) -> Tensor:
         """The average velocities `[..., A]` from time `r` to `t`, each `[...]` or `[1]`, of what is at `x` at `t`."""

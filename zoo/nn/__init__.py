@@ -11,6 +11,7 @@ from zoo.nn.layers import (
     EnsembleLayerNorm,
     EnsembleLinear,
     EnsembleMLP,
+    Mish,
     polyak_update,
     with_derivative,
 )
@@ -21,7 +22,7 @@ from zoo.nn.policies import BoundedPolicy, DeterministicPolicy, GaussianPolicy, 
 __all__ = [
     "GELU", "MLP", "BoundedPolicy", "Categorical", "CategoricalPolicy", "DeterministicPolicy", "DiscreteCritic",
     "EnsembleCritic", "EnsembleLayerNorm", "EnsembleLinear", "EnsembleMLP", "FrameEncoder", "Gaussian",
-    "GaussianPolicy", "Linear", "Normalizer", "RunningNormalizer", "TanhGaussian", "UnitGaussian", "best_of",
+    "GaussianPolicy", "Linear", "Mish", "Normalizer", "RunningNormalizer", "TanhGaussian", "UnitGaussian", "best_of",
     "check_frames", "encoder", "epsilon_soft", "fan_out_critic_", "glorot_", "near_zero_", "network_for", "of_action",
     "orthogonal_", "polyak_update", "small_last_", "with_derivative",
 ]  # fmt: skip

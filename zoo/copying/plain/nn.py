@@ -9,6 +9,17 @@ from zoo.nn.layers import EnsembleLayerNorm, EnsembleLinear
 from zoo.nn.optim import Decay, cosine
 
 
+class GELU(nn.GELU):
+    """GELU by its tanh approximation, which is JAX's default."""
+
+    def __init__(self) -> None:
+        super().__init__("tanh")
+
+
+class Mish(nn.Mish):
+    """x tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)."""
+
+
 class MLP(nn.Sequential):
     """`[B, inputs] -> [B, outputs]` through layers of the given widths."""
 
