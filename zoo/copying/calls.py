@@ -1,5 +1,6 @@
 """Who calls what in a program, with which arguments, and what a call comes to."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -213,6 +214,7 @@ def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any
     return wrapped.value  # type: ignore[union-attr]
 
 
+@functools.lru_cache(maxsize=4096)
 def assigned_attributes(node: cst.CSTNode) -> dict[str, list[Any]]:
     """The values that a class, or one of its methods, assigns to attributes; None for those that are not one value."""
     found: dict[str, list[Any]] = {}

@@ -22,9 +22,10 @@ def holders(program: Program, kinds: dict[str, str]) -> dict[str, cst.FunctionDe
     for attribute, kind in kinds.items():
         node = program.definitions[kind]
         methods = {member.name.value: member for member in node.body.body if isinstance(member, cst.FunctionDef)}
+        if set(methods) != {"__init__", "__call__"} or node.bases:
+            continue
         made = _made(program, attribute)
-        plain = set(methods) == {"__init__", "__call__"} and not node.bases
-        if plain and len(made) == 1 and isinstance(made[0], cst.Call):
+        if len(made) == 1 and isinstance(made[0], cst.Call):
             held = _held(methods["__init__"], made[0])
             only_called = uses.loaded[attribute] == uses.called[attribute]
             if held is not None and only_called and returned(methods["__call__"]) is not None:

@@ -42,6 +42,10 @@ class Definition(NamedTuple):
 
 def code(node: cst.CSTNode) -> str:
     """The source of a node."""
+    if isinstance(node, cst.Name) and not node.lpar:  # most are names, which need no printer
+        return node.value
+    if isinstance(node, cst.Attribute) and not node.lpar:
+        return f"{code(node.value)}.{node.attr.value}"
     return cst.Module([]).code_for_node(node)
 
 
