@@ -72,7 +72,7 @@ class Config:
         check(self, n_step=at_least(1), train_every=at_least(1), target_every=at_least(1))
 
     def check_run(self, run: "RunConfig") -> None:
-        check_replay(run, self.learning_starts, self.buffer_size)
+        check_replay(run, self.learning_starts, self.buffer_size, self.train_every)
 
 
 class QNetwork(nn.Module):
@@ -162,7 +162,7 @@ def train(run: "Run", config: Config) -> DQN:
         if step >= config.learning_starts:
             for _ in range(times(config.train_every)):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))
-            if times(config.target_every):
+            for _ in range(times(config.target_every)):
                 agent.update_target()
     return agent
 

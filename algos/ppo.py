@@ -61,7 +61,7 @@ class Config:
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
     normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
     normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
-    normalize_reward: bool = True  # by the running standard deviation of the discounted return; Atari: false
+    normalize_reward: bool = True  # by the discounted return's running standard deviation, unless clipped; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or one whose values are not clipped: huber, two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
@@ -227,8 +227,7 @@ class PPO(Agent):
 
 def train(run: "Run", config: Config) -> PPO:
     envs = run.envs()
-    batch_size = config.num_steps * envs.num_envs
-    iterations = run.config.steps // batch_size
+    iterations = -(-run.config.steps // envs.num_envs) // config.num_steps
     agent = PPO(envs.spec, config, iterations * config.epochs * config.minibatches)
     buffer = RolloutBuffer(run.device)
     run.track(agent=agent, buffer=buffer)

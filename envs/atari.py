@@ -92,7 +92,8 @@ class InColour(Frames):
 class Lives(Frames):
     """Presses FIRE in the first step of a new life, whatever the action, in games that have it.
 
-    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game continues.
+    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game continues. And, like that of a
+    reset, `zoo/lives` `[N]`: those that are left.
     """
 
     def __init__(self, envs: VectorEnv, fire: bool) -> None:
@@ -104,7 +105,7 @@ class Lives(Frames):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)
         self._lives, self._lost = info["lives"], np.zeros(self.num_envs, dtype=bool)
-        return obs, info
+        return obs, info | {"zoo/lives": self._lives}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         pressed = np.where(self._lost, FIRE, actions) if self._fire else actions
@@ -112,7 +113,7 @@ class Lives(Frames):
         # the last life ends the game itself, if not always in the same step
         self._lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~(terminated | truncated)
         self._lives = info["lives"]  # those of the next game, where one has ended
-        return obs, reward, terminated, truncated, info | {"life_lost": self._lost}
+        return obs, reward, terminated, truncated, info | {"life_lost": self._lost, "zoo/lives": self._lives}
 
 
 class EpisodicLife(Frames):

@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import gymnasium
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import FlattenObservation, TransformObservation
+from gymnasium.wrappers import FlattenObservation, ReshapeObservation, TransformObservation
 
 from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.config import EnvConfig
@@ -116,12 +117,11 @@ def _explained(env_id: str) -> Iterator[None]:
         raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
-    except AssertionError as error:  # gymnasium-robotics' Fetch, Kitchen and hands ask for an older MuJoCo
-        import mujoco
-
-        raise ValueError(
-            f"env={env_id} cannot be made: the package that has it does not work with MuJoCo {mujoco.__version__}."
-        ) from error
+    except AssertionError as error:
+        why = f". {str(error) or 'An assertion in it failed.'}"
+        if "gymnasium_robotics" in str(gymnasium.spec(env_id).entry_point):  # Fetch, Kitchen and hands: an older MuJoCo
+            why = f": its package does not work with MuJoCo {version('mujoco')}."
+        raise ValueError(f"env={env_id} cannot be made{why}") from error
     except gymnasium.error.Error as error:  # a malformed or withdrawn id
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
 
@@ -145,6 +145,8 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
     space = env.observation_space
+    if isinstance(space, Box) and not space.shape:
+        return ReshapeObservation(env, (1,))
     if not isinstance(space, Box) and space.is_np_flattenable:  # whole numbers become one-hot vectors
         return FlattenObservation(TransformObservation(env, lambda obs: obs, _by_name(space)))
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)

@@ -123,16 +123,19 @@ def check(config: Any, **conditions: Condition) -> None:
         raise TypeError(f"{type(config).__name__} has no {', '.join(conditions)}")
 
 
-def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int) -> None:
+def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int, train_every: int = 1) -> None:
     """Whether an online run learns at all, and its replay buffer holds a step of its environments.
 
     Raises:
         UsageError: it does not.
     """
-    if run.steps <= learning_starts:
+    last = (run.steps - 1) // run.num_envs * run.num_envs  # steps before the last of all environments
+    if last < learning_starts or run.steps // train_every * train_every <= learning_starts:
+        often = f", at every algo.train_every={train_every}" if train_every > 1 else ""
+        at_once = f"; num_envs={run.num_envs} are taken at once" if run.num_envs > 1 else ""
         raise UsageError(
-            f"steps={run.steps}: learning begins after algo.learning_starts={learning_starts}. Raise steps, or "
-            "lower algo.learning_starts."
+            f"steps={run.steps}: learning begins after algo.learning_starts={learning_starts}{often}{at_once}. Raise "
+            "steps, or lower algo.learning_starts."
         )
     if buffer_size < run.num_envs:
         raise UsageError(

@@ -40,8 +40,15 @@ class Spec:
                 raise ValueError(f"actions must count from 0, not {action_space}")
             return cls(shape, num_actions=int(action_space.n), obs_dtype=dtype, goal_dim=goal_dim)
         if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
-            if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+            with np.errstate(over="ignore"):
+                bounds = np.stack([action_space.low, action_space.high]).astype(np.float32)
+                bounded = np.isfinite(bounds[1] - bounds[0]).all()  # not so if either is infinite
+            if not bounded:
                 raise ValueError(f"continuous actions must be bounded, not {action_space}")
+            if not np.issubdtype(action_space.dtype, np.floating):
+                raise ValueError(f"actions must be real numbers or Discrete, not {action_space}")
+            if (bounds[0] >= bounds[1]).any():
+                raise ValueError(f"every action must have a lower bound below the upper one, not {action_space}")
             low, high = (tuple(map(float, bound)) for bound in (action_space.low, action_space.high))
             return cls(shape, low, high, obs_dtype=dtype, goal_dim=goal_dim)
         raise ValueError(f"actions must be a flat Box or Discrete, not {action_space}")

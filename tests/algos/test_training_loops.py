@@ -83,6 +83,15 @@ def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_p
     assert epsilons == pytest.approx([1 - 0.9 * min(1, step / 48) for step in range(0, 96, 2)])
 
 
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_dqns_target_moves_as_often_in_several_environments(tmp_path, calls, num_envs):
+    updates, moves = calls(dqn.DQN, "update"), calls(dqn.DQN, "update_target")
+    config = SMALL | {"train_every": 1, "target_every": 2, "tau": 0.005, "learning_starts": 16}
+    train("dqn", tmp_path, 96, config, env="cartpole", num_envs=num_envs)
+    assert len(updates) == 96 - 16
+    assert len(moves) == (96 - 16) / 2
+
+
 def test_ppo_learns_from_the_actions_that_it_drew_not_from_those_that_were_clipped(tmp_path, calls):
     stored, stepped = calls(RolloutBuffer, "append"), calls(EnvStepper, "step")
     config = {"hidden": [16], "num_steps": 64, "minibatches": 4}
@@ -96,8 +105,9 @@ def test_ppos_learning_rate_falls_to_nothing_at_the_runs_end(tmp_path, monkeypat
     lengths, begin = [], ppo.PPO.__init__
     monkeypatch.setattr(ppo.PPO, "__init__", lambda agent, *given: (lengths.append(given[2:]), begin(agent, *given))[1])
     config = {"hidden": [16], "num_steps": 32, "minibatches": 4, "epochs": 3}
-    train("ppo", tmp_path, 256, config, env="pendulum", num_envs=2)
-    assert lengths[0] == (256 // (2 * 32) * 3 * 4,)
+    train("ppo", tmp_path / "whole", 256, config, env="pendulum", num_envs=2)
+    train("ppo", tmp_path / "odd", 255, config, env="pendulum", num_envs=2)  # which takes 256 steps
+    assert lengths[0] == lengths[-1] == (256 // (2 * 32) * 3 * 4,)
 
 
 @pytest.mark.parametrize("module", [dql, ofql], ids=["dql", "ofql"])

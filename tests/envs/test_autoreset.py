@@ -6,6 +6,7 @@ import torch
 
 from zoo.data.buffers import ReplayBuffer
 from zoo.envs import EnvConfig, make
+from zoo.errors import RunError
 from zoo.runs.stepper import EnvStepper
 
 NUM_ENVS, STEPS, TIME_LIMIT = 5, 60, 8
@@ -61,3 +62,22 @@ def test_every_finished_episode_is_reported_once_with_its_return_and_length(expe
                 expected.append((sum(rewards[i]), len(rewards[i])))
                 rewards[i] = []
     np.testing.assert_allclose(episodes, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_random_actions_are_not_the_environments_random_numbers():
+    """Hopper's start is drawn by its generator alone, as the first random action is by that of the action space."""
+    for seed in (7, [7, 8]):
+        envs = make(EnvConfig("Hopper-v5", backend="gymnasium"), 2)
+        stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *episode: None)
+        start = [np.random.default_rng(one).uniform(-1, 1, 3) for one in (7, 8)]
+        np.testing.assert_allclose(stepper.obs[:, 1] / 5e-3, [one[2] for one in start], rtol=1e-4)  # as it is drawn
+        assert not np.isclose(stepper.random_action().numpy().flatten(), np.concatenate(start)[:, None]).any()
+
+
+@pytest.mark.parametrize("scale", [1e39, -1e39])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the conversion to float32
+def test_a_reward_that_is_not_finite_once_it_is_scaled_is_not_learned_from(counting, scale):
+    envs = make(EnvConfig(counting), NUM_ENVS)
+    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda *episode: None, reward_scale=scale)
+    with pytest.raises(RunError, match="NaN or infinite"):
+        stepper.step(stepper.random_action())

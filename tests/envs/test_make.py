@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 import zoo
@@ -348,10 +349,38 @@ def test_what_envpool_has_otherwise_is_taken_from_gymnasium():
     assert resolve_backend(EnvConfig("Humanoid-v5")) == "envpool"
 
 
-def test_an_environment_that_does_not_work_with_this_mujoco_says_so_in_one_line(monkeypatch):
+def test_an_environment_that_does_not_work_with_this_mujoco_says_so_in_one_line():
+    pytest.importorskip("gymnasium_robotics")
+    assert "env=FetchReach-v4 cannot be made: its package does not work with MuJoCo" in _refusal("FetchReach-v4")
+
+
+def test_an_assertion_of_an_environments_own_is_passed_on(monkeypatch):
     def fails(*args, **kwargs):
-        raise AssertionError  # as gymnasium-robotics does
+        raise AssertionError(*says)
 
     monkeypatch.setattr(gymnasium, "make", fails)
-    message = _refusal("Hopper-v5")
-    assert "env=Hopper-v5 cannot be made: the package that has it does not work with MuJoCo" in message
+    says = ["a map has three rows or more"]
+    assert _refusal("Hopper-v5") == "env=Hopper-v5 cannot be made. a map has three rows or more"
+    says = []
+    assert _refusal("Hopper-v5") == "env=Hopper-v5 cannot be made. An assertion in it failed."
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo", "stream_q"])
+def test_an_observation_of_one_number_is_a_vector_of_one(algo, tmp_path):
+    class Number(gymnasium.Env):
+        observation_space, action_space = Box(-1, 1, (), np.float32), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.float32(0.5), {}
+
+        def step(self, action):
+            return np.float32(-0.5), 1.0, False, False, {}
+
+    gymnasium.register("Number-v0", Number, max_episode_steps=10)
+    settings = {"dqn": {"learning_starts": 8}, "ppo": {"num_steps": 16, "minibatches": 2}}.get(algo, {})
+    run = zoo.train(
+        algo, env="Number-v0", steps=32, eval_every=32, logger="none", run_dir=tmp_path / "run", algo_config=settings
+    )  # fmt: skip
+    assert run.evaluations[-1][1].returns.tolist() == [10] * 10
+    assert zoo.load(run.dir).act(np.float32([0.5])).item() in (0, 1)
+    del gymnasium.registry["Number-v0"]

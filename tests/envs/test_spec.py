@@ -28,6 +28,22 @@ def test_actions_that_do_not_count_from_0_are_refused():
         Spec.of(Box(0, 1, (3,)), Discrete(3, start=1))
 
 
+@pytest.mark.parametrize(
+    ("actions", "says"),
+    [
+        (Box(-np.inf, np.inf, (2,)), "continuous actions must be bounded"),
+        (Box(-2e38, 2e38, (2,)), "continuous actions must be bounded"),
+        (Box(-1.7e308, 1.7e308, (2,), np.float64), "continuous actions must be bounded"),
+        (Box(np.float32([-1, 0]), np.float32([1, 0])), "every action must have a lower bound below the upper one"),
+        (Box(0, 5, (1,), np.int32), "actions must be real numbers or Discrete"),
+        (Box(-1, 1, (2, 2)), "actions must be a flat Box or Discrete"),
+    ],
+)
+def test_actions_that_cannot_be_learned_are_refused(actions, says):
+    with pytest.raises(ValueError, match=says):
+        Spec.of(Box(0, 1, (3,)), actions)
+
+
 def test_a_spec_is_what_it_was_after_json():
     record = json.loads(json.dumps(dataclasses.asdict(FRAMES)))
     assert Spec(**record | {"obs_shape": tuple(record["obs_shape"]), "action_low": (), "action_high": ()}) == FRAMES

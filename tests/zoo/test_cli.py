@@ -127,6 +127,22 @@ REFUSED = {
     "steps that end before it learns": (
         ["algo=sac", "env=pendulum", "steps=50"], ["steps=50: learning begins after algo.learning_starts="],
     ),
+    "steps of all environments that end before it learns": (
+        ["algo=sac", "env=pendulum", "steps=100", "algo.learning_starts=90", "num_envs=64"],
+        ["steps=100: learning begins after algo.learning_starts=90; num_envs=64 are taken at once"],
+    ),
+    "steps too few for an update": (
+        ["algo=dqn", "env=cartpole", "steps=100", "algo.learning_starts=0", "algo.train_every=1000"],
+        ["steps=100: learning begins after algo.learning_starts=0, at every algo.train_every=1000"],
+    ),
+    "online steps of all environments that end before it learns": (
+        ["algo=cql", "env=pendulum", "online_steps=100", "online_starts=90", "num_envs=64"],
+        ["online_starts=90: cql would never learn online. It must be at most 64 for online_steps=100"],
+    ),
+    "an online share of a batch that is none": (
+        ["algo=iql", "env=pendulum", "online_steps=9", "online_fraction=0.001"],
+        ["online_fraction=0.001: of a batch of 256 that is no transition"],
+    ),
     "steps that make no rollout": (["algo=ppo", "env=pendulum", "steps=50"], ["steps=50 are fewer than one rollout"]),
     "a number that is none": (["algo=iql", "env=pendulum", "algo.beta=nan"], ["algo.beta=nan must be a finite number"]),
     "an environment in another's place": (["algo=sac", "env=hopper", "env.id=Ant-v5"], ["env=Ant-v5"]),

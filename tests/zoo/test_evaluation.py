@@ -13,7 +13,8 @@ import yaml
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from zoo.algos.bc import BC, Config
-from zoo.runs.evaluation import Episodes, evaluate, judged, summary
+from zoo.errors import RunError
+from zoo.runs.evaluation import IDLE_STEPS, Episodes, evaluate, judged, summary
 from zoo.settings.compose import compose
 from zoo.spec import Spec
 
@@ -104,6 +105,49 @@ def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
     assert row["success"] == pytest.approx(4 / 6)
     assert [row[f"success_task{number}"] for number in (1, 2, 3)] == [1, 0, 1]
     assert "success_task1" not in summary(Episodes(np.zeros(6), np.ones(6), successes), config)
+
+
+class Scripted(gymnasium.Env):
+    """Gives what it is told to: an observation at the start, later ones, and what `info` holds of a step."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, start=0.0, later=0.0, info=None, length=3):
+        self.start, self.later, self.info, self.length = start, later, info or {}, length
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.full(2, self.start), self.info
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(2, self.later), float(self.steps == self.length), False, self.steps == self.length, self.info
+
+
+def played(**script):
+    envs = SyncVectorEnv([partial(Scripted, **script)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    return evaluate(BC(Spec.of(envs.single_observation_space, envs.single_action_space), Config()), envs, 0)
+
+
+@pytest.mark.parametrize("script", [{"start": np.nan}, {"later": np.inf}, {"start": 1e300}, {"later": 1e300}])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the conversion to float32
+def test_an_observation_that_is_not_finite_ends_an_evaluation_in_one_line(script):
+    with pytest.raises(RunError, match="in an evaluation the environment gave an observation or a reward that is NaN"):
+        played(**script)
+
+
+@pytest.mark.parametrize("value", [np.array([True, False, True]), {"name": "reach"}, [1, 2], "reach"])
+@pytest.mark.parametrize("name", ["success", "task"])
+def test_what_an_environment_says_by_the_same_name_in_another_form_is_not_taken_for_it(name, value):
+    episodes = played(info={name: value})
+    assert episodes.successes is None
+    assert episodes.tasks is None
+
+
+def test_lives_of_other_environments_than_atari_end_no_episode():
+    episodes = played(info={"lives": 3}, length=IDLE_STEPS + 10)
+    assert episodes.returns.tolist() == [1, 1]
+    assert episodes.idle is None
 
 
 @pytest.mark.parametrize("kind", [bool, np.bool_, int, float, np.float64])

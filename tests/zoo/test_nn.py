@@ -359,3 +359,21 @@ def test_activations_and_their_gradients_are_pytorchs_for_numbers_of_any_size(ow
 def test_the_slope_of_mish_is_its_derivative():
     x = torch.cat([torch.linspace(-30, 30, 1_000), torch.tensor([-1e4, 1e4])]).double().requires_grad_()
     torch.testing.assert_close(Mish.slope(x), torch.autograd.grad(F.mish(x).sum(), x)[0], rtol=1e-13, atol=1e-13)
+
+
+def test_actions_stay_within_bounds_that_are_not_numbers_of_float32():
+    tenths = [i / 10 for i in range(-30, 31)]
+    pairs = [(low, high) for low in tenths for high in tenths if low < high]
+    pairs += [(0.001, 5.0), (-1.0, 1e8), (1e8, 1e8 + 64), (-1e-3, 1e3)]
+    low, high = zip(*pairs, strict=True)
+    policy = DeterministicPolicy(3, low, high, [])
+    extremes = torch.tensor([-1e30, -1.0, -0.3, 0.0, 0.7, 1.0, 1e30])[:, None].expand(-1, len(pairs))
+    actions = [policy.squash(extremes), policy.from_unit(extremes), policy.clip(extremes)]
+    for action in torch.cat([*actions, policy.perturb(actions[0], extremes)]).double():
+        assert (torch.tensor(low, dtype=torch.float64) <= action).all()
+        assert (action <= torch.tensor(high, dtype=torch.float64)).all()
+    span = torch.tensor(high) - torch.tensor(low)
+    reached = policy.clip(extremes[-1]) - policy.clip(extremes[0])
+    torch.testing.assert_close(reached, span, rtol=2e-5, atol=0)
+    plain = DeterministicPolicy(3, (-1.0, -2.0, 0.0), (1.0, 2.0, 1.0), [])
+    assert (plain.center.tolist(), plain.scale.tolist()) == ([0, 0, 0.5], [1, 2, 0.5])

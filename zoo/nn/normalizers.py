@@ -16,10 +16,8 @@ class Normalizer(nn.Module):
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", torch.zeros(tuple(shape)))
-        self.register_buffer("std", torch.ones(tuple(shape)))
+        self.mean: Tensor = nn.Buffer(torch.zeros(tuple(shape)))
+        self.std: Tensor = nn.Buffer(torch.ones(tuple(shape)))
 
     def fit(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as in CORL.
@@ -46,8 +44,7 @@ class RunningNormalizer(Normalizer):
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__(shape)
-        self.count: Tensor
-        self.register_buffer("count", torch.zeros(()))
+        self.count: Tensor = nn.Buffer(torch.zeros(()))
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:

@@ -29,13 +29,13 @@ class BoundedPolicy(nn.Module):
 
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
-        half = (torch.tensor(high, device="cpu") - torch.tensor(low, device="cpu")) / 2  # read here: never on a GPU
+        low_, high_ = torch.tensor([low, high], dtype=torch.float64, device="cpu")  # read here: never on a GPU
+        center = ((high_ + low_) / 2).float()
+        half = torch.minimum(center - low_, high_ - center).float()
+        outside = (center - half < low_) | (center + half > high_)  # by rounding, as -0.30000004 for -0.3
+        half -= outside * torch.maximum(low_.abs(), high_.abs()).float() * 2**-22
         self.log_scale, self.log_uniform = float(half.log().sum()), -float((2 * half).log().sum())
-        self.center: Tensor
-        self.scale: Tensor
-        low_, high_ = torch.tensor(low), torch.tensor(high)
-        self.register_buffer("center", (high_ + low_) / 2)
-        self.register_buffer("scale", (high_ - low_) / 2)
+        self.center, self.scale = nn.Buffer(torch.tensor(center.tolist())), nn.Buffer(torch.tensor(half.tolist()))
 
     def squash(self, x: Tensor) -> Tensor:
         """`[B, A]` real numbers -> actions within the bounds, by tanh."""

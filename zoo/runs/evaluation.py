@@ -52,8 +52,8 @@ def evaluate(
 ) -> Episodes:
     """Plays the first episode of every environment of `envs`, from starts that follow from the seed of the run.
 
-    One episode each, not the first N to finish: those would be the short ones. A game that says how many lives are left
-    is cut off after `IDLE_STEPS` in which nothing was scored and no life lost.
+    One episode each, not the first N to finish: those would be the short ones. An Atari game is cut off after
+    `IDLE_STEPS` in which nothing was scored and no life lost.
 
     Args:
         agent: who plays.
@@ -78,10 +78,11 @@ def _play(
     policy = Policy(agent)
     policy.begin(envs.num_envs)
     obs, info = envs.reset(seed=starts)
+    _check(obs)
     returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=int)
-    successes, reported = np.zeros(envs.num_envs, dtype=bool), "success" in info  # some speak of it in steps alone
-    tasks = info.get("task")
-    lives, still = info.get("lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
+    successes, reported = np.zeros(envs.num_envs, dtype=bool), False
+    tasks = _column(info, "task")
+    lives, still = info.get("zoo/lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
     steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: its predictions, the rewards, who was running, who ended
@@ -96,20 +97,20 @@ def _play(
             watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action), obs))
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action)
-        if not np.isfinite(reward).all() or (obs.dtype.kind == "f" and not np.isfinite(obs).all()):
-            raise RunError("in an evaluation the environment gave an observation or a reward that is NaN or infinite.")
+        _check(obs, reward)
         policy.observe(before, action, reward)
         if isinstance(agent, Predictor):
             steps.append((predicted, reward, running.copy(), terminated))
         returns += reward * running
         lengths += running
-        last = info.get("final_info", {})
-        reported |= "success" in info or "success" in last
-        now = np.where(terminated | truncated, last.get("success", False), info.get("success", False))
-        successes |= running & now.astype(bool)  # some say it as a number
-        running &= ~(terminated | truncated)
+        ended = terminated | truncated
+        for said, where in ((info, ~ended), (info.get("final_info", {}), ended)):
+            if (success := _column(said, "success")) is not None:
+                reported = True
+                successes |= running & where & success.astype(bool)  # some say it as a number
+        running &= ~ended
         if idle is not None:
-            left = info.get("lives", lives)
+            left = info["zoo/lives"]
             still = np.where((reward != 0) | (left != lives), 0, still + 1)
             lives = left
             idle |= running & (still >= IDLE_STEPS)
@@ -120,6 +121,24 @@ def _play(
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
     return Episodes(returns, lengths, successes if reported else None, error, idle, tasks)
+
+
+def _check(*arrays: np.ndarray) -> None:
+    """Raises RunError unless all numbers are finite, as float32 too."""
+    with np.errstate(over="ignore"):
+        finite = all(np.isfinite(array.astype(np.float32, copy=False)).all() for array in arrays)
+    if not finite:
+        raise RunError("in an evaluation the environment gave an observation or a reward that is NaN or infinite.")
+
+
+def _column(info: dict[str, Any], name: str) -> np.ndarray | None:
+    """What `info` says of each environment, a number or a truth value `[N]`; None where it says nothing of the kind."""
+    column = info.get(name)
+    if not isinstance(column, np.ndarray) or column.ndim != 1:
+        return None
+    if all(isinstance(value, bool | np.bool_ | None) for value in column):  # objects, where they are NumPy's
+        return column.astype(bool)
+    return column if column.dtype.kind in "iuf" else None
 
 
 def value_error(

@@ -52,7 +52,8 @@ class EnvStepper:
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
         self.obs = self._observed(envs.reset(seed=seed)[0])
-        envs.action_space.seed(seed if isinstance(seed, int) else seed[0])
+        # not by a seed of an environment's: its random numbers would be those of the random actions
+        envs.action_space.seed((seed if isinstance(seed, int) else seed[0]) + self.num_envs)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
         self.ended = np.zeros(self.num_envs, dtype=bool)
@@ -74,10 +75,11 @@ class EnvStepper:
                 "the run diverged: its policy gave an action that is NaN or infinite. A smaller learning rate or "
                 "scaled rewards often help."
             )
-        next_obs, reward, terminated, truncated, info = self.envs.step(actions)
+        next_obs, given, terminated, truncated, info = self.envs.step(actions)
+        reward = (self.reward_scale * given + self.reward_shift).astype(np.float32)
         if not is_finite(reward):
             raise RunError(NOT_FINITE)
-        self._returns += reward
+        self._returns += given
         self._lengths += 1
         obs, self.obs = self.obs, self._observed(next_obs)
         successor = self.obs
@@ -90,7 +92,6 @@ class EnvStepper:
             for i in over:
                 self.on_episode(float(self._returns[i]), int(self._lengths[i]))
             self._returns[over], self._lengths[over] = 0, 0
-        reward = (self.reward_scale * reward + self.reward_shift).astype(np.float32)
         columns = (self._tensor(column) for column in (reward, terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)
 

@@ -209,14 +209,20 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
         raise UsageError(f"online_steps={config.online_steps}: {name} cannot continue online. Those that can: {able}")
-    if config.online_starts and config.online_starts >= config.online_steps:
+    last = (config.online_steps - 1) // config.num_envs * config.num_envs  # before the last step of all environments
+    if config.online_starts and config.online_starts > last:
         raise UsageError(
-            f"online_starts={config.online_starts}: {name} would never learn online. It must be below "
+            f"online_starts={config.online_starts}: {name} would never learn online. It must be at most {last} for "
             f"online_steps={config.online_steps}."
         )
     if config.online_fraction is not None and not config.online_steps:
         raise UsageError(
             f"online_fraction={config.online_fraction} needs a run that continues online. Add: online_steps=N"
+        )
+    batch_size = getattr(config.algo, "batch_size", None)
+    if config.online_fraction and batch_size and not round(config.online_fraction * batch_size):
+        raise UsageError(
+            f"online_fraction={config.online_fraction}: of a batch of {batch_size} that is no transition. Give more."
         )
     if config.online_updates != RunConfig.online_updates and not config.online_steps:
         alike = [other for other, file in algorithms().items() if hasattr(file.module.Config, "utd_ratio")]

@@ -1,6 +1,7 @@
 """Environments: made, described, and stepped."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import gymnasium
@@ -50,11 +51,11 @@ def make_envs(env: str, count: int) -> SyncVectorEnv:
 class EnvStepper:
     """Steps environments: tensors in, transitions out. `obs` `[N, ...]` is what to act on."""
 
-    def __init__(self, envs: SyncVectorEnv, seed: list[int | None], device: torch.device) -> None:
+    def __init__(self, envs: SyncVectorEnv, seed: Sequence[int], device: torch.device) -> None:
         self.envs, self.device, self.num_envs = envs, device, envs.num_envs
         self.spec = Spec.of(envs)
-        self.obs = torch.as_tensor(envs.reset(seed=seed)[0], dtype=torch.float32, device=device)
-        envs.action_space.seed(seed[0])
+        self.obs = torch.as_tensor(envs.reset(seed=[*seed])[0], dtype=torch.float32, device=device)
+        envs.action_space.seed(seed[0] + self.num_envs)  # apart from the environments'
         self.ended = np.zeros(self.num_envs, dtype=bool)  # whether the last step was each episode's last
 
     def random_action(self) -> Tensor:
