@@ -31,7 +31,8 @@ def save(results: list[Result], folder: Path, path: Path) -> None:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*KEYS, *columns, RETURNS])
         for result in results:
-            record = json.dumps(shared(result.record), separators=(",", ":"))
+            begun = {"origins": result.origins} if result.begun_with else {}
+            record = json.dumps(shared(result.record) | begun, separators=(",", ":"))
             for i, step in enumerate(result.steps):
                 figures = (repr(float(result.columns[name][i])) if name in result.columns else "" for name in columns)
                 returns = " ".join(map(repr, result.returns.tolist())) if i == len(result.steps) - 1 else ""

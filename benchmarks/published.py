@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.peers import EPISODES
-from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result
+from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result, defaults
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
 from zoo.data.samplers import SAMPLERS
@@ -102,6 +102,9 @@ class Reference:
                 reasons.append("other mixture" if len(parts) > 1 else "a part of the data")
             if result.config["online_steps"]:
                 reasons.append("continues online")
+            usual = defaults(result.algo, result.env) or result.usual()  # an environment of its own has its id alone
+            if any(usual.get(f"env.{name}") not in (None, score) for name, score in result.references.items()):
+                reasons.append("other reference scores")
         if self.measure == "return_mean" and (result.record.get("source") or {}).get("column") in EPISODES:
             reasons.append("returns of training episodes")
         if result.file or self.settings(result) != chosen(result.settings):

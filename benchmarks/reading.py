@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.benchmarks import archive
-from zoo.benchmarks.records import OF_LEARNING, Result
+from zoo.benchmarks.records import OF_LEARNING, REFERENCES, Result, seedless
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.runs.lock import in_use
@@ -132,15 +132,25 @@ def named(results: Sequence[Result]) -> list[Result]:
     results = []
     for found in by_task.values():  # one short name may stand for several environments or datasets
         ids = {result.config["env"]["id"] for result in found}
+        known = [result.references for result in found if result.references]
+        varying = [name for name in REFERENCES if len({one[name] for one in known}) > 1]
         contents: dict[str, set[str]] = defaultdict(set)  # of each dataset by its whole name
         for result in found:
             contents[result.dataset] |= {fingerprint(result)} - {""}
         whole = len(set().union(*contents.values())) > 1
         for r in found:
             content = fingerprint(r)[:6] if len(contents[r.dataset]) > 1 else ""
-            results.append(replace(r, setting=_setting(r, len(ids) > 1), data=_data(r, whole, content)))
+            setting = _setting(r, len(ids) > 1, varying)
+            results.append(replace(r, setting=setting, data=_data(r, whole, content)))
+    origins: dict[tuple[str, str], set[str]] = defaultdict(set)  # of each setting and the name that it gives
+    for result in results:
+        for key, digest in result.origins.items():
+            origins[key, seedless(result.begun_with[key])].add(digest)
     alike_but_for: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in results:
+        begun = result.begun_with.items()
+        if apart := frozenset(key for key, one in begun if len(origins[key, seedless(one)]) > 1):
+            result = replace(result, apart=apart)
         alike_but_for[result.peer, result.file or result.algo, str(result.config.get("preset"))].append(result)
     names = Counter(Path(file).name for file in {result.file for result in results})
     return [
@@ -155,9 +165,11 @@ def fingerprint(result: Result) -> str:
     return str((result.record.get("dataset") or {}).get("fingerprint") or "")
 
 
-def _setting(result: Result, whole: bool = False) -> str:
+def _setting(result: Result, whole: bool = False, varying: Iterable[str] = ()) -> str:
+    """The environment, and those reference scores that vary between runs of it."""
     name = str(result.config["env"]["id"]) if whole else result.env
-    return ", ".join([name, *as_overrides(result.altered)])
+    scores = {key: result.references[key] for key in varying if result.references}
+    return ", ".join([name, *as_overrides(result.altered | scores)])
 
 
 def _data(result: Result, whole: bool = False, content: str = "") -> str:
@@ -212,7 +224,11 @@ def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Res
             continue
         places = ", ".join(str(result.dir.relative_to(folder)) for result in found)
         if _differ(found):
-            notes.append(f"{method} on {task}, seed {seed} was run more than once ({places}): the last one counts")
+            begun = sorted({run_dir for result in found for run_dir in result.begun_with.values()})
+            after = f", beginning with {', '.join(begun)}" if len(begun) > 1 else ""
+            notes.append(
+                f"{method} on {task}, seed {seed} was run more than once ({places}){after}: the last one counts"
+            )
         kept.append(max(found, key=lambda result: str(result.record.get("ended", ""))))
     return kept
 

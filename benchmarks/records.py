@@ -5,6 +5,7 @@ itself; and `area`, the mean over all evaluations, the area under the learning c
 seeds of their own, apart from the training's.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -30,6 +31,7 @@ MEASURES = {
     "training_return": "return of training episodes",
 }  # fmt: skip
 LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
+REFERENCES = ("random_score", "expert_score")
 # settings that make one method another: of what is learned from and how; and of how long and how it is run
 RUNS = ("init_from", "base", "corruption.critic")  # other runs, of which each seed may have its own
 OF_ONLINE = ("online_starts", "online_updates", "online_fraction", "base_mode", "base_scale", *RUNS)
@@ -53,6 +55,7 @@ class Result:
         data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
         returns: of the episodes of the last evaluation `[E]`; none where they are not known.
         method: by what: `iql`, with the settings that distinguish it from others of the same algorithm.
+        apart: the settings that name a run that it began with by what that one was set, too: others of its name differ.
     """
 
     dir: Path
@@ -65,6 +68,7 @@ class Result:
     setting: str = ""
     data: str = ""
     method: str = ""
+    apart: frozenset[str] = frozenset()
 
     @property
     def source(self) -> Path:
@@ -109,6 +113,12 @@ class Result:
         return {name: env[name] for name in names if env[name] != usual[name]}
 
     @property
+    def references(self) -> dict[str, float]:
+        """The reference scores that its normalized scores are made with; empty where it has none."""
+        found = {name: self.config["env"].get(name) for name in REFERENCES}
+        return {} if None in found.values() else found
+
+    @property
     def seed(self) -> int:
         return int(self.config["seed"])
 
@@ -124,9 +134,34 @@ class Result:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of the method, flat; of other runs that it began with, their names without the seed."""
+        """The settings of the method, flat; runs that it began with by their names without the seed, see `apart`."""
         chosen = {k: v for k, v in flat(self.config).items() if k.startswith(METHOD) and k != "algo.name"}
-        return chosen | {name: seedless(chosen[name]) for name in RUNS if chosen.get(name)}
+        for name, run_dir in self.begun_with.items():
+            origin = [self.origins[name]] if name in self.apart and name in self.origins else []
+            chosen[name] = "-".join([seedless(run_dir), *origin])
+        return chosen
+
+    @property
+    def begun_with(self) -> dict[str, str]:
+        """The folders of the other runs that it began with, by the setting that names them."""
+        settings = flat(self.config)
+        return {name: settings[name] for name in RUNS if settings.get(name)}
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """A digest of what each of these was set, but for its seed; of those whose folders are not at hand, none."""
+        if "origins" in self.record:  # of an archive
+            return dict(self.record["origins"])
+        found = {}
+        for name, run_dir in self.begun_with.items():
+            try:
+                record = json.loads(Path(self.record.get("folder") or "", run_dir, "run.json").read_text())
+                other = Result(Path(run_dir), record, np.empty(0), {}, np.empty(0))
+                task = other.config["env"]["id"], other.altered, other.dataset, other.corruption
+                found[name] = digest([other.algo, *task, other.settings])[:6]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return found
 
     @cached_property
     def changed(self) -> dict[str, Any]:

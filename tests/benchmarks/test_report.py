@@ -947,6 +947,33 @@ def test_runs_that_need_not_be_equal_to_the_last_bit_contradict_nothing(run, tmp
     assert "was run more than once" in note
 
 
+def test_runs_whose_scores_have_other_references_are_of_other_tasks(run, tmp_path):
+    given = "algo=iql env=hopper dataset=D4RL/hopper/medium-v2"
+    for seed, more in enumerate(("", "", "env.expert_score=1000", "env.expert_score=null")):
+        run(str(seed), f"{given} seed={seed} {more}", [1000.0])
+    run("other", f"{given.replace('medium', 'expert')} env.expert_score=1000", [1000.0])
+    assert [result.task for result in read(tmp_path)[0]] == [
+        *["hopper, expert_score=3234.3, medium"] * 2, "hopper, expert_score=1000.0, medium", "hopper, medium",
+        "hopper, expert",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "comparable"),
+    [
+        ("env=hopper", True),
+        ("env=hopper env.expert_score=1000", False),
+        ("env=Hopper-v4 env.random_score=-20.272305 env.expert_score=3234.3", True),
+        ("env=Hopper-v4 env.random_score=-20.272305 env.expert_score=1000", False),
+    ],
+)
+def test_scores_of_other_references_are_not_compared_with_published_ones(run, tmp_path, given, comparable):
+    run("a", f"algo=iql {given} dataset=D4RL/hopper/medium-v2 steps=1000000", [1000.0])
+    found = [one for one in build(tmp_path).comparisons if "CORL" in one.source]
+    assert found
+    assert {"other reference scores" not in one.verdict for one in found} == {comparable}
+
+
 def test_datasets_of_one_name_and_other_content_are_other_tasks(run, tmp_path):
     for seed, content in enumerate(("aaaaaaaa", "aaaaaaaa", "bbbbbbbb")):
         data = {"name": "medium", "fingerprint": content}
@@ -963,6 +990,34 @@ def test_runs_that_begin_with_the_seeds_of_other_runs_are_other_methods(run, tmp
     assert not notes
     assert {result.method for result in results} == {"rlpd, init_from=cql-expert", "rlpd, init_from=iql-random"}
     assert len(results) == 4
+
+
+@pytest.mark.parametrize("key", ["init_from", "base"])
+def test_runs_that_begin_with_runs_of_one_name_and_other_settings_are_other_methods(run, tmp_path, key):
+    for beta in (3.0, 10.0):
+        for seed in (0, 1):
+            began, given = f"first/iql-seed{seed}-{beta:.0f}{seed}", f"algo=rlpd env=hopper seed={seed}"
+            run(began, f"algo=iql env=hopper algo.beta={beta} seed={seed}", [1.0])
+            run(f"then/{beta}-{seed}", f"{given} {key}={began}", [2.0], folder=str(tmp_path))
+    results, notes = read(tmp_path / "then")
+    assert not notes
+    assert sorted(result.seed for result in results) == [0, 0, 1, 1]
+    by_method = defaultdict(set)
+    for result in results:
+        by_method[result.method].add(result.dir.name.partition("-")[0])
+    assert sorted(map(sorted, by_method.values())) == [["10.0"], ["3.0"]]
+    assert all(re.match(rf"rlpd, {key}=iql-\w{{6}}\b", method) for method in by_method)
+    assert main(["bench", "export", str(tmp_path / "then"), str(tmp_path / "out" / "a.csv")]) == 0
+    shutil.rmtree(tmp_path / "first")
+    assert {result.method for result in read(tmp_path / "out")[0]} == set(by_method)
+    assert {result.method.partition("=")[2].partition(",")[0] for result in read(tmp_path / "then")[0]} == {"iql"}
+
+
+def test_runs_of_one_seed_that_began_with_others_say_with_which(run, tmp_path):
+    for began in ("iql-seed0-aa", "iql-seed0-bb"):
+        run(began[-2:], f"algo=rlpd env=hopper init_from={began}", [float(began.endswith("bb"))])
+    (note,) = read(tmp_path)[1]
+    assert "was run more than once (aa, bb), beginning with iql-seed0-aa, iql-seed0-bb: the last one counts" in note
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(run, tmp_path):
