@@ -55,8 +55,11 @@ def load(path: Path) -> list[Result]:
     results = []
     with path.open(newline="") as file:
         try:
+            text = file.read()
+            if not text.endswith("\n"):
+                raise ValueError("its last line is cut off")
             runs: list[list[dict[str, str]]] = []
-            for row in csv.DictReader(file):
+            for row in csv.DictReader(io.StringIO(text, newline="")):
                 runs += [[]] if row["record"] else []
                 runs[-1].append(row)
             for rows in runs:
@@ -72,8 +75,10 @@ def load(path: Path) -> list[Result]:
                         np.array((rows[-1].get(RETURNS) or "").split(), float),
                     )
                 )
-                if short := results[-1].unfinished:
-                    raise ValueError(f"{rows[0]['run']}: {short}")
+                count, due = len(results[-1].returns), results[-1].config["eval_episodes"]
+                lacks = f"its last evaluation has {count} returns of {due}" if count not in (0, due) else ""
+                if lacks := results[-1].unfinished or lacks:
+                    raise ValueError(f"{rows[0]['run']}: {lacks}")
         except (ValueError, TypeError, KeyError, IndexError) as error:
             again = f"zoo bench export DIR {quoted(path)}"
             raise RunError(f"{path} is damaged ({error}). Write it again: {again}") from error

@@ -202,7 +202,7 @@ def read(path: Path) -> list[Reference]:
         UsageError: it cannot be read, or a row has no task, algorithm, mean or source.
     """
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error

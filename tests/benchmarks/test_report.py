@@ -44,7 +44,8 @@ def run(tmp_path):
             rows.writerow(["step", "return_mean", "score", "returns"])
             for step, value in zip(steps, values, strict=True):
                 score = config.env.normalize(value)
-                rows.writerow([step, value, "" if score is None else score, f"{value} {value}"])
+                returns = " ".join([str(value)] * config.eval_episodes)
+                rows.writerow([step, value, "" if score is None else score, returns])
         with (folder / "metrics.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["step", "seconds", *([] if training is None else ["episode_return", "episode_length"])])
@@ -673,7 +674,7 @@ def test_a_part_of_the_data_is_not_the_data(run, tmp_path):
 def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
     run("a", "algo=ppo env=hopper steps=2048", [1.0])
     own = tmp_path / "own.csv"
-    header = "task,algorithm,mean,std,seeds,steps,source\n"
+    header = "\ufefftask,algorithm,mean,std,seeds,steps,source\n"  # as spreadsheets begin a file
     own.write_text(
         f"{header}Hopper-v5,PPO,2.0,,3,2048,mine\nHoper-v5,PPO,2.0,,3,2.048e3,mine\nHopper-v5,SAC,2.0,,3,2048,mine\n"
     )
@@ -1060,6 +1061,25 @@ def test_an_archive_that_is_cut_off_is_refused(run, tmp_path, capsys):
     archive.write_text("".join(archive.read_text().splitlines(keepends=True)[:-1]))
     assert main(["report", str(archive.parent)]) == 1
     assert "a: its evaluations end at 20 of 40 steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4, 7, 9])
+def test_an_archive_that_is_cut_off_within_its_last_line_is_refused(run, tmp_path, capsys, cut):
+    run("runs/a", "algo=stream_q env=cartpole steps=40 eval_episodes=2", [11.0, 22.25])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    archive.write_text(archive.read_text()[:-cut])
+    assert main(["report", str(archive.parent)]) == 1
+    assert f"{archive} is damaged (its last line is cut off)" in capsys.readouterr().err
+
+
+def test_an_archive_whose_returns_are_not_one_an_episode_is_refused(run, tmp_path, capsys):
+    run("runs/a", "algo=stream_q env=cartpole steps=40 eval_episodes=2", [11.0, 22.25])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    archive.write_text(archive.read_text().replace("22.25 22.25", "22.25"))
+    assert main(["report", str(archive.parent)]) == 1
+    assert "a: its last evaluation has 1 returns of 2" in capsys.readouterr().err
 
 
 def test_other_files_beside_runs_do_not_matter(run, tmp_path):
