@@ -6,6 +6,7 @@ of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and fo
 
 import csv
 import hashlib
+import io
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
 SCORES = ("score", "d4rl_normalized_score", "eval/d4rl_normalized_score", "eval/normalized_score_mean")
 EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # of training
+BY_EPISODE = "eval/episodic_return"  # of CleanRL is by the number of an episode, after the run's last step
 PARTS = 20  # of a run, over each of which the episodes it trained on are averaged
 
 
@@ -143,7 +145,8 @@ def curve(
         OSError, ValueError, KeyError, TypeError, StopIteration, OverflowError, EOFError, csv.Error, BadZipFile,
     ) as error:  # fmt: skip
         raise UsageError(f"{file} cannot be read as results: {type(error).__name__} {error}.") from error
-    known = (column,) if column else RETURNS + SCORES + EPISODES
+    by_episode = "charts/episodic_return" in table
+    known = [column] if column else [one for one in RETURNS + SCORES + EPISODES if one != BY_EPISODE or not by_episode]
     name = next((name for name in known if name in table), None)
     if name is None:
         asked = f"no column {column}" if column else "no column of returns that is known"
@@ -161,7 +164,7 @@ def curve(
         if not within.any():
             raise UsageError(f"{file} begins after steps={total}, at {steps[0]}. Leave steps= out, or give more.")
         steps, values = steps[within], values[within]
-    if name in SCORES or "normalized" in name:
+    if name in SCORES or re.search(r"(?<!un)normalized", name):
         if env.expert_score is None or env.random_score is None:
             raise UsageError(f"{file} has normalized scores, but {env.name} has no reference scores to undo them.")
         values = env.random_score + values / 100 * (env.expert_score - env.random_score)
@@ -188,13 +191,13 @@ Table = dict[str, tuple[np.ndarray, np.ndarray]]  # steps and values of each col
 
 def of_csv(file: Path, steps_column: str | None = None) -> Table:
     """A CSV file; of `monitor.csv` the steps are the sum of the episodes' lengths."""
-    with file.open(newline="") as lines:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
         start = lines.readline()
-        if not start.startswith("#"):
-            lines.seek(0)
-        rows = list(csv.DictReader(lines))
-    if rows and None in rows[-1].values():
-        rows.pop()  # half-written
+        text = ("" if start.startswith("#") else start) + lines.read()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    if rows and (None in rows[-1].values() or not text.endswith("\n")):
+        rows.pop()
+        print(f"the last row of {file} is cut off and left out")
     if not rows:
         raise ValueError("it has no rows")
     if any(None in row or None in row.values() for row in rows):

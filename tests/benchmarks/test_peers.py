@@ -40,7 +40,7 @@ def test_normalized_scores_of_corl_become_returns(tmp_path):
 
 def test_a_monitor_file_counts_steps_by_its_episodes_and_averages_them_over_parts_of_the_run(tmp_path):
     lines = ['#{"t_start": 0}', "r,l,t"] + [f"{i}.0,10,0.1" for i in range(40 * PARTS)]
-    (tmp_path / "monitor.csv").write_text("\n".join(lines))
+    (tmp_path / "monitor.csv").write_text("\n".join([*lines, ""]))
     _, steps, returns = curve(tmp_path / "monitor.csv", HOPPER)
     assert steps.tolist() == [400 * (i + 1) for i in range(PARTS)]
     expected = [np.mean(range(40 * i, 40 * (i + 1))) for i in range(PARTS)]
@@ -93,9 +93,11 @@ def test_the_events_of_several_runs_are_not_taken_for_one(tmp_path):
         curve(tmp_path, HOPPER)
 
 
-def test_a_killed_run_s_last_row_is_left_out_and_rows_are_taken_in_the_order_of_their_steps(tmp_path):
-    (tmp_path / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t\n1.0,10,0.1\n3.0,1')
-    assert curve(tmp_path / "monitor.csv", HOPPER)[1].tolist() == [10]
+def test_a_killed_run_s_last_row_is_left_out_and_rows_are_taken_in_the_order_of_their_steps(tmp_path, capsys):
+    for last in ("3.0,1", "3.0,10,0.", "3.0,10,0.1"):
+        (tmp_path / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t\n1.0,10,0.1\n' + last)
+        assert curve(tmp_path / "monitor.csv", HOPPER)[1].tolist() == [10]
+        assert f"the last row of {tmp_path / 'monitor.csv'} is cut off and left out" in capsys.readouterr().out
     file = write(tmp_path / "x.csv", ["step", "return_mean"], [20, 5], [10, 1])
     _, steps, returns = curve(file, HOPPER)
     assert (steps.tolist(), returns.tolist()) == ([10, 20], [1, 5])
@@ -126,6 +128,28 @@ def test_tensorboard_events_of_cleanrl_are_the_episodes_it_trained_on(tmp_path):
     np.testing.assert_allclose(returns, [5 * i + 3 for i in range(PARTS)])
 
 
+def test_cleanrls_evaluations_at_its_end_which_have_no_steps_are_not_its_learning_curve(tmp_path):
+    rows = [[step, step / 10, ""] for step in range(100, 1100, 100)] + [[i, "", 500.0] for i in range(10)]
+    file = write(tmp_path / "x.csv", ["step", "charts/episodic_return", "eval/episodic_return"], *rows)
+    name, steps, returns = curve(file, HOPPER)
+    assert (name, steps[-1], returns[-1]) == ("charts/episodic_return", 1000, 100)
+    assert curve(file, HOPPER, "eval/episodic_return")[0] == "eval/episodic_return"
+
+
+def test_unnormalized_returns_are_no_normalized_scores(tmp_path):
+    for name, expected in (("eval/unnormalized_return", 1000.5), ("eval/normalized_return", HOPPER.expert_score)):
+        value = 1000.5 if "un" in name else 100.0
+        file = write(tmp_path / "x.csv", ["step", name], [5000, value])
+        assert curve(file, HOPPER, name)[2].tolist() == pytest.approx([expected])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    for start in ("", '#{"t_start": 0}\n'):
+        columns = "r,l" if start else "step,return_mean"
+        (tmp_path / "x.csv").write_text(f"\ufeff{start}{columns}\n7,8\n", encoding="utf-8")
+        assert curve(tmp_path / "x.csv", HOPPER)[1].tolist() == [8 if start else 7]
+
+
 def test_an_imported_run_stands_in_the_report_as_its_librarys(tmp_path, capsys):
     file = write(tmp_path / "sac.csv", ["step", "return_mean"], [10, 100.0], [20, 300.0])
     runs = tmp_path / "runs"
@@ -150,7 +174,7 @@ def test_of_a_longer_run_so_many_steps_count(tmp_path, capsys):
     assert main([*given, "steps=9"]) == 2
     assert "begins after steps=9, at 10" in capsys.readouterr().err
     lines = ['#{"t_start": 0}', "r,l,t"] + [f"{i}.0,10,0.1" for i in range(400)]
-    (tmp_path / "monitor.csv").write_text("\n".join(lines))
+    (tmp_path / "monitor.csv").write_text("\n".join([*lines, ""]))
     _, steps, returns = curve(tmp_path / "monitor.csv", HOPPER, total=200)
     np.testing.assert_array_equal(steps, 10 * np.arange(1, PARTS + 1))
     np.testing.assert_array_equal(returns, np.arange(PARTS))
@@ -168,7 +192,7 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
     runs = tmp_path / "runs"
     for seed, length in enumerate((97, 101, 103)):
         lines = ['#{"t_start": 0}', "r,l,t"] + [f"{seed}.0,{length},0.1" for _ in range(100_000 // length)]
-        (tmp_path / "monitor.csv").write_text("\n".join(lines))
+        (tmp_path / "monitor.csv").write_text("\n".join([*lines, ""]))
         given = ["bench", "import-peer", str(tmp_path / "monitor.csv"), "SB3", "--dir", str(runs), "algo=ppo"]
         assert main([*given, "env=cartpole", f"seed={seed}", *(["steps=100000"] * (seed == 0))]) == 0
     results, notes = read(runs)
