@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,20 +32,44 @@ def read(folder: Path) -> tuple[list[Result], list[str]]:
 def find(folder: Path) -> tuple[list[Result], list[str]]:
     """The finished runs below a folder, in folders of their own and in archives, and notes on the others."""
     results, notes = [], []
-    places = {path.parent for path in folder.rglob("*") if path.name in FILES}
-    runs = {place for place in places if (place / "run.json").exists()}
-    for run_dir in sorted(places):
-        if not runs.isdisjoint(run_dir.parents):
-            continue  # what a logger keeps inside of a run
+    below = folders(folder)
+    runs = {place for place in below if (place / "run.json").exists()}
+    for run_dir in below:
+        if outer := next((place for place in run_dir.parents if place in runs), None):
+            if run_dir in runs:  # else what a logger keeps inside of a run
+                notes.append(
+                    f"{run_dir.relative_to(folder)} is left out: it lies in the folder of the run {outer.name}"
+                )
+            continue
+        if not any((run_dir / name).exists() for name in FILES):
+            continue
         found = read_run(run_dir)
         if isinstance(found, Result):
             results.append(found)
         else:
             notes.append(f"{folder if run_dir == folder else run_dir.relative_to(folder)} is left out: {found}")
-    for path in sorted(set(folder.rglob("*.csv"))):
-        if runs.isdisjoint(path.parents) and archive.is_archive(path):
-            results += archive.load(path)
+    for place in below:
+        if runs.isdisjoint((place, *place.parents)):
+            for path in filter(archive.is_archive, sorted(place.glob("*.csv"))):
+                results += archive.load(path)
     return sorted(results, key=lambda result: result.dir), notes
+
+
+def folders(folder: Path) -> list[Path]:
+    """A folder and those below it, sorted, each once; links are followed, but not to a folder that this one is in."""
+    found: dict[Path, Path] = {}  # by where they really are
+    links = [folder]
+    while links:
+        for place, names, _ in os.walk(links.pop(0)):  # which follows none
+            path = Path(place)
+            if path.resolve() in found:
+                names.clear()
+                continue
+            found[path.resolve()] = path
+            names.sort()
+            linked = [path / name for name in names if (path / name).is_symlink()]
+            links += [link for link in linked if not folder.resolve().is_relative_to(link.resolve())]
+    return sorted(found.values())
 
 
 def read_run(run_dir: Path) -> Result | str:
