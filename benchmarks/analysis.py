@@ -14,7 +14,7 @@ from zoo.benchmarks import plots
 from zoo.benchmarks.published import Reference, builtin, unmatched
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.records import MEASURES, Result
-from zoo.benchmarks.stats import Estimate, aggregates, improvement, mean, verdict
+from zoo.benchmarks.stats import Estimate, aggregates, digits, improvement, mean, verdict
 from zoo.benchmarks.switch import Switch, switches
 from zoo.benchmarks.trials import reached
 from zoo.errors import UsageError
@@ -68,8 +68,9 @@ class Comparison:
     @property
     def published(self) -> str:
         """The published mean, and its standard deviation where that is known."""
-        figure = self.reference.published
-        return f"{figure.mean:.1f}" + ("" if np.isnan(figure.std) else f" ± {figure.std:.1f}")
+        mean, std = self.reference.published.mean, self.reference.published.std
+        shown = digits(np.array([mean, std]))
+        return f"{mean:{shown}}" + ("" if np.isnan(std) else f" ± {std:{shown}}")
 
     def __str__(self) -> str:
         return self.verdict + ("" if np.isnan(self.difference.value) else f" (difference {self.difference})")
@@ -162,7 +163,7 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
             notes.append(f"{method} on {task}: not all of its seeds were run by the same code")
     known = [*own, *builtin()]
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
-    scores = scored(rows)
+    scores = scored(rows, notes)
     groups = grouped(scores, notes)
     overall, improvements = over_tasks(scores, groups), improved(scores)
     return Report(folder, rows, notes, comparisons, groups, overall, improvements, tries(rows), switches(rows))
@@ -183,12 +184,17 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
     return found
 
 
-def scored(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
-    """The normalized final scores `[runs]` of each method on each task, where they are known."""
+def scored(rows: Sequence[Row], notes: list[str]) -> dict[str, dict[str, np.ndarray]]:
+    """The normalized final scores `[runs]` of each method on each task, where they are known of all its runs."""
     scores: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for row in rows:
-        if all("score" in run.columns and not np.isnan(run.columns["score"]).any() for run in row.runs):
-            scores[row.method][row.task] = np.array([run.figure("final", "score") for run in row.runs])
+        final = np.array([run.figure("final", "score") if "score" in run.columns else np.nan for run in row.runs])
+        known = ~np.isnan(final)
+        if known.all():
+            scores[row.method][row.task] = final
+        elif any("score" in run.columns and not np.isnan(run.columns["score"]).all() for run in row.runs):
+            lack = f"{(~known).sum()} of its {len(final)} runs have no normalized score of their last evaluation"
+            notes.append(f"{row.method} on {row.task} is left out of comparisons of methods by scores: {lack}")
     return scores
 
 
@@ -200,7 +206,8 @@ def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[
         groups[tasks][method] = whole = matrix(by_task, tasks)
         if any(len(values) > len(whole) for values in by_task.values()):
             notes.append(
-                f"over tasks, {method} counts with {len(whole)} of the runs of each, as many as it has on all of them"
+                f"over tasks, {method} counts with {len(whole)} of the runs of each, as many as it has on all of them; "
+                "with all its runs in probabilities of improvement"
             )
     several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
     return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
@@ -233,7 +240,7 @@ def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
     for ours, others in combinations(scores, 2):
         common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
         for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
-            probability = improvement(matrix(scores[ours], tasks), matrix(scores[others], tasks))
+            probability = improvement(*([scores[method][task] for task in tasks] for method in (ours, others)))
             row = {"tasks": tasks, "method": ours, "than": others, "probability": probability}
             improvements.append(row | {"whole": tasks == common})
     return improvements

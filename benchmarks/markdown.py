@@ -4,13 +4,14 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from zoo.benchmarks import plots, switch
 from zoo.benchmarks.analysis import Comparison, Report, Row, Tried
 from zoo.benchmarks.records import FIGURES, MEASURES
-from zoo.benchmarks.stats import LEAST_RUNS
+from zoo.benchmarks.stats import LEAST_RUNS, Estimate
 from zoo.benchmarks.trials import PULLS, REPEATS, SUBSET, middle
 
 SHOWN = 3  # versions of the zoo in the summary
@@ -73,7 +74,7 @@ def text(report: Report, folder: Path) -> str:
         parts.append(as_markdown(["task", "method", "published", "source", "verdict"], lines))
     parts.append("## Runs")
     runs = [
-        [f"[{run.dir.name}]({os.path.relpath(run.source, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
+        [f"[{run.dir.name}]({link(run.source, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
         for run in report.results
     ]
     parts.append(as_markdown(["run", "task", "method", "seed", "command"], runs))
@@ -114,7 +115,8 @@ def judged_table(comparisons: Sequence[Comparison]) -> str:
     lines = []
     for one in comparisons:
         source, seeds = f"{one.reference.task}: {one.source}", one.reference.published.seeds or ""
-        row = [one.row.task, one.row.method, len(one.row.runs), f"{one.ours:.1f}", one.published, seeds, source, one]
+        ours = Estimate(one.ours, np.nan, np.nan)
+        row = [one.row.task, one.row.method, len(one.row.runs), ours, one.published, seeds, source, one]
         lines.append(row)
     return as_markdown(header, lines)
 
@@ -166,6 +168,11 @@ def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:
         [one.task, one.algo, one.policies, one.settings, *(str(middle(one.scores[:, pulls - 1])) for pulls in PULLS)]
         for one in tried
     ]
+
+
+def link(path: Path, folder: Path) -> str:
+    """The address of a file or folder, relative to the folder of the report."""
+    return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

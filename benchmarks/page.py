@@ -1,7 +1,6 @@
 """The report as one HTML page that needs no network: interactive curves, filters, each run's command and settings."""
 
 import json
-import os
 import re
 from html import escape
 from pathlib import Path
@@ -85,7 +84,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "runs": [
             {
                 "name": str(run.dir.relative_to(report.folder)),
-                "href": Path(os.path.relpath(run.source, folder)).as_posix(),
+                "href": markdown.link(run.source, folder),
                 "files": [] if run.archive else [name for name in LINKED if (run.dir / name).exists()],
                 "seed": run.seed,
                 "command": run.command,
@@ -101,7 +100,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "task": c.reference.task,
                 "figure": c.reference.column,
                 "mean": c.reference.published.mean,
-                "std": None if np.isnan(c.reference.published.std) else c.reference.published.std,
+                "shown": c.published,
                 "seeds": c.reference.published.seeds,
                 "steps": c.reference.steps,
                 "source": c.source,

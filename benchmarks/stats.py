@@ -4,6 +4,7 @@ Aggregates over runs and tasks with stratified bootstrap intervals; and what a p
 which is that there are too few seeds wherever there are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,8 +55,8 @@ def student(freedom: float) -> float:
 def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str, Estimate]:
     """IQM, mean, median and optimality gap, of 100, over runs and tasks, with stratified bootstrap intervals.
 
-    As rliable has them, which takes a second for each method; the median is of the tasks' means, of the runs where
-    there is one task.
+    As rliable has them, which takes a second for each method. Where there is one task, the median is of its runs, and
+    the mean has Student's interval.
 
     Args:
         scores: `[runs, tasks]`, normalized: 100 is the reference.
@@ -67,7 +68,8 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
         return {name: Estimate(float(value), np.nan, np.nan) for name, value in values.items()}
     runs, tasks = scores.shape
     resampled = scores[np.random.default_rng(seed).integers(0, runs, (reps, runs, tasks)), np.arange(tasks)]
-    return {name: interval(float(values[name]), samples) for name, samples in statistics(resampled).items()}
+    found = {name: interval(float(values[name]), samples) for name, samples in statistics(resampled).items()}
+    return found | ({"mean": mean(scores[:, 0])} if tasks == 1 else {})
 
 
 def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
@@ -89,19 +91,22 @@ def interval(value: float, samples: np.ndarray) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def improvement(ours: np.ndarray, others: np.ndarray, reps: int = 2_000, seed: int = 0) -> Estimate:
-    """The probability that a run of ours is better than one of the others, mean over tasks: `[runs, tasks]` each.
+def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: int = 2_000, seed: int = 0) -> Estimate:
+    """The probability that a run of ours is better than one of the others, mean over tasks: `[runs]` of each task.
 
-    As rliable's `probability_of_improvement` with its stratified bootstrap, which takes seconds for two methods.
+    As rliable's `probability_of_improvement` with its stratified bootstrap, which takes seconds for two methods, and
+    as many runs of each task.
     """
-    ours, others = ours.T, others.T
-    wins = (ours[:, :, None] > others[:, None]) + 0.5 * (ours[:, :, None] == others[:, None])  # [tasks, runs, runs]
-    value = float(wins.mean())
-    if min(ours.shape[1], others.shape[1]) < LEAST_RUNS:
+    rng, values, resampled = np.random.default_rng(seed), [], []
+    for x, y in zip(ours, others, strict=True):
+        wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+        drawn = [rng.integers(0, len(z), (reps, len(z))) for z in (x, y)]
+        values.append(float(wins.mean()))
+        resampled.append(wins[drawn[0][..., None], drawn[1][:, None]].mean((1, 2)))
+    value = float(np.mean(values))
+    if min(map(len, (*ours, *others))) < LEAST_RUNS:
         return Estimate(value, np.nan, np.nan)
-    rng, tasks = np.random.default_rng(seed), np.arange(len(wins))[:, None, None]
-    resampled = [rng.integers(0, x.shape[1], (reps, *x.shape)) for x in (ours, others)]
-    return interval(value, wins[tasks, resampled[0][..., None], resampled[1][..., None, :]].mean((1, 2, 3)))
+    return interval(value, np.mean(resampled, 0))
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import numpy as np
 import pytest
@@ -251,6 +251,27 @@ def test_what_a_logger_keeps_inside_of_a_run_is_not_taken_for_one(run, tmp_path)
     (inside / "config.yaml").write_text("x: 1")
     results, notes = read(tmp_path)
     assert (len(results), notes) == (1, [])
+
+
+def test_a_run_in_the_folder_of_another_is_left_out_and_said(run, tmp_path):
+    run("mine/a", "algo=ppo env=cartpole", [10.0])
+    run("mine/a/seed1", "algo=ppo env=cartpole seed=1", [10.0])
+    results, notes = read(tmp_path)
+    assert (len(results), notes) == (1, ["mine/a/seed1 is left out: it lies in the folder of the run a"])
+
+
+def test_runs_behind_links_are_read_each_once(run, tmp_path):
+    run("elsewhere/a", "algo=ppo env=cartpole seed=0", [10.0])
+    run("elsewhere/b", "algo=ppo env=cartpole seed=1", [10.0])
+    run("mine/c", "algo=ppo env=cartpole seed=2", [10.0])
+    assert main(["bench", "export", str(tmp_path / "mine"), str(tmp_path / "archives" / "d.csv")]) == 0
+    links = {"all": "elsewhere", "again": "elsewhere/a", "round": "mine", "up": ".", "c2": "mine/c", "old": "archives"}
+    for name, target in links.items():
+        (tmp_path / "mine" / name).symlink_to(tmp_path / target)
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "mine")
+    results, notes = read(tmp_path / "mine")
+    assert sorted(result.seed for result in results) == [0, 1, 2]
+    assert not notes
 
 
 def test_the_same_result_twice_counts_once_and_newer_code_more_than_older(run, tmp_path):
@@ -722,6 +743,59 @@ def test_a_published_row_fits_its_algorithm_alone(run, tmp_path):
         Reference("d4rl/hopper-medium-v2", name, "score", "final", "uniform", 10, row).fits(result) for name in names
     ]
     assert fits == [True, False, False, False]
+
+
+def test_small_published_figures_are_not_rounded_away(run, tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text("task,algorithm,mean,std,seeds,source,steps\nCartPole-v1,stream_q,0.95,0.02,5,me,10\n")
+    for seed in range(3):
+        run(str(seed), f"algo=stream_q env=cartpole steps=10 seed={seed}", [0.94 + seed / 100])
+    assert main(["report", str(tmp_path), "--references", str(own)]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "| cartpole | stream_q | 3 | 0.950 | 0.950 ± 0.020 | 5 |" in text
+    assert '"shown": "0.950 \\u00b1 0.020"' in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_links_lead_to_folders_of_any_name(run, tmp_path):
+    folder = run("random+5%demo (1) #2", "algo=stream_q env=cartpole", [1.0])
+    assert main(["report", str(tmp_path)]) == 0
+    link = "../random%2B5%25demo%20%281%29%20%232"
+    assert unquote(link).removeprefix("../") == folder.name
+    assert f"[{folder.name}]({link})" in (tmp_path / "report" / "report.md").read_text()
+    assert f'"href": "{link}"' in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_method_needs_the_last_score_alone_and_is_said_where_it_lacks_it(run, tmp_path):
+    for method in ("bc", "iql", "cql"):
+        for seed in range(3):
+            values = [score("hopper", 50.0), score("hopper", 60.0)]
+            run(f"{method}{seed}", f"algo={method} env=hopper dataset=medium seed={seed}", values)
+    for name, row in (("bc0", 1), ("cql0", 2)):
+        file = tmp_path / name / "evaluations.csv"
+        rows = list(csv.reader(file.read_text().splitlines()))
+        rows[row][2] = "nan"
+        file.write_text("".join(",".join(cells) + "\n" for cells in rows))
+    report = build(tmp_path)
+    assert [sorted(group.scores) for group in report.groups] == [["bc", "iql"]]
+    (note,) = report.notes
+    assert note == (
+        "cql on hopper, medium is left out of comparisons of methods by scores: "
+        "1 of its 3 runs have no normalized score of their last evaluation"
+    )
+
+
+def test_over_tasks_with_other_numbers_of_runs_probabilities_of_improvement_count_all(run, tmp_path):
+    scores = {("iql", "hopper"): (10, 20, 30, 90, 100), ("iql", "walker2d"): (50,) * 3}
+    scores |= {("bc", "hopper"): (40,) * 5, ("bc", "walker2d"): (60,) * 3}
+    for (method, env), values in scores.items():
+        for seed, value in enumerate(values):
+            given = f"algo={method} env={env} dataset=medium seed={seed}"
+            run(f"{method}-{env}-{seed}", given, [score(env, value)])
+    report = build(tmp_path)
+    found = {one["tasks"]: one["probability"].value for one in report.improvements}
+    hopper, walker = "hopper, medium", "walker2d, medium"
+    assert found == {(hopper, walker): pytest.approx(0.8), (hopper,): pytest.approx(0.6), (walker,): 1.0}
+    assert any("iql counts with 3 of the runs of each, as many as it has on all" in note for note in report.notes)
 
 
 def test_methods_of_the_same_tasks_are_compared_over_them(run, tmp_path):

@@ -67,6 +67,11 @@ def test_the_median_on_one_task_is_of_its_runs():
     assert aggregates(np.array([[10.0], [60.0], [90.0]]))["median"].value == 60
 
 
+def test_the_mean_of_one_task_has_one_interval():
+    values = RNG.normal(50, 20, 5)
+    assert aggregates(values[:, None])["mean"] == mean(values)
+
+
 def test_intervals_cover_the_truth_at_their_nominal_rate():
     covered = 0
     for trial in range(100):
@@ -82,9 +87,17 @@ def test_probability_of_improvement_counts_pairs_and_halves_ties():
         np.mean([1.0 if x > y else 0.5 if x == y else 0.0 for x in ours[:, task] for y in others[:, task]])
         for task in range(3)
     ]
-    found = improvement(ours, others, reps=200)
+    found = improvement(ours.T, others.T, reps=200)
     assert found.value == pytest.approx(np.mean(pairs))
     assert found.low <= found.value <= found.high
+
+
+def test_probability_of_improvement_counts_all_runs_of_each_task_and_tasks_alike():
+    ours, others = [np.array([1.0, 2, 3, 8, 9]), np.array([5.0, 5, 5])], [np.full(5, 4.0), np.full(4, 3.0)]
+    found = improvement(ours, others)
+    assert found.value == pytest.approx((0.4 + 1.0) / 2)
+    drawn = (np.random.default_rng(1).choice(ours[0], (4000, 5)) > 4).mean(1) / 2 + 0.5
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, (0.025, 0.975)).tolist(), abs=0.01)
 
 
 @pytest.mark.slow
@@ -95,7 +108,7 @@ def test_probability_of_improvement_and_its_interval_are_rliables():
         others = rng.normal(40, 20, (runs + 1, tasks)).round(-1)
         metric = metrics.probability_of_improvement
         value, interval = library.get_interval_estimates({"": (ours, others)}, metric, reps=1000)
-        found = improvement(ours, others)
+        found = improvement(ours.T, others.T)
         assert found.value == pytest.approx(float(value[""]))
         assert (found.low, found.high) == pytest.approx(interval[""].ravel().tolist(), abs=0.04)
 
@@ -123,7 +136,7 @@ def test_of_fewer_than_three_runs_there_is_no_interval():
     assert str(aggregates(np.ones((2, 3)))["IQM"]) == "1.0"
     assert str(mean(np.array([0.04, 0.05]))) == "0.045"
     assert str(mean(np.array([0.04, 0.05, 3.0]))) == "1.0 [-3.2, 5.3]"
-    assert np.isnan(improvement(np.ones((2, 1)), np.zeros((5, 1))).low)
+    assert np.isnan(improvement(np.ones((1, 2)), np.zeros((1, 5))).low)
 
 
 @pytest.mark.parametrize(
