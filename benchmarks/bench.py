@@ -22,7 +22,7 @@ from zoo.benchmarks.jobs import Job, grouped, record, status
 from zoo.benchmarks.launchers import LAUNCHERS, launcher
 from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Runner, failures
-from zoo.benchmarks.suite import Planned, check_data, plan, suites
+from zoo.benchmarks.suite import Planned, check_data, check_devices, plan, suites
 from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.registry import folder as folder_of
@@ -75,6 +75,8 @@ def main(arguments: list[str]) -> int:
     if chosen not in LAUNCHERS:
         raise UsageError(f"launcher={chosen} does not exist. {nearest(chosen, LAUNCHERS)}")
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
+    if chosen == "local":
+        check_devices(runs)
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
         here = launcher(chosen, args.jobs, folder, options) if chosen == "local" else None

@@ -99,8 +99,8 @@ class Local:
     """
 
     def __init__(self, jobs: int | None, folder: Path, gpus: Any = None, per_gpu: int = PER_GPU) -> None:
-        if per_gpu < 1:
-            raise ValueError("per_gpu must be at least 1.")
+        if not isinstance(per_gpu, int) or per_gpu < 1:
+            raise ValueError("per_gpu must be at least 1, a whole number.")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         there = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
         there = there[: torch.cuda.device_count()]

@@ -15,13 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from zoo.data.catalog import find, parse_mixture
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, resolve_backend, series
-from zoo.errors import UsageError, nearest
+from zoo.errors import UsageError, nearest, quoted
+from zoo.runs.device import resolve_device
 from zoo.runs.execute import label
+from zoo.runs.logging import parse_loggers
 from zoo.runs.provenance import code_version
 from zoo.settings.compose import compose, takes_data
 from zoo.settings.config import RunConfig
@@ -72,6 +75,9 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
     if suite not in known:
         raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)}")
     given = expand(overrides)
+    if where := next((one for one in itertools.chain(*given) if one.startswith("run_dir=")), None):
+        wanted = quoted(where.partition("=")[2])
+        raise UsageError(f"{where}: each run of a suite has a folder of its own. Say where they are: --dir {wanted}")
     listed = [combination for grid in grids(known[suite]) for combination in combinations(grid)]
     choices = set().union(*map(_choices, listed))
     planned: dict[str, Planned] = {}
@@ -120,6 +126,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     try:
         config, algorithm, settings = composed(tuple(one for one in overrides if one not in seeds))
         backend = resolve_backend(config.env)
+        parse_loggers(config.logger)
     except (UsageError, ValueError) as error:
         raise UsageError(f"suite {suite}, {' '.join(overrides)}: {error}") from error
     seed = int(seeds[-1].partition("=")[2]) if seeds else config.seed
@@ -159,6 +166,13 @@ def digest(known: Any) -> str:
 def file_digest(file: Path) -> str:
     """Digest of a file's content."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def check_devices(runs: Sequence[Planned]) -> None:
+    """Raises UsageError where runs ask for a device that this machine does not have."""
+    for device in sorted({run.settings["device"] for run in runs}):
+        if not (device.startswith("cuda") and torch.cuda.device_count()):  # else this process would take memory of it
+            resolve_device(device)
 
 
 def check_data(runs: Sequence[Planned]) -> None:

@@ -162,15 +162,27 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
         ("launcherr=ray", "launcherr does not exist"),
         ("launcher", "launcher"),
         ("--stall=0", "--stall 0 must be above 0"),
+        ("run_dir=a b", "run_dir=a b: each run of a suite has a folder of its own. Say where they are: --dir 'a b'"),
+        ("logger=wnadb", "logger=wnadb does not exist. There are: tensorboard, wandb, trackio"),
+        ("device=cuda", "device=cuda is not on this machine. Try: device=cpu."),
+        ("device=gpu", "device=gpu is not on this machine. Try: device=cpu."),
         ("--jobs=0", "--jobs 0 must be at least 1"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_in_a_dry_run_too(suites, capsys, given, says):
+def test_what_cannot_be_asked_for_is_refused_in_a_dry_run_too(suites, capsys, monkeypatch, given, says):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     suites(GRIDS)
     assert main(["bench", "mine", "--dry-run", given]) == 2
     err = capsys.readouterr().err
     assert says in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_devices_of_other_machines_are_theirs_to_refuse(suites, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    suites(GRIDS)
+    assert main(["bench", "mine", "--dry-run", "device=cuda", "launcher=slurm"]) == 0
 
 
 def test_a_plan_can_be_shown_without_what_a_report_needs(suites, monkeypatch, capsys):
@@ -479,7 +491,11 @@ def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["gpus=0,7"], "there is no GPU 7 here, but 0, 1"), (["per_gpu=0"], "per_gpu must be at least 1")],
+    [
+        (["gpus=0,7"], "there is no GPU 7 here, but 0, 1"),
+        (["per_gpu=0"], "per_gpu must be at least 1"),
+        (["per_gpu=x"], "per_gpu=x: per_gpu must be at least 1, a whole number.$"),
+    ],
 )
 def test_gpus_that_are_not_there_are_refused(monkeypatch, tmp_path, options, says):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)

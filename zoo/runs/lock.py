@@ -23,10 +23,11 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 def in_use(run_dir: Path) -> bool:
     """Whether another process runs in a folder."""
-    if not (run_dir / LOCK).exists():
-        return False
     try:
-        with locked(run_dir):
-            return False
-    except UsageError:
+        with (run_dir / LOCK).open() as file:  # which need not be one that this process may write
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    return False
