@@ -147,7 +147,7 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     """
     results, notes = read(folder)
     if not results:
-        why = f" {'; '.join(notes)}." if notes else ""
+        why = f" {'; '.join(notes).rstrip('.')}." if notes else ""
         raise UsageError(f"{folder} holds no finished run.{why} Run some: zoo bench SUITE, or zoo run.")
     notes += unmatched(own, results)
     alike: dict[tuple[str, str], list[Result]] = defaultdict(list)

@@ -16,6 +16,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from zoo import checkpoint
+from zoo.agent import Predictor
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.commands.parser import Parser
 from zoo.envs import EnvConfig
@@ -77,6 +78,8 @@ def take(
     if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
         raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
     config, algorithm, settings = compose(overrides)
+    if issubclass(algorithm.agent_class, Predictor):
+        raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
     given = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
     data = takes_data(config, algorithm)
@@ -144,7 +147,8 @@ def curve(
     except (
         OSError, ValueError, KeyError, TypeError, StopIteration, OverflowError, EOFError, csv.Error, BadZipFile,
     ) as error:  # fmt: skip
-        raise UsageError(f"{file} cannot be read as results: {type(error).__name__} {error}.") from error
+        said = str(error).rstrip(".")
+        raise UsageError(f"{file} cannot be read as results: {type(error).__name__} {said}.") from error
     by_episode = "charts/episodic_return" in table
     known = [column] if column else [one for one in RETURNS + SCORES + EPISODES if one != BY_EPISODE or not by_episode]
     name = next((name for name in known if name in table), None)

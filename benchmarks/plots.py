@@ -66,9 +66,9 @@ def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure"
             colour, dash = styles[row.method]
             for axis, x in ((by_steps, steps), (by_time, seconds / 60)):
                 marker = "." if len(x) < 20 else None
-                axis.plot(x, values.mean(0), DASHES[dash], color=colour, marker=marker, label=row.method)
+                axis.plot(x, values.mean(0), DASHES[dash], color=colour, marker=marker, label=_text(row.method))
                 axis.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-            by_steps.set(title=task, ylabel=MEASURES[row.measure])
+            by_steps.set(title=_text(task), ylabel=MEASURES[row.measure])
         by_steps.set_xlabel("steps")
         by_steps.xaxis.set_major_formatter("{x:,.0f}")
         by_steps.locator_params(axis="x", nbins=5)
@@ -85,12 +85,12 @@ def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
         thresholds = profile_scores(group)
         for method, scores in group.scores.items():
             colour, dash = styles[method]
-            axis.plot(thresholds, profile(scores, thresholds), DASHES[dash], color=colour, label=method)
+            axis.plot(thresholds, profile(scores, thresholds), DASHES[dash], color=colour, label=_text(method))
         count = len(group.tasks)
         axis.set(
             xlabel="normalized score",
             ylabel="share of runs above it",
-            title=f"{count} tasks" if count > 1 else group.tasks[0],
+            title=f"{count} tasks" if count > 1 else _text(group.tasks[0]),
         )
         _legend(axis)
     return figure
@@ -105,11 +105,11 @@ def trials(tried: "Sequence[Tried]") -> "Figure":
         for one in (one for one in tried if one.task == task):
             colour, dash = drawn[one.algo]
             episodes = np.arange(1, one.scores.shape[1] + 1)
-            axis.plot(episodes, one.scores.mean(0), DASHES[dash], color=colour, label=one.algo)
+            axis.plot(episodes, one.scores.mean(0), DASHES[dash], color=colour, label=_text(one.algo))
             axis.fill_between(
                 episodes, *np.quantile(one.scores, (0.25, 0.75), 0), color=colour, alpha=0.15, linewidth=0
             )
-        axis.set(xscale="log", xlabel="episodes tried", ylabel="normalized score of the choice", title=task)
+        axis.set(xscale="log", xlabel="episodes tried", ylabel="normalized score of the choice", title=_text(task))
         axis.xaxis.set_major_formatter("{x:,.0f}")
         _legend(axis)
     return figure
@@ -125,6 +125,11 @@ def _panels(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
 
     figure = Figure(figsize=(5.0 * columns, 3.8 * rows))
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw={"hspace": 0.35})
+
+
+def _text(name: str) -> str:
+    """A name as Matplotlib shows it: it reads what is between two dollars as a formula, and hides names as `_own`."""
+    return " " * name.startswith("_") + name.replace("$", r"\$")
 
 
 def _legend(axis: "Axes") -> None:

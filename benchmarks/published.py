@@ -205,7 +205,7 @@ def read(path: Path) -> list[Reference]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
+        raise UsageError(f"{path} cannot be read: {str(error).rstrip('.')}.") from error
     references = []
     for number, row in enumerate(rows, 2):
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.benchmarks import archive
-from zoo.benchmarks.records import OF_LEARNING, REFERENCES, Result, seedless
+from zoo.benchmarks.records import OF_LEARNING, REFERENCES, SIMULATOR, Result, seedless
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.runs.lock import in_use
@@ -140,7 +140,7 @@ def _training_return(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[s
             means.append(float(row["episode_return"]))
             counts.append((step - before) / length)
             before = step
-    if not means:
+    if not any(counts):  # one that ended at step 0 was not of training
         return {}
     later = np.cumsum(counts[::-1])[::-1] - counts  # episodes after those of each row
     weights = np.clip(LAST_EPISODES - later, 0, counts)
@@ -225,7 +225,7 @@ def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
     parts = [file or result.algo] + ([preset] if preset else [])
     for key, value in sorted(result.changed.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
-        if varies or (key.startswith(OF_LEARNING) and not result.file):
+        if varies or key == SIMULATOR or (key.startswith(OF_LEARNING) and not result.file):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")

@@ -1,8 +1,8 @@
 """A finished run: its task, its method and its figures.
 
 Three figures of a run are kept apart: `final`, its last evaluation; `best`, the best one, which is chosen by the test
-itself; and `area`, the mean over all evaluations, the area under the learning curve by its length. Evaluations have
-seeds of their own, apart from the training's.
+itself; and `area`, the mean of all evaluations, however many steps lie between them. Evaluations have seeds of their
+own, apart from the training's.
 """
 
 import json
@@ -37,6 +37,7 @@ RUNS = ("init_from", "base", "corruption.critic")  # other runs, of which each s
 OF_ONLINE = ("online_starts", "online_updates", "online_fraction", "base_mode", "base_scale", *RUNS)
 OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift", *OF_ONLINE)
 EVALUATED = ("eval_every", "eval_episodes", "eval_deterministic")
+SIMULATOR = "env.backend"  # of a run in MuJoCo Warp, which is not Gymnasium's MuJoCo
 METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "matmul_precision", *EVALUATED)
 
 
@@ -139,7 +140,7 @@ class Result:
         for name, run_dir in self.begun_with.items():
             origin = [self.origins[name]] if name in self.apart and name in self.origins else []
             chosen[name] = "-".join([seedless(run_dir), *origin])
-        return chosen
+        return chosen | ({SIMULATOR: "warp"} if self.config["env"].get("backend") == "warp" else {})
 
     @property
     def begun_with(self) -> dict[str, str]:

@@ -217,6 +217,11 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
         ("step,score\n1,2\n", ["algo=sac", "env=reacher", "env.expert_score=null"], "no reference scores to undo them"),
         ("step,return_mean\n1,2\n", ["algo=sacc", "env=hopper"], "Nearest: sac"),
         (None, ["algo=sac", "env=hopper"], "cannot be read as results"),
+        (
+            "step,return_mean\n1,2\n",
+            ["algo=stream_td", "env=series/hopper"],
+            "algo=stream_td predicts and has no returns",
+        ),
         ("step,return_mean\ninf,2\n", ["algo=sac", "env=hopper"], "cannot be read as results"),
         (
             "step,return_mean\n1,2\n",

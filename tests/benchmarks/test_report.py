@@ -1,6 +1,7 @@
 """The report: what it takes for a run, what it calls it, what it sets beside it, and the page in a real browser."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -83,6 +84,8 @@ def test_final_best_and_area_are_kept_apart(run, tmp_path):
         ("algo=cql env=hopper online_steps=9 online_fraction=0.5", "hopper, demo", "cql, online_fraction=0.5"),
         ("algo=rlpd env=hopper init_from=runs/cql-seed3-2026", "hopper, demo", "rlpd, init_from=cql"),
         ("algo=sac env=hopper base=runs/bc base_scale=0.2", "hopper", "sac, base=bc, base_scale=0.2"),
+        ("algo=ppo env=hopper env.backend=gymnasium", "hopper", "ppo"),
+        ("algo=ppo env=hopper env.backend=warp", "hopper", "ppo, env.backend=warp"),
     ],
 )
 def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, tmp_path, overrides, task, method):
@@ -392,6 +395,19 @@ def test_a_folder_without_a_finished_run_is_refused(run, tmp_path, capsys):
     assert not (tmp_path / "report").exists()
 
 
+def test_a_killed_run_that_one_may_only_read_is_said_to_be_killed(run, tmp_path, monkeypatch):
+    (run("a", "algo=ppo env=cartpole", [1.0], status="running") / ".lock").touch()
+    opened = Path.open
+
+    def read_only(path, mode="r", *more, **given):
+        if set(mode) & set("aw+"):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opened(path, mode, *more, **given)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    assert read(tmp_path) == ([], ["a is left out: it was killed, or runs on another machine"])
+
+
 def test_fewer_than_three_seeds_have_no_interval_and_the_reason_is_said(run, tmp_path, capsys):
     for seed in range(2):
         run(f"ppo-{seed}", f"algo=ppo env=cartpole seed={seed}", [10.0 + seed])
@@ -453,6 +469,14 @@ def test_a_training_return_is_the_mean_of_the_last_hundred_episodes(run, tmp_pat
         csv.writer(file).writerows([["step", "seconds", "episode_return", "episode_length"], *rows])
     (result,), _ = read(tmp_path)
     assert result.figure("final", "training_return") == pytest.approx(np.mean(returns[-100:]))
+
+
+def test_an_episode_that_ended_at_step_0_has_no_training_return(run, tmp_path):
+    folder = run("a", "algo=stream_q env=cartpole steps=10", [1.0])
+    (folder / "metrics.csv").write_text("step,seconds,episode_return,episode_length\n0,1.0,5.0,10.0\n")
+    (result,), notes = read(tmp_path)
+    assert not notes
+    assert "training_return" not in result.columns
 
 
 @pytest.mark.parametrize(
@@ -914,6 +938,16 @@ def test_a_peers_run_is_drawn_in_the_colour_of_ours_with_another_line():
     assert [drawn[f"iql{peer}"].dash for peer in ("", " (CORL)", " (SB3)")] == ["solid", "dash", "dashdot"]
     assert drawn["bc, top_fraction=0.1 (CORL)"].dash == "dash"
     assert len({drawn[name].colour for name in ("iql", "bc", "bc, top_fraction=0.1 (CORL)")}) == 3
+
+
+def test_a_method_may_have_any_name_in_pictures(run, tmp_path):
+    for name in ("_mine.py", "a$b^$.py"):
+        run(name, "algo=iql env=hopper dataset=medium steps=10", [1.0, 2.0], algorithm={"file": f"x/{name}"})
+    report = build(tmp_path)
+    for figure in (plots.learning_curves(report.rows, report.styles), plots.profiles(report.groups, report.styles)):
+        figure.draw_without_rendering()
+        shown = [text.get_text() for text in figure.axes[-1].get_legend().get_texts()]
+        assert shown == [" _mine.py", r"a\$b^\$.py"]
 
 
 def test_panels_keep_their_size_beside_a_long_legend(run, tmp_path):
