@@ -240,7 +240,8 @@ def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
     for ours, others in combinations(scores, 2):
         common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
         for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
-            probability = improvement(*([scores[method][task] for task in tasks] for method in (ours, others)))
+            mine, theirs = ([scores[method][task] for task in tasks] for method in (ours, others))
+            probability = improvement(mine, theirs)
             row = {"tasks": tasks, "method": ours, "than": others, "probability": probability}
             improvements.append(row | {"whole": tasks == common})
     return improvements

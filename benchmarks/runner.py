@@ -212,7 +212,7 @@ def failures(jobs: list[Job]) -> None:
     """Raises RunError that names the runs that failed, if any did."""
     failed = [job for job in jobs if job.state == "failed"]
     if failed:
-        named = "; ".join(f"{job.run.name} {job.error}" for job in failed)
+        named = "; ".join(f"{job.run.name} {job.error}" for job in failed).rstrip(".")
         raise RunError(
             f"{len(failed)} of {len(jobs)} runs failed, after up to {ATTEMPTS} attempts: {named}. "
             "The same command tries them again."

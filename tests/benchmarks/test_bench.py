@@ -23,7 +23,7 @@ from zoo.benchmarks.launchers import Local, LocalProcess, execute, launcher, roo
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 from zoo.runs.lock import locked
 
 GRIDS = """\
@@ -207,6 +207,14 @@ def test_a_seed_that_is_none_is_refused(suites, capsys):
 def test_an_unknown_suite_names_the_nearest(capsys):
     assert main(["bench", "smoek"]) == 2
     assert "the suite smoek does not exist. Nearest: smoke" in capsys.readouterr().err
+
+
+def test_failures_end_with_one_full_stop(suites):
+    suites("- {algo: bc, env: hopper}")
+    (run,) = plan("mine")
+    for error in ("ended with 2: zoo: device=cuda is not on this machine. Try: device=cpu.", "ended with -9"):
+        with pytest.raises(RunError, match=r"[^.]\. The same command tries them again\.$"):
+            runner.failures([Job(run, Path(run.name), state="failed", error=error)])
 
 
 @pytest.mark.slow
