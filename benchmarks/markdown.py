@@ -18,9 +18,9 @@ SHOWN = 3  # versions of the zoo in the summary
 TRIALS = "Settings chosen by trying"
 TRIALS_TEXT = (
     "Runs of an algorithm that differ in settings are policies to choose from, and to find the best is to play them. "
-    f"Of {SUBSET} at random, a bandit plays one after the other (Jackson et al. 2025); by the number of episodes that "
-    "it plays, the normalized score of the policy that has the best mean then, and between what the middle half of "
-    f"{REPEATS:,} repetitions lies. After one episode that is a policy at random."
+    f"A bandit chooses among {SUBSET} of them, drawn at random (Jackson et al. 2025). The table has, by the episodes "
+    "that it has played, the normalized score of the policy with the best mean so far, and the interquartile range of "
+    f"{REPEATS:,} repetitions. After one episode that is a policy at random."
 )
 SWITCHES = "From offline to online"
 SWITCHES_TEXT = (
@@ -50,7 +50,7 @@ def text(report: Report, folder: Path) -> str:
         parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
     if report.improvements:
         parts += ["## How likely a run of the one is better than a run of the other"]
-        parts.append("Over all tasks that both were set, so many.")
+        parts.append("Over the tasks that both were run on, which the first column counts.")
         pairs = [
             [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
             for row in report.improvements

@@ -153,6 +153,12 @@ REFUSED = {
     "a share of the data that is none": (
         ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"], ["algo.offline_fraction=0.001", "batch of 256"],
     ),
+    "a list without its brackets": (
+        ["algo=iql", "env=pendulum", "algo.hidden=256,256"], ["algo.hidden takes a list. Write: algo.hidden=[256,256]"],
+    ),
+    "a file of one's own": (
+        ["algo=mine/iql.py", "env=pendulum"], ["algo=mine/iql.py", "run by itself: python mine/iql.py env=..."],
+    ),
     "several algorithms of several seeds": (
         ["algo=bc,iql", "env=pendulum", "seeds=0-1"], ["zoo run -m algo=bc,iql env=pendulum", "seed=0,1"],
     ),

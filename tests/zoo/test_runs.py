@@ -321,7 +321,7 @@ def test_load_of_a_run_without_its_checkpoint_says_so(finished, tmp_path):
         package.load(tmp_path / "run")
 
 
-def test_any_gymnasium_id_works_even_one_with_a_namespace(tmp_path):
+def test_any_gymnasium_id_works_even_one_with_a_namespace(zoo, tmp_path):
     gymnasium.register("nowhere/Swing-v3", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=20)
     try:
         run = package.train(
@@ -332,6 +332,9 @@ def test_any_gymnasium_id_works_even_one_with_a_namespace(tmp_path):
         assert rows(run.dir / "evaluations.csv")[-1]["score"] == ""  # no reference scores
     finally:
         del gymnasium.registry["nowhere/Swing-v3"]
+    result = zoo("eval", tmp_path / "run")
+    assert result.code == 2
+    assert "env=nowhere/Swing-v3, in which it was trained, is not registered. Import the module that does" in result.err
 
 
 # --- Several runs ---

@@ -102,7 +102,7 @@ def update(file: Path, force: bool) -> int:
     now = HEADER.search(new)
     assert now is not None
     if now[3] == content:
-        print(f"{file}: nothing has changed since version {version}" + (", but the file itself" if edited else ""))
+        print(f"{file}: nothing has changed since version {version}" + (" but by your own edits" if edited else ""))
         return 0
     print(
         f"{file}: changed since version {version}" + ("; your own changes are among the lines below" if edited else "")

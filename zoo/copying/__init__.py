@@ -6,6 +6,7 @@ the place of the zoo's own runs, networks and buffers is in `plain`.
 """
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import gymnasium
@@ -49,7 +50,7 @@ def copied(name: str, settings: list[str]) -> str:
         raise UsageError("base= cannot be copied: a copy learns by itself. Leave it out.")
     if (config.reward_scale, config.reward_shift) != (1, 0):
         raise UsageError("reward_scale= and reward_shift= cannot be copied: change the rewards of the copy's file.")
-    spec = spec_of(config.env)
+    spec = spec_of(dataclasses.replace(config.env, backend="gymnasium"))
     if spec.is_image:
         raise UsageError(
             f"env={config.env.id} shows images: copies are for environments whose observations are vectors."

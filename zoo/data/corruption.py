@@ -127,6 +127,7 @@ class Adversary:
         if path.exists():
             found: np.ndarray = np.load(path, allow_pickle=False)
             return found
+        print(f"moving {len(noise):,} transitions' {part} against the critics: minutes, and kept for later", flush=True)
         self.agent.to(device)
         for start in range(0, len(noise), self.BATCH):
             piece = slice(start, start + self.BATCH)

@@ -13,6 +13,7 @@ from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.catalog import from_folder
 from zoo.data.corruption import Adversary, CorruptionConfig
+from zoo.envs.names import exists
 from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
 from zoo.runs.residual import Base, Corrected, NoiseBase
@@ -44,16 +45,29 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
         raise UsageError(
-            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Add: "
-            f"--file {quoted(made_by)}; to continue it: python {quoted(made_by)} {quoted(f'resume={run_dir}')}"
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Continue it: "
+            f"python {quoted(made_by)} {quoted(f'resume={run_dir}')}; zoo eval, play and export take it by "
+            f"--file {quoted(made_by)}"
         )
     if file is not None and not file.is_file():
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
     algo, env = settings.pop("algo"), dict(settings.pop("env"))
+    if not _is_registered(env["id"]):
+        raise UsageError(
+            f"{run_dir}: env={env['id']}, in which it was trained, is not registered. Import the module that does: "
+            "python -c \"import MODULE; from zoo.cli import main; main(['eval', 'RUN_DIR'])\"; likewise play and export"
+        )
     name = algo.pop("name")
     arguments = as_overrides({**({"algo": name} if file is None else {}), "env": env.pop("id"), **settings})
     config, algorithm, _ = compose([*arguments, *as_overrides(algo, "algo."), *as_overrides(env, "env.")], file)
     return config, algorithm, record
+
+
+def _is_registered(env_id: str) -> bool:
+    try:
+        return exists(env_id)
+    except ValueError:  # a package is missing, which is said later
+        return True
 
 
 def _from_folder(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

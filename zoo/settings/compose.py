@@ -37,6 +37,9 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     overrides = parse(arguments)
     for override in overrides:
         if override.is_sweep_override():
+            key, _, values = str(override.input_line).partition("=")
+            if _is_list(key, overrides):
+                raise UsageError(f"{override.input_line}: {key} takes a list. Write: {key}=[{values}]")
             raise UsageError(f"{override.input_line} asks for several runs. Add -m: zoo run -m {' '.join(arguments)}")
         if override.is_delete() or override.is_add():
             raise UsageError(
@@ -258,6 +261,14 @@ def _environment(env: str) -> DictConfig:
         _check_id(env)
         config.id = env
     return config
+
+
+def _is_list(key: str, overrides: Sequence[Override]) -> bool:
+    """Whether a setting of the algorithm that is given is a list."""
+    name = next((value_of(one) for one in overrides if one.get_key_element() == "algo"), "")
+    found = algorithms().get(name)
+    fields = dataclasses.fields(found.module.Config) if found else ()
+    return any(f"algo.{field.name}" == key and str(field.type).startswith("list") for field in fields)
 
 
 def _check_id(env: str) -> None:

@@ -176,6 +176,8 @@ def by_family() -> list[Algorithm]:
 def algorithm(name: str) -> Algorithm:
     """The algorithm of that name. Raises UsageError with the nearest ones."""
     known = algorithms()
+    if name.endswith(".py"):
+        raise UsageError(f"algo={name}: a file of your own is run by itself: python {quoted(name)} env=...")
     if name not in known:
         raise UsageError(f"algo={name} does not exist. {nearest(name, known)}")
     return known[name]

@@ -12,7 +12,7 @@ usage: zoo data COMMAND
   zoo data make hopper medium         train the zoo's SAC (DQN) and collect data with it: random, medium,
                                       medium-replay, expert, medium-expert
                                       pointmaze-stitch without a kind: the detours of its paper
-  zoo data import FILE hopper/NAME    take a D4RL-layout HDF5 file into the local Minari store
+  zoo data import FILE hopper/NAME    take HDF5 or NumPy files into the local Minari store
   zoo data verify hopper/demo         is it whole, finite, and of this environment?
 
   zoo data COMMAND --help says more about each."""
