@@ -1,9 +1,10 @@
-"""Serves a trained policy over HTTP, to any number of clients: python examples/serve.py RUN_DIR [PORT]
+"""Serves a trained policy over HTTP, to any number of clients: python examples/serve.py RUN_DIR [--port 8000]
 
 curl localhost:8000/act -H 'Content-Type: application/json' -d '{"obs": [0.1, 0.0, -0.2, 0.0]}'
 {"action":1}
 """
 
+import argparse
 import sys
 from typing import Any
 
@@ -13,10 +14,12 @@ from fastapi import Body, FastAPI, HTTPException
 
 import zoo
 
-if len(sys.argv) < 2:
-    sys.exit(__doc__)
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("run_dir", help="folder of the run whose policy is served")
+parser.add_argument("--port", type=int, default=8000)
+args = parser.parse_args()
 try:
-    policy = zoo.load(sys.argv[1], device="auto")
+    policy = zoo.load(args.run_dir, device="auto")
 except (zoo.UsageError, zoo.RunError) as error:
     sys.exit(str(error))
 if policy.agent.memory():
@@ -33,4 +36,4 @@ def act(obs: list[Any] = Body(embed=True)) -> dict[str, Any]:  # noqa: B008 - on
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[2]) if len(sys.argv) > 2 else 8000)
+    uvicorn.run(app, port=args.port)

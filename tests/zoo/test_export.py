@@ -420,7 +420,7 @@ def test_a_policy_is_loaded_to_the_device_that_is_asked_for(trained):
 def test_the_example_serves_a_policy_over_http(trained, tmp_path):
     run_dir, port = trained(*ONLINE["sac"]), "18931"
     log = (tmp_path / "log").open("w")
-    command = [sys.executable, str(ROOT / "examples" / "serve.py"), str(run_dir), port]
+    command = [sys.executable, str(ROOT / "examples" / "serve.py"), str(run_dir), "--port", port]
     server = subprocess.Popen(command, stdout=log, stderr=log)
 
     def ask(obs: object) -> object:
