@@ -135,7 +135,7 @@ class Lives(VectorEnv):
 
     def reset(self, *, seed=None, options=None):
         self.count, self.lives = 0, np.full(3, 3)
-        return np.zeros((3, 1), np.float32), {"lives": self.lives.copy()}
+        return np.zeros((3, 1), np.float32), {"zoo/lives": self.lives.copy()}
 
     def step(self, actions):
         self.count += 1
@@ -143,7 +143,7 @@ class Lives(VectorEnv):
         self.lives = self.lives - np.array([event == "loses" for event in what])
         reward = np.array([float(event == "pays") for event in what])
         over = np.full(3, self.count == self.length)
-        return np.zeros((3, 1), np.float32), reward, over, np.zeros(3, bool), {"lives": self.lives.copy()}
+        return np.zeros((3, 1), np.float32), reward, over, np.zeros(3, bool), {"zoo/lives": self.lives.copy()}
 
 
 class Idle(Agent):
