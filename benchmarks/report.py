@@ -60,7 +60,8 @@ def write(report: Report, folder: Path) -> None:
         RunError: it cannot be written; or runs contradict each other, which the report says.
     """
     numbers = tables(report)
-    written = [*FILES, *(f"{name}.csv" for name, table in numbers.items() if table)]
+    written = [*FILES, *(["trials.png", "trials.svg"] if report.tried else [])]
+    written += [f"{name}.csv" for name, table in numbers.items() if table]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in numbers.items():

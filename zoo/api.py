@@ -32,6 +32,8 @@ def train(algo: str, **settings: Any) -> Run:
         Interrupted: SIGINT or SIGTERM came; `zoo.resume` continues.
     """
     algo_config = settings.pop("algo_config", {})
+    if not isinstance(algo_config, dict):
+        raise UsageError(f'algo_config={algo_config!r} must be a dictionary, such as {{"beta": 1.0}}')
     config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
     return execute(config, algorithm, resolved)
 

@@ -878,7 +878,7 @@ def test_pictures_are_pictures(run, tmp_path):
         assert "</svg>" in (tmp_path / "report" / f"{name}.svg").read_text()
 
 
-def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, tmp_path):
+def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, tmp_path, capsys):
     for seed in range(2):
         for beta, worth in ((3, 20.0), (10, 60.0)):
             given = f"algo=iql env=hopper dataset=medium algo.beta={beta} steps=10 seed={seed}"
@@ -888,6 +888,7 @@ def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, t
     assert main(["bench", "export", str(tmp_path / "runs"), str(tmp_path / "archives" / "runs.csv")]) == 0
     for folder in ("runs", "archives"):
         assert main(["report", str(tmp_path / folder)]) == 0
+        assert "trials.png, trials.svg" in capsys.readouterr().out.splitlines()[-1]
         rows = table(tmp_path / folder, "trials")
         assert {(row["task"], row["algorithm"], row["policies"], row["settings"]) for row in rows} == {
             ("hopper, medium", "iql", "4", "2")

@@ -250,6 +250,8 @@ def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_
         package.train("bc", env="pendulum", dataset=pendulum_file, evry=3)
     with pytest.raises(UsageError, match=r"algo\.lr"):
         package.train("bc", env="pendulum", dataset=pendulum_file, algo_config={"rl": 1.0})
+    with pytest.raises(UsageError, match="algo_config=3 must be a dictionary"):
+        package.train("bc", env="pendulum", dataset=pendulum_file, algo_config=3)
     with pytest.raises(UsageError, match="resume"):
         package.train("bc", env="pendulum", resume=tmp_path)
     assert not list(tmp_path.iterdir())
