@@ -30,6 +30,7 @@ from zoo.nn import (
     orthogonal_,
     polyak_update,
 )  # fmt: skip
+from zoo.nn.layers import slope_of_mish
 from zoo.spec import Spec
 
 LOW, HIGH = (-0.5, -2.0), (3.0, -1.0)  # neither symmetric nor of unit width
@@ -358,7 +359,7 @@ def test_activations_and_their_gradients_are_pytorchs_for_numbers_of_any_size(ow
 
 def test_the_slope_of_mish_is_its_derivative():
     x = torch.cat([torch.linspace(-30, 30, 1_000), torch.tensor([-1e4, 1e4])]).double().requires_grad_()
-    torch.testing.assert_close(Mish.slope(x), torch.autograd.grad(F.mish(x).sum(), x)[0], rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(slope_of_mish(x), torch.autograd.grad(F.mish(x).sum(), x)[0], rtol=1e-13, atol=1e-13)
 
 
 def test_actions_stay_within_bounds_that_are_not_numbers_of_float32():

@@ -53,12 +53,12 @@ class Mish(nn.Module):
         n = exp * (exp + 2)
         return x * (n / (n + 2))
 
-    @staticmethod
-    def slope(x: Tensor) -> Tensor:
-        """The derivative at `x`."""
-        exp = x.clamp(max=20).exp()
-        n = exp * (exp + 2)
-        return n / (n + 2) + 4 * x * (n - exp) / (n + 2).square()
+
+def slope_of_mish(x: Tensor) -> Tensor:
+    """The derivative of Mish at `x`."""
+    exp = x.clamp(max=20).exp()
+    n = exp * (exp + 2)
+    return n / (n + 2) + 4 * x * (n - exp) / (n + 2).square()
 
 
 class MLP(nn.Sequential):
@@ -95,7 +95,7 @@ def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tenso
     """
     for layer in net:
         with torch.no_grad():
-            along = linear(along, layer.weight, None) if isinstance(layer, nn.Linear) else along * Mish.slope(x)
+            along = linear(along, layer.weight, None) if isinstance(layer, nn.Linear) else along * slope_of_mish(x)
         x = layer(x)
     return x, along
 
