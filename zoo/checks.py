@@ -123,14 +123,19 @@ def check(config: Any, **conditions: Condition) -> None:
         raise TypeError(f"{type(config).__name__} has no {', '.join(conditions)}")
 
 
+def before_last(steps: int, num_envs: int) -> int:
+    """How many of a run's steps are taken before the last time that all environments are stepped."""
+    return (steps - 1) // num_envs * num_envs
+
+
 def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int, train_every: int = 1) -> None:
     """Whether an online run learns at all, and its replay buffer holds a step of its environments.
 
     Raises:
         UsageError: it does not.
     """
-    last = (run.steps - 1) // run.num_envs * run.num_envs  # steps before the last of all environments
-    if last < learning_starts or run.steps // train_every * train_every <= learning_starts:
+    last_update = run.steps // train_every * train_every
+    if before_last(run.steps, run.num_envs) < learning_starts or last_update <= learning_starts:
         often = f", at every algo.train_every={train_every}" if train_every > 1 else ""
         at_once = f"; num_envs={run.num_envs} are taken at once" if run.num_envs > 1 else ""
         raise UsageError(

@@ -108,7 +108,7 @@ def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
 
 
 class Scripted(gymnasium.Env):
-    """Gives what it is told to: an observation at the start, later ones, and what `info` holds of a step."""
+    """Returns the observations, at the start and later, and the `info` that it is made with; its last step pays 1."""
 
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
 

@@ -9,6 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
 from zoo.errors import RunError
+from zoo.runs.stepper import is_finite
 from zoo.settings.config import RunConfig
 
 IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
@@ -126,7 +127,7 @@ def _play(
 def _check(*arrays: np.ndarray) -> None:
     """Raises RunError unless all numbers are finite, as float32 too."""
     with np.errstate(over="ignore"):
-        finite = all(np.isfinite(array.astype(np.float32, copy=False)).all() for array in arrays)
+        finite = all(is_finite(array.astype(np.float32, copy=False)) for array in arrays)
     if not finite:
         raise RunError("in an evaluation the environment gave an observation or a reward that is NaN or infinite.")
 

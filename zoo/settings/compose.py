@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from zoo.checks import before_last
 from zoo.data.corruption import KINDS as CORRUPTIONS
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SAMPLERS, SamplerConfig
@@ -212,7 +213,7 @@ def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
     if config.online_steps and chosen.setting != "offline to online":
         able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
         raise UsageError(f"online_steps={config.online_steps}: {name} cannot continue online. Those that can: {able}")
-    last = (config.online_steps - 1) // config.num_envs * config.num_envs  # before the last step of all environments
+    last = before_last(config.online_steps, config.num_envs)
     if config.online_starts and config.online_starts > last:
         raise UsageError(
             f"online_starts={config.online_starts}: {name} would never learn online. It must be at most {last} for "
@@ -265,8 +266,7 @@ def _environment(env: str) -> DictConfig:
 
 def _is_list(key: str, overrides: Sequence[Override]) -> bool:
     """Whether a setting of the algorithm that is given is a list."""
-    name = next((value_of(one) for one in overrides if one.get_key_element() == "algo"), "")
-    found = algorithms().get(name)
+    found = algorithms().get(next((value_of(one) for one in overrides if one.get_key_element() == "algo"), ""))
     fields = dataclasses.fields(found.module.Config) if found else ()
     return any(f"algo.{field.name}" == key and str(field.type).startswith("list") for field in fields)
 
