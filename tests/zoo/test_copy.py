@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -307,6 +308,19 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert error.count("\n") == 1, error
     assert taken.read_text() == "mine"
     assert not Path("new.py").exists()
+
+
+def test_the_algorithm_may_be_given_as_a_setting(tmp_path: Path) -> None:
+    assert main(["copy", "algo=bc", str(tmp_path)]) == 0
+    assert (tmp_path / "bc.py").read_text().split('"""')[2].startswith("\n\n# Copied by `zoo copy bc` from")
+
+
+@pytest.mark.slow
+def test_help_shows_a_default_with_a_percent_sign(folder: Path) -> None:
+    shutil.copy(folder / "data.hdf5", folder / "50%s.hdf5")
+    file = copied("bc", folder, "env=InvertedPendulum-v5", f"dataset={folder / '50%s.hdf5'}")
+    shown = subprocess.run([sys.executable, file, "--help"], capture_output=True, text=True)
+    assert (shown.returncode, "50%s.hdf5" in shown.stdout) == (0, True), shown.stderr
 
 
 @pytest.mark.slow

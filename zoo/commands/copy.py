@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         " (python FILE --help). The file is for environments like env=: continuous or discrete actions.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("algorithm", nargs="?", help="one of `zoo list`")
+    parser.add_argument("algorithm", nargs="?", help="one of `zoo list`: iql or algo=iql")
     parser.add_argument("dest", nargs="?", help="the file to write, or a folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
     parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
@@ -37,18 +37,17 @@ def main(arguments: list[str]) -> int:
         return update(args.update, args.force)
     if args.dest is None:
         raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
+    algorithm = args.algorithm.removeprefix("algo=")
     file = Path(args.dest)
     if args.dest.endswith("/") and not file.is_dir():
         raise UsageError(f"{args.dest} is not a folder. Make it first: mkdir -p {quoted(args.dest)}")
-    file = file / f"{args.algorithm}.py" if file.is_dir() else file
+    file = file / f"{algorithm}.py" if file.is_dir() else file
     if "=" in file.name:
-        raise UsageError(
-            f"{file} is a setting, not a file. The file comes first: zoo copy {args.algorithm} FILE {file}"
-        )
+        raise UsageError(f"{file} is a setting, not a file. The file comes first: zoo copy {algorithm} FILE {file}")
     from zoo.checkpoint import check_file
 
     check_file(file, args.force)
-    text = standalone(args.algorithm, args.settings)
+    text = standalone(algorithm, args.settings)
     write(file, text)
     print(f"{file}: {len(text.splitlines())} lines; python {quoted(file)} --help shows its settings")
     return 0

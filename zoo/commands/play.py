@@ -54,7 +54,6 @@ def main(arguments: list[str]) -> int:
     from zoo.checkpoint import check_file
     from zoo.commands import pictures
 
-    pictures.check_packages(args.video)
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if args.log:
         record = _loggable(args.run_dir, args.video)
@@ -65,6 +64,7 @@ def main(arguments: list[str]) -> int:
     from zoo.runs.evaluation import evaluate
 
     config, agent = open_player(args.run_dir, args.env, args.file, args.step)
+    pictures.check_packages(args.video)
     seed = chosen_seed(args.seed, config)
     envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")

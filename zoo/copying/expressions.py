@@ -131,6 +131,8 @@ def is_pure(node: Any) -> bool:
         plain = function in PURE or function[:1].isupper() or moved or code(node.func).startswith("np.")
         owner = not isinstance(node.func, cst.Attribute) or is_pure(node.func.value)
         return plain and owner and all(is_pure(argument.value) for argument in node.args)
+    if isinstance(node, cst.GeneratorExp):
+        return is_pure(node.elt) and is_pure(node.for_in.iter)
     if isinstance(node, cst.BinaryOperation):
         return is_pure(node.left) and is_pure(node.right)
     return isinstance(node, cst.UnaryOperation) and is_pure(node.expression)

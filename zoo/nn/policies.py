@@ -18,6 +18,16 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 LOG_2 = math.log(2)
 
 
+def center_and_scale(low: Sequence[float], high: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The middle of bounds and half of their range, such that in float32 no action leaves them."""
+    low_, high_ = torch.tensor([low, high], dtype=torch.float64, device="cpu")
+    center = ((high_ + low_) / 2).float()
+    scale = torch.minimum(center - low_, high_ - center).float()
+    outside = (center - scale < low_) | (center + scale > high_)  # by rounding, as -0.30000004 for -0.3
+    scale -= outside * torch.maximum(low_.abs(), high_.abs()).float() * 2**-22
+    return center.tolist(), scale.tolist()
+
+
 class BoundedPolicy(nn.Module):
     """The base of policies over continuous actions, with their bounds `[low, high]`.
 
@@ -29,13 +39,9 @@ class BoundedPolicy(nn.Module):
 
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
-        low_, high_ = torch.tensor([low, high], dtype=torch.float64, device="cpu")  # read here: never on a GPU
-        center = ((high_ + low_) / 2).float()
-        half = torch.minimum(center - low_, high_ - center).float()
-        outside = (center - half < low_) | (center + half > high_)  # by rounding, as -0.30000004 for -0.3
-        half -= outside * torch.maximum(low_.abs(), high_.abs()).float() * 2**-22
-        self.log_scale, self.log_uniform = float(half.log().sum()), -float((2 * half).log().sum())
-        self.center, self.scale = nn.Buffer(torch.tensor(center.tolist())), nn.Buffer(torch.tensor(half.tolist()))
+        center, scale = center_and_scale(low, high)
+        self.log_scale, self.log_uniform = sum(math.log(x) for x in scale), -sum(math.log(2 * x) for x in scale)
+        self.center, self.scale = nn.Buffer(torch.tensor(center)), nn.Buffer(torch.tensor(scale))
 
     def squash(self, x: Tensor) -> Tensor:
         """`[B, A]` real numbers -> actions within the bounds, by tanh."""

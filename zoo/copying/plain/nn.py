@@ -20,6 +20,12 @@ class Mish(nn.Mish):
     """x tanh(softplus(x)) (Misra 2019, arXiv 1908.08681)."""
 
 
+def center_and_scale(low: Sequence[float], high: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The middle of bounds and half of their range."""
+    bounds = list(zip(low, high, strict=True))
+    return [(a + b) / 2 for a, b in bounds], [(b - a) / 2 for a, b in bounds]
+
+
 class MLP(nn.Sequential):
     """`[B, inputs] -> [B, outputs]` through layers of the given widths."""
 

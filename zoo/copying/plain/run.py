@@ -159,8 +159,9 @@ def main() -> None:
         of, *others = get_args(Config.__annotations__[name]) or (Config.__annotations__[name],)  # list[int], int | None
         kind: dict[str, Any] = {"type": (lambda text, of=of: None if text == "none" else of(text)) if others else of}
         kind |= {"nargs": "+" if isinstance(default, list) else None}
+        shown = f"default {default}".replace("%", "%%")
         if isinstance(default, bool):
             kind = {"action": argparse.BooleanOptionalAction}
-        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default {default}", **kind)
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=shown, **kind)
     run = Run(Config(**vars(parser.parse_args())))
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
