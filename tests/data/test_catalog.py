@@ -105,6 +105,7 @@ def test_only_what_works_is_advised(places, env, message) -> None:
 def test_what_is_being_written_or_downloaded_is_not_listed(places, store) -> None:
     places("zoo/pendulum/replay-v0", 2)
     places(".partial-abc/zoo/pendulum/other-v0", 2)
+    places("zoo/pendulum/.partial-abc/dataset", 2)
     assert list(catalog.available()) == ["pendulum/replay"]
 
 

@@ -150,6 +150,8 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("import ../mine.hdf5 hopper/demo", ["hopper/demo is a dataset that the package brings", "another name"]),
         ("import ../mine.hdf5 pendulum/a+b", ["a+b cannot be a dataset's name"]),
         ("import ../mine.hdf5 pendulum/other-v2", ["other-v2 cannot be a dataset's name"]),
+        ("import ../mine.hdf5 pendulum/ünï", ["ünï cannot be a dataset's name"]),
+        ("import ../mine.hdf5 pendulum/null", ["null cannot be a dataset's name"]),
         ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
         ("verify pendulum/mien", ["Nearest: mine"]),
         ("make pendulum", ["no kind of dataset is given", "random, medium, medium-replay"]),
@@ -185,6 +187,13 @@ def scribble(path: Path) -> None:
     path.write_bytes(os.urandom(1_000))
 
 
+def huge(path: Path) -> None:
+    """Observations that no memory holds, of which nothing is written."""
+    with h5py.File(path, "r+") as file:
+        del file["observations"]
+        file.create_dataset("observations", shape=(10**14, 3), dtype=np.float32, chunks=(1_000, 3))
+
+
 def with_nan(value: np.ndarray) -> np.ndarray:
     value[5] = np.nan  # step 1 of episode 1
     return value
@@ -203,6 +212,13 @@ def with_nan(value: np.ndarray) -> np.ndarray:
         (lambda path: edit(path, "actions", lambda x: x[:-1]), ["207 actions but 208 rewards"]),
         (lambda path: edit(path, "terminals", lambda x: x[:0]), ["0 terminals but 208 rewards"]),
         (lambda path: edit(path, "rewards", lambda x: np.array([b"a"] * 208)), ["cannot be read"]),
+        (
+            lambda path: edit(path, "terminals", lambda x: with_nan(x.astype(float))),
+            ["its terminals are not all 0 or 1"],
+        ),
+        (lambda path: edit(path, "timeouts", lambda x: x - 1.0), ["its timeouts are not all 0 or 1"]),
+        (lambda path: edit(path, "observations", lambda x: x.astype(float) * 1e300), ["NaN or infinite obs"]),
+        (huge, ["cannot be read", "Unable to allocate"]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
@@ -248,6 +264,18 @@ def test_a_store_that_cannot_be_written_to_is_one_line(zoo, file, monkeypatch, t
     assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "cannot write", "Not a directory")
 
 
+def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_collected(zoo, tmp_path) -> None:
+    (tmp_path / "occupied").write_text("a file, not a folder")
+    result = zoo("data", "make", "pendulum", "random", "--size", "200", "--out", tmp_path / "occupied" / "mine")
+    assert_one_line(result, 1, "cannot write", "Not a directory")
+    assert "collecting" not in result.out
+
+
+def test_show_of_a_dataset_with_another_kind_of_record(zoo, mine) -> None:
+    edit_json(mine / "metadata.json", zoo="not a dictionary")
+    assert_one_line(zoo("data", "show", "pendulum/mine"), 1, "cannot be read")
+
+
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +309,7 @@ def spoil_flat(mine: Path) -> None:
         (lambda mine: (mine / "main_data.hdf5").unlink(), ["cannot be read", "main_data.hdf5"]),
         (lambda mine: (mine / "metadata.json").write_text("{"), ["cannot be read"]),
         (lambda mine: edit_json(mine / "metadata.json", data_format="arrow"), ["cannot be read"]),
+        (lambda mine: edit_json(mine / "metadata.json", data_format="zarr"), ["cannot be read"]),
         (spoil_episode, ["its fingerprint is"]),
         (spoil_flat, ["its flat copy differs"]),
         (lambda mine: edit(mine / "main_data.hdf5", "episode_2/rewards", lambda x: x[:-1]), ["not as long as"]),

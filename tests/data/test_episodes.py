@@ -50,7 +50,7 @@ def test_values_are_bounded_by_the_returns_of_episodes_of_which_the_truncated_go
         following = 0.0 if terminated else reward.mean() / (1 - discount)
         for value in reversed(reward):
             values.append(following := value + discount * following)
-    np.testing.assert_allclose(data.value_bounds(discount), (min(values), max(values)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(data.value_bounds(discount), (min(values), max(values)), rtol=1e-12, atol=1e-12)
     assert data.value_bounds(1.0) == (-math.inf, math.inf)
 
 

@@ -9,6 +9,7 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from minari.data_collector import EpisodeBuffer
 
 from zoo.data.arrays import concatenate
@@ -125,6 +126,39 @@ def test_dictionaries_that_minari_wrote_are_read_flattened_as_gymnasium_flattens
     np.testing.assert_array_equal(found.obs, np.array(obs, np.float32))
     np.testing.assert_array_equal(found.next_obs, np.array(next_obs, np.float32))
     assert found.obs.shape == (14, 8)
+
+
+def test_tuples_of_many_parts_that_minari_wrote_are_read_in_their_order(store, tmp_path) -> None:
+    space = gymnasium.spaces.Tuple([gymnasium.spaces.Box(-99, 99, (1,), np.float32) for _ in range(12)])
+    steps = [[np.full((4, 1), part, np.float32) for part in range(12)] for _ in range(2)]
+    buffers = [
+        EpisodeBuffer(
+            observations=tuple(parts),
+            actions=np.zeros((3, 1), np.float32),
+            rewards=[0.0] * 3,
+            terminations=[False] * 3,
+            truncations=[False, False, True],
+        )
+        for parts in steps
+    ]
+    spaces = {"observation_space": space, "action_space": gymnasium.spaces.Box(-1, 1, (1,))}
+    with pytest.warns(UserWarning, match="is set to None"):
+        minari.create_dataset_from_buffers("other/tuple/mine-v0", buffers, **spaces)
+    found = read_minari(store / "other/tuple/mine-v0/data")
+    assert found.obs.tolist() == [list(range(12))] * 6
+
+
+class Own(PendulumEnv):
+    """An environment that is registered by its class."""
+
+
+def test_the_environment_of_a_dataset_may_be_registered_by_its_class(tmp_path) -> None:
+    gymnasium.register("Own-v0", Own, max_episode_steps=200)
+    write_minari(ROWS, tmp_path / "mine", "zoo/Own-v0/mine-v0", "Own-v0", {}, force=False, flat=False)
+    spec = minari.MinariDataset(tmp_path / "mine" / "data").spec.env_spec
+    assert (spec.id, spec.entry_point) == ("Own-v0", f"{__name__}:Own")
+    assert type(gymnasium.make(spec).unwrapped) is Own
+    assert gymnasium.spec("Own-v0").entry_point is Own
 
 
 def test_the_flat_copy_is_read_only_while_it_is_of_these_episodes(tmp_path) -> None:

@@ -79,6 +79,13 @@ REFUSED = {
     "no temperature": (
         ["algo=iql", "env=pendulum", "sampler=return", "sampler.alpha=0"], ["sampler.alpha=0", "above 0"],
     ),
+    "an endless temperature": (
+        ["algo=iql", "env=pendulum", "sampler=return", "sampler.alpha=inf"], ["sampler.alpha=inf", "finite"],
+    ),
+    "an endless corruption": (
+        ["algo=iql", "env=pendulum", "corruption=random-obs", "corruption.scale=inf"],
+        ["corruption.scale=inf", "finite"],
+    ),
     "unknown corruption": (
         ["algo=iql", "env=pendulum", "corruption=random-ob"], ["corruption=random-ob ", "random-obs"],
     ),

@@ -257,6 +257,23 @@ def test_a_network_for_images_goes_there_and_comes_back(tmp_path):
         assert torch.equal(back.act(torch.from_numpy(obs)), agent.act(torch.from_numpy(obs)))
 
 
+def test_frames_of_floats_and_observations_of_two_dimensions_go_there_and_come_back(tmp_path):
+    from examples import make
+
+    from zoo.export import from_sb3, to_sb3
+    from zoo.spec import Spec
+
+    for shape, names in (((3, 40, 40), ("dqn", "ppo")), ((4, 3), ("ppo",))):
+        spaces = gymnasium.spaces.Box(0, 1, shape, np.float32), gymnasium.spaces.Discrete(6)
+        obs = torch.rand(16, *shape)
+        for name in names:
+            agent = make(algorithms()[name], Spec(shape, num_actions=6))
+            run = to_sb3.write(name, agent, spaces, tmp_path / "model.zip")
+            assert policy.check(agent, run, name) < 1e-5
+            back = from_sb3.Loaded(agent.spec, name, *from_sb3._read(tmp_path / "model.zip"))
+            assert torch.equal(back.act(obs), agent.act(obs))
+
+
 class Evil:
     def __init__(self, touched: Path) -> None:
         self.touched = touched

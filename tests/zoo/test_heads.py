@@ -10,7 +10,9 @@ import torch
 import zoo
 from zoo.algos import dqn, ppo, sac, td3
 from zoo.algos.dqn import Config
+from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch, NStepBatch
+from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.nn import MLP, EnsembleMLP
 from zoo.nn.heads import C51, HLGauss, TwoHot, ValueHead, value_head
@@ -161,6 +163,26 @@ def test_what_no_head_can_be_made_of_is_refused(settings, message):
 def test_data_whose_returns_are_all_alike_need_a_support_that_is_given():
     with pytest.raises(UsageError, match=r"all returns of the data are 0, .* algo.v_min=... algo.v_max=..."):
         TwoHot(None, None, 51).fit_support(0.0, 0.0)
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.97, 0.99, 0.999])
+def test_a_support_that_is_exactly_the_returns_holds_them(discount):
+    """Rewards of -1, in an episode that goes on for ever and in one that ends: from -1 / (1 - discount) to -1."""
+
+    def bounds(terminates: bool) -> tuple[float, float]:
+        end = np.arange(200) % 100 == 99
+        terminated = end & (np.arange(200) > 100) & terminates
+        state, reward = np.zeros((200, 1), np.float32), np.full(200, -1, np.float32)
+        arrays = Arrays(state, state, reward, state, terminated, end & ~terminated)
+        return Dataset(arrays, Spec((1,), (-1.0,), (1.0,)), torch.device("cpu")).value_bounds(discount)
+
+    lowest = -1 / (1 - discount)
+    low, high = bounds(terminates=True)
+    assert "as given" in TwoHot(lowest, -1.0, 51).fit_support(low, high)
+    with pytest.raises(UsageError, match="cannot hold the data's returns"):
+        TwoHot(0.999 * lowest, 0.0, 51).fit_support(low, high)
+    with pytest.raises(UsageError, match="all returns of the data are"):
+        TwoHot(None, None, 51).fit_support(*bounds(terminates=False))
 
 
 def test_a_support_without_an_end_is_refused():

@@ -82,6 +82,14 @@ def as_real(array: np.ndarray, name: str) -> np.ndarray:
     return array
 
 
+def as_flags(array: np.ndarray, name: str) -> np.ndarray:
+    """Ends of episodes as booleans, flat. Raises ValueError where a number is neither 0 nor 1: NaN would be an end."""
+    array = as_real(np.asarray(array), name).reshape(-1)
+    if array.dtype != bool and not ((array == 0) | (array == 1)).all():
+        raise ValueError(f"its {name} are not all 0 or 1")
+    return array.astype(bool)
+
+
 def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
     """Ends an episode, as truncated, wherever its successor is not the next row; and how many ends that adds.
 

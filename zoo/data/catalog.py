@@ -226,8 +226,10 @@ def at_hand() -> Iterator[Source]:
     for path in sorted(EMBEDDED.glob("*/*/data")):
         yield Source(f"{path.parent.parent.name}/{path.parent.name}", "embedded", path)
     for path in sorted(store().rglob("data")):
-        minari_id = path.parent.relative_to(store()).as_posix()
-        if path.is_dir() and not minari_id.startswith("."):  # what is being written or downloaded is hidden
+        place = path.parent.relative_to(store())
+        hidden = any(part.startswith(".") for part in place.parts)  # it is being written or downloaded
+        if path.is_dir() and not hidden:
+            minari_id = place.as_posix()
             own = re.fullmatch(rf"{ZOO_NAMESPACE}/(.+)-v0", minari_id)
             yield Source(own[1] if own else minari_id, "minari", path)
 

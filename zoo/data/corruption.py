@@ -7,6 +7,7 @@ authors' agents have 10 critics on every task, where EDAC's own settings have 50
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ class CorruptionConfig:
             raise ValueError(f"corruption={self.name} does not exist. There are: {', '.join(KINDS)}")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"corruption.rate={self.rate} must lie between 0 and 1; the paper takes 0.3")
-        if not self.scale > 0:
-            raise ValueError(f"corruption.scale={self.scale} must be above 0; the paper takes 1")
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"corruption.scale={self.scale} must be above 0 and finite; the paper takes 1")
 
     @property
     def needs_critic(self) -> bool:

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from zoo.checkpoint import replacing
-from zoo.data.arrays import Arrays, as_obs, as_real, breaks, check_successors
+from zoo.data.arrays import Arrays, as_flags, as_obs, as_real, breaks, check_successors
 
 FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
 
@@ -34,9 +34,9 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
     columns = {name: as_real(given[name], name) for name in FIELDS if name in given}
     obs, action = as_obs(columns["observations"]), columns["actions"]
     reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
-    terminated = columns["terminals"].astype(bool).reshape(-1)
+    terminated = as_flags(columns["terminals"], "terminals")
     next_obs = as_obs(columns["next_observations"]) if "next_observations" in columns else None
-    truncated = columns["timeouts"].astype(bool).reshape(-1) if "timeouts" in columns else None
+    truncated = as_flags(columns["timeouts"], "timeouts") if "timeouts" in columns else None
     size = len(reward)
     for name, array in {
         "observations": obs,
@@ -57,7 +57,7 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
     truncated[-1] = not terminated[-1]
     if next_obs is not None:
         return Arrays(obs, action, reward, next_obs, terminated, truncated)
-    next_obs = np.concatenate([obs[1:], obs[-1:]])  # a terminal step's successor is never used
+    next_obs = np.concatenate([obs[1:], obs[-1:]])  # no value is taken of a terminal step's
     keep = ~truncated
     if not keep.any():
         raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")

@@ -138,13 +138,10 @@ class Dataset:
             return -math.inf, math.inf
         lengths = self.episode_lengths
         last = self.episode_starts + lengths - 1
-        mean_reward = (
-            torch.zeros_like(self.reward[last]).index_add(
-                0, torch.arange(len(last), device=self.device).repeat_interleave(lengths), self.reward
-            )
-            / lengths
-        )
-        reward, decay = self.reward.clone(), torch.full_like(self.reward, discount)
+        reward = self.reward.double()
+        episode = torch.arange(len(last), device=self.device).repeat_interleave(lengths)
+        mean_reward = torch.zeros_like(reward[last]).index_add(0, episode, reward) / lengths
+        decay = torch.full_like(reward, discount)
         reward[last] += discount * mean_reward / (1 - discount) * ~self.terminated[last]
         decay[last] = 0
         low, high = discounted_sum(reward, decay).aminmax()

@@ -5,6 +5,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+
 from zoo.data.arrays import Arrays, check_finite, concatenate, missing_ends
 from zoo.data.catalog import Portion, Source, parse_mixture, resolve
 from zoo.data.d4rl import read_d4rl
@@ -61,7 +63,7 @@ def read(source: Source, max_episode_steps: int | None) -> Arrays:
     Raises:
         RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
     """
-    with readable(source):
+    with readable(source), np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is found below
         if source.kind == "hdf5":
             arrays = read_d4rl(source.path, max_episode_steps)
         elif source.kind == "npz":
@@ -78,8 +80,8 @@ def readable(source: Source) -> Iterator[None]:
     try:
         yield
     except (
-        OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, ImportError, EOFError,
-        zipfile.BadZipFile, zlib.error,
+        OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError, ImportError, EOFError,
+        MemoryError, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         text = str(error.args[0] if isinstance(error, KeyError) else error)
         reason = (text.splitlines() or [type(error).__name__])[0]

@@ -1,9 +1,12 @@
 """Minari's folders, read and written."""
 
+import contextlib
+import copy
 import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -13,9 +16,10 @@ from typing import Any
 import gymnasium
 import h5py
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from zoo.checkpoint import check_free
-from zoo.data.arrays import Arrays, as_real, obs_dtype
+from zoo.data.arrays import Arrays, as_flags, as_real, obs_dtype
 from zoo.envs import make_one
 from zoo.errors import RunError, UsageError
 
@@ -68,7 +72,7 @@ def read_episodes(path: Path) -> Arrays:
         arrays.next_obs[start:end] = observations[1:]
         arrays.action[start:end] = actions
         arrays.reward[start:end] = rewards
-        arrays.terminated[start:end] = terminations
+        arrays.terminated[start:end] = as_flags(terminations, "terminations")
         arrays.truncated[end - 1] = not arrays.terminated[end - 1]
         start = end
     if arrays is None or start != total:
@@ -84,10 +88,18 @@ def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def flattened(observations: Any) -> Any:
-    """Observations `[T, ...]`; those of dictionaries as `[T, D]`, in the order of their names, as `zoo.envs` does."""
+    """Observations `[T, ...]`; those of dictionaries and tuples as `[T, D]`, in the order in which `zoo.envs` has them.
+
+    A dictionary's are in the order of their names. Minari calls those of a tuple `_index_0`, `_index_1` and so on.
+    """
     if not isinstance(observations, Mapping):
         return observations
-    parts = [np.asarray(flattened(observations[name])) for name in sorted(observations)]
+
+    def place(name: str) -> tuple[int, str]:
+        index = re.fullmatch(r"_index_(\d+)", name)
+        return (int(index[1]) if index else -1), name
+
+    parts = [np.asarray(flattened(observations[name])) for name in sorted(observations, key=place)]
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
@@ -125,10 +137,26 @@ def _digest(path: Path) -> str:
 
 
 def check_replaceable(folder: Path, force: bool) -> None:
-    """Raises UsageError where a dataset would overwrite another one without `--force`, or anything else."""
+    """Raises UsageError where a dataset would overwrite another one without `--force`, or anything else.
+
+    Raises RunError where nothing can be written there.
+    """
     check_free(folder, force)
     if folder.exists() and not (folder / "data" / MAIN_DATA).is_file():
         raise UsageError(f"{folder} exists and is no dataset. Take another name.")
+    with _beside(folder):
+        pass
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A temporary folder on the disk of another one. Raises RunError where the disk is full or refuses."""
+    parent = next(parent for parent in folder.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=parent) as partial:
+            yield Path(partial)
+    except OSError as error:
+        raise RunError(f"cannot write {folder}: {error.strerror or error}. Nothing there has changed.") from error
 
 
 def write_minari(
@@ -148,17 +176,13 @@ def write_minari(
         RunError: the disk is full or the place cannot be written to. What was there before is untouched.
     """
     check_replaceable(folder, force)
-    beside = next(parent for parent in folder.absolute().parents if parent.exists())
-    try:
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=beside) as partial:
-            whole = Path(partial) / "dataset"
-            _write_data(arrays, whole / "data", minari_id, env_id, metadata, flat)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if folder.exists():
-                folder.rename(Path(partial) / "replaced")
-            whole.rename(folder)
-    except OSError as error:
-        raise RunError(f"cannot write {folder}: {error.strerror or error}. Nothing there has changed.") from error
+    with _beside(folder) as partial:
+        whole = partial / "dataset"
+        _write_data(arrays, whole / "data", minari_id, env_id, metadata, flat)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            folder.rename(partial / "replaced")
+        whole.rename(folder)
 
 
 def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadata: dict[str, Any], flat: bool) -> None:
@@ -176,7 +200,7 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
             else gymnasium.spaces.Box(0, 255, arrays.obs.shape[1:], np.uint8)
         ),
         action_space=action_space,
-        env_spec=gymnasium.spec(env_id),
+        env_spec=_written(gymnasium.spec(env_id)),
         jpeg_encoding=False,
     )
     (data / MAIN_DATA).write_bytes(_episodes_image(arrays))
@@ -197,6 +221,15 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
     for path in data.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
+
+
+def _written(spec: EnvSpec) -> EnvSpec:
+    """The spec with the name of what makes its environment, which may be a class: JSON holds names alone."""
+    if not callable(spec.entry_point):
+        return spec
+    named = copy.copy(spec)
+    named.entry_point = f"{spec.entry_point.__module__}:{getattr(spec.entry_point, '__qualname__', 'unnamed')}"
+    return named
 
 
 def _episodes_image(arrays: Arrays) -> bytes:

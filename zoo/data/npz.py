@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.data.arrays import Arrays, as_obs, as_real, check_successors
+from zoo.data.arrays import Arrays, as_flags, as_obs, as_real, check_successors
 from zoo.data.d4rl import from_columns
 
 NEORL2 = ("obs", "next_obs", "action", "reward", "done")
@@ -52,7 +52,7 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
     _check_lengths({name: columns[name] for name in NEORL2}, size)
     obs, next_obs = as_obs(obs), as_obs(next_obs)
     check_successors(obs, next_obs)
-    done = done.astype(bool).reshape(size)
+    done = as_flags(done, "done")
     ends = done.copy()
     starts = columns.get("index", np.zeros(1)).astype(np.int64).reshape(-1)
     if not ((starts >= 0) & (starts < size)).all():
@@ -77,7 +77,7 @@ def _ogbench(columns: dict[str, np.ndarray]) -> Arrays:
     obs, action, last = (as_real(columns[name], name) for name in OGBENCH)
     size = len(obs)
     _check_lengths({name: columns[name] for name in OGBENCH}, size)
-    last = last.astype(bool).reshape(size)
+    last = as_flags(last, "terminals")
     last[-1] = True  # a successor, which has none
     kept = ~last
     if not kept.any():
@@ -89,10 +89,10 @@ def _ogbench(columns: dict[str, np.ndarray]) -> Arrays:
 
 
 def _ogbench_task(columns: dict[str, np.ndarray]) -> Arrays:
-    last = as_real(columns["terminals"], "terminals").astype(bool).reshape(-1)
-    masks = as_real(columns.get("masks", np.ones(len(last))), "masks").reshape(-1)
+    last = as_flags(columns["terminals"], "terminals")
+    masks = as_flags(columns.get("masks", np.ones(len(last))), "masks")
     _check_lengths({"masks": masks}, len(last))
-    ends = {"terminals": masks == 0, "timeouts": last & (masks != 0)}
+    ends = {"terminals": ~masks, "timeouts": last & masks}
     return from_columns({"rewards": np.zeros(len(last), np.float32), **columns, **ends}, None)
 
 

@@ -5,6 +5,7 @@ All draw with replacement, on the dataset's device. Those that weigh give every 
 2306.13085), so a draw looks up its episode among the episodes, not its transition among the transitions.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,8 +29,8 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
             raise ValueError(f"sampler={self.name} does not exist. There are: {', '.join(SAMPLERS)}")
-        if not self.alpha > 0:
-            raise ValueError(f"sampler.alpha={self.alpha} must be above 0; the paper takes 0.1")
+        if not 0 < self.alpha < math.inf:
+            raise ValueError(f"sampler.alpha={self.alpha} must be above 0 and finite; the paper takes 0.1")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"sampler.fraction={self.fraction} must be above 0 and at most 1")
 

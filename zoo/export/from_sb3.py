@@ -162,7 +162,8 @@ class Loaded(Agent):
     def __init__(self, spec: Spec, algorithm: str, data: dict[str, Any], state: dict[str, Tensor]) -> None:
         super().__init__()
         self.spec, self.algorithm = spec, algorithm
-        if data.get("use_sde") or _entry(data, "policy_kwargs").get("normalize_images", True) is not True:
+        scaled = _entry(data, "policy_kwargs").get("normalize_images", True) is True
+        if data.get("use_sde") or (spec.obs_dtype == "uint8" and not scaled):
             raise ValueError("use_sde, or images that are not scaled")
         made = str(_entry(data, "policy_kwargs").get("features_extractor_class", ""))
         if made and not made.rstrip("'>").endswith(EXTRACTORS):
@@ -231,7 +232,7 @@ class _Clipped(Normalizer):
         self.clip = clip
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).clamp(-self.clip, self.clip)
+        return super().forward(x.flatten(1)).clamp(-self.clip, self.clip)
 
 
 def _mlp(inputs: int, values: Sequence[Any], activation: type[nn.Module]) -> MLP:

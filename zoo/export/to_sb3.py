@@ -76,6 +76,8 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
         settings = {"buffer_size": 1, "batch_size": config.batch_size, "tau": config.tau}
     hidden = [] if agent.spec.is_image else list(config.hidden)
     policy: dict[str, Any] = {"net_arch": hidden}
+    if agent.spec.is_image and agent.spec.obs_dtype != "uint8":
+        policy["normalize_images"] = False
     normalizer = getattr(agent, "normalizer", None)
     if algorithm == "ppo" and isinstance(normalizer, RunningNormalizer):
         cloudpickle.register_pickle_by_value(normalized)

@@ -156,13 +156,14 @@ class TwoHot(ValueHead):
     def fit_support(self, low: float, high: float) -> str:
         """Sets the support, if none was given; raises UsageError where the given one is too small."""
         bounded = math.isfinite(low) and math.isfinite(high)
+        rounding = 1e-6 * max(-low, high)
         if self.returns is not None:
             self.widen(max(-low, high) if bounded else 0.0)
             return f"value support: [{self.v_min:.4g}, {self.v_max:.4g}] at first; it follows the returns"
         if self.v_min.isnan():
             if not bounded:
                 raise UsageError("algo.discount=1 bounds no value: give the support, algo.v_min=... algo.v_max=...")
-            if low == high:
+            if high - low <= rounding:
                 raise UsageError(
                     f"all returns of the data are {low:.4g}, which spans no support: give algo.v_min=... algo.v_max=..."
                 )
@@ -175,7 +176,7 @@ class TwoHot(ValueHead):
         v_min, v_max = self.v_min.item(), self.v_max.item()
         if not bounded:
             return f"value support: [{v_min:.4g}, {v_max:.4g}], as given"
-        if low < v_min or high > v_max:
+        if low < v_min - rounding or high > v_max + rounding:
             raise UsageError(
                 f"algo.v_min={v_min:g} algo.v_max={v_max:g} cannot hold the data's returns, from {low:.4g} to "
                 f"{high:.4g}. Widen them, or leave both out."

@@ -85,7 +85,8 @@ def _rescaled(reward: np.ndarray, config: RunConfig, report: Callable[[str], Non
             f"dataset={config.dataset}: reward_shift={shift:g} moves rewards that lie in [{reward.min():g}, "
             f"{reward.max():g}]; leave it out if they were shifted before"
         )
-    return (scale * reward + shift).astype(reward.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses what becomes infinite
+        return (scale * reward + shift).astype(reward.dtype)
 
 
 def open_demonstrations(

@@ -52,9 +52,10 @@ def _recorded_env(folder: Path) -> str | None:
 
 
 def new_id(env: "EnvConfig", name: str) -> str:
-    if not re.fullmatch(r"[-\w]+", name) or re.search(r"-v\d+$", name):
+    if not re.fullmatch(r"[-\w]+", name, re.ASCII) or re.search(r"-v\d+$", name) or name.lower() == "null":
         raise UsageError(
-            f"{name} cannot be a dataset's name: letters, digits, - and _ only, without a version at its end."
+            f"{name} cannot be a dataset's name: letters (a to z), digits, - and _ only, without a version at its "
+            "end, and not null."
         )
     return f"{ZOO_NAMESPACE}/{env.name}/{name}-v0"
 

@@ -73,8 +73,8 @@ def _provenance(source: Source) -> dict[str, Any]:
 
     with readable(source):
         metadata: dict[str, Any] = json.loads((source.path / "metadata.json").read_text())
-    shown = ("description", "algorithm_name", "author", "fingerprint")
-    return {key: metadata[key] for key in shown if key in metadata} | dict(metadata.get("zoo", {}))
+        shown = ("description", "algorithm_name", "author", "fingerprint")
+        return {key: metadata[key] for key in shown if key in metadata} | dict(metadata.get("zoo", {}))
 
 
 def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
