@@ -22,7 +22,8 @@ from zoo.commands.parser import Parser
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest, quoted
 from zoo.runs.execute import label
-from zoo.settings.compose import compose, takes_data
+from zoo.settings.compose import compose
+from zoo.settings.fit import takes_data
 
 STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps", "timesteps", "_step")
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations

@@ -26,8 +26,9 @@ from zoo.runs.device import resolve_device
 from zoo.runs.execute import label
 from zoo.runs.logging import parse_loggers
 from zoo.runs.provenance import code_version
-from zoo.settings.compose import compose, takes_data
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data
 from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
 

@@ -49,7 +49,8 @@ class EnvConfig:
         if self.id != "???":
             within = self.id.removeprefix("ALE/").removeprefix("ogbench/")
             self.name = self.name or within.rsplit("-v", 1)[0].replace("/", "-").lower()
-            for pattern, scores in SCORES.items() if self.score_source is None else ():
+            own = (self.random_score, self.expert_score, self.score_source) != (None, None, None)
+            for pattern, scores in SCORES.items() if not own else ():
                 if re.fullmatch(pattern, self.id):
                     self.random_score, self.expert_score, self.score_source = scores
         if not 0 <= self.sticky <= 1:
@@ -72,9 +73,11 @@ class EnvConfig:
                 raise ValueError(
                     f"env.max_episode_steps={self.max_episode_steps}: {self.id} keeps a time of its own. Leave it out"
                 )
-            self.random_score = self.expert_score = None  # which are of the environment's own episodes
-        if self.changes and self.changed_in != "training":
-            self.random_score = self.expert_score = None  # which are of its own dynamics
+
+    def drop_scores(self) -> None:
+        """Forgets the reference returns where evaluations have episodes of another length, or other dynamics."""
+        if self.max_episode_steps is not None or (self.changes and self.changed_in != "training"):
+            self.random_score = self.expert_score = None
 
     @property
     def argument(self) -> str:

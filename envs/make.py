@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, ReshapeObservation, TransformObservation
@@ -158,8 +159,13 @@ def _by_name(space: Space[Any]) -> Space[Any]:
 
 
 def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:
-    """One of them, with the dynamics that are asked for."""
-    return changed(make_one(config.id, config.max_episode_steps, drawn, **settings), config, training)
+    """One of them, with the dynamics that are asked for; an unknown one's observations are copied.
+
+    It may give its own array, which its reset changes: an episode's last observation would become the next one's first.
+    """
+    env = changed(make_one(config.id, config.max_episode_steps, drawn, **settings), config, training)
+    known = type(env.unwrapped).__module__.startswith(("gymnasium.", "zoo."))
+    return env if known else TransformObservation(env, np.copy, env.observation_space)
 
 
 def _hush_mujoco() -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 from zoo.agent import Policy
 from zoo.errors import Interrupted, RunError, UsageError
-from zoo.runs.device import resolve_device
+from zoo.runs.device import preserved, resolve_device
 from zoo.runs.execute import execute
 from zoo.runs.load import load_agent, reopen
 from zoo.runs.run import Run
 from zoo.settings.compose import compose
+from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides
+from zoo.settings.registry import Algorithm
 
 __all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
 
@@ -35,7 +37,7 @@ def train(algo: str, **settings: Any) -> Run:
     if not isinstance(algo_config, dict):
         raise UsageError(f'algo_config={algo_config!r} must be a dictionary, such as {{"beta": 1.0}}')
     config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
-    return execute(config, algorithm, resolved)
+    return _executed(config, algorithm, resolved)
 
 
 def resume(run_dir: str | Path, file: str | Path | None = None) -> Run:
@@ -52,7 +54,15 @@ def resume(run_dir: str | Path, file: str | Path | None = None) -> Run:
     """
     config, algorithm, record = reopen(Path(run_dir), None if file is None else Path(file))
     config.resume = str(run_dir)
-    return execute(config, algorithm, record["config"])
+    return _executed(config, algorithm, record["config"])
+
+
+def _executed(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
+    """Executes a run, and leaves PyTorch's settings in this process as they were."""
+    with preserved():
+        run = execute(config, algorithm, settings)
+    run.dir = run.dir.absolute()
+    return run
 
 
 def load(
@@ -72,4 +82,6 @@ def load(
         UsageError: not a run's folder, or no such device, or no such agent.
         RunError: the checkpoint is missing or damaged.
     """
-    return Policy(load_agent(Path(run_dir), None if file is None else Path(file), step)[1].to(resolve_device(device)))
+    with preserved():
+        _, agent, _ = load_agent(Path(run_dir), None if file is None else Path(file), step)
+    return Policy(agent.to(resolve_device(device)))

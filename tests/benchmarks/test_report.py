@@ -23,7 +23,8 @@ from zoo.benchmarks.reading import read
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
 from zoo.runs.lock import locked
-from zoo.settings.compose import compose, takes_data
+from zoo.settings.compose import compose
+from zoo.settings.fit import takes_data
 
 VERSIONS = {"zoo": "0.1.0"}
 

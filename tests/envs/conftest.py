@@ -35,6 +35,30 @@ def counting():
     del gymnasium.registry["Counting-v0"]
 
 
+class InPlace(Counting):
+    """The same, whose observations are one array, which it changes in place, as it does the action that it is given."""
+
+    def __init__(self):
+        self.array = np.zeros(2, np.float32)
+
+    def step(self, action):
+        result = super().step(action)
+        action *= 0
+        return result
+
+    def _obs(self):
+        self.array[:] = super()._obs()
+        return self.array
+
+
+@pytest.fixture
+def in_place():
+    """Its id. Episodes end as those of `counting`."""
+    gymnasium.register("InPlace-v0", InPlace, max_episode_steps=8)
+    yield "InPlace-v0"
+    del gymnasium.registry["InPlace-v0"]
+
+
 class Succeeding(Counting):
     """The same, and says of a step whether it is a success: the second of a long episode, the last of one of three.
 

@@ -10,13 +10,14 @@ from zoo.errors import RunError
 from zoo.runs.stepper import EnvStepper
 
 NUM_ENVS, STEPS, TIME_LIMIT = 5, 60, 8
+pytestmark = pytest.mark.filterwarnings("ignore:.*share an object")  # Gymnasium warns of `in_place`
 
 
-@pytest.fixture
-def experience(counting):
+@pytest.fixture(params=["counting", "in_place"])
+def experience(request):
     """What 60 steps of 5 environments put into a buffer, `[60, 5, ...]`, and the episodes reported on the way."""
     episodes = []
-    envs = make(EnvConfig(counting), NUM_ENVS)
+    envs = make(EnvConfig(request.getfixturevalue(request.param)), NUM_ENVS)
     stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
     buffer = ReplayBuffer(STEPS * NUM_ENVS, stepper.spec, stepper.device)
     for _ in range(STEPS):

@@ -6,6 +6,7 @@ import pytest
 
 from zoo.envs import EnvConfig, make
 from zoo.envs.make import make_one, resolve_backend
+from zoo.settings.compose import compose
 
 
 def first(envs):
@@ -62,11 +63,13 @@ def test_training_and_evaluation_differ_where_that_is_asked_for(where, trained, 
 
 
 def test_scores_are_of_the_task_as_it_is():
-    def score(**settings):
-        return EnvConfig("Hopper-v5", random_score=0.0, expert_score=100.0, **settings).normalize(50.0)
+    def score(*settings):
+        return compose(["algo=sac", "env=hopper", *settings])[0].env.normalize(50.0)
 
-    assert score() == score(gravity=2, changed_in="training") == 50.0
-    assert score(gravity=2) is score(action_noise=0.1, changed_in="evaluation") is None
+    own = pytest.approx(100 * (50 + 20.272305) / 3254.572305)
+    assert score() == score("env.gravity=2", "env.changed_in=training") == own
+    assert score("env.gravity=2") is score("env.action_noise=0.1", "env.changed_in=evaluation") is None
+    assert score("env.gravity=2", "env.random_score=0", "env.expert_score=100") == 50
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import zoo
 from zoo.data.minari import flattened
 from zoo.envs import EnvConfig, exists, known, make, make_one, resolve_backend, spec_of, time_limit
 from zoo.errors import UsageError
+from zoo.settings.compose import compose
 from zoo.spec import Spec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
@@ -222,9 +223,14 @@ def test_episodes_are_as_long_as_they_are_asked_to_be(limit, backend):
 
 
 def test_reference_scores_are_not_those_of_episodes_of_another_length():
-    scores = {"random_score": -10.0, "expert_score": 90.0}
-    assert EnvConfig("Hopper-v5", **scores).normalize(40) == 50
-    assert EnvConfig("Hopper-v5", max_episode_steps=100, **scores).normalize(40) is None
+    def score(*settings):
+        return compose(["algo=sac", *settings])[0].env.normalize(40)
+
+    assert score("env=hopper") == pytest.approx(100 * (40 + 20.272) / 3254.57, rel=1e-4)
+    assert score("env=hopper", "env.max_episode_steps=100") is None
+    assert score("env=AntMaze_UMaze-v5", "env.max_episode_steps=300") is None
+    own = ("env.max_episode_steps=100", "env.random_score=-10", "env.expert_score=90")
+    assert score("env=hopper", *own) == score("env=AdroitHandDoor-v1", *own) == 50
 
 
 def test_an_ant_mazes_score_is_the_percentage_of_episodes_that_reach_the_goal():
@@ -232,7 +238,6 @@ def test_an_ant_mazes_score_is_the_percentage_of_episodes_that_reach_the_goal():
     for env_id in ("AntMaze_UMaze-v5", "AntMaze_Large_Diverse_GR-v4"):
         np.testing.assert_array_equal(EnvConfig(env_id).normalize(returns), [0, 100, 100, 0])
     assert EnvConfig("AntMaze_UMazeDense-v5").normalize(returns) is None
-    assert EnvConfig("AntMaze_UMaze-v5", max_episode_steps=300).normalize(returns) is None
 
 
 @pytest.mark.parametrize("env_id", ["AdroitHandDoor-v1", "AdroitHandHammer-v1", "AdroitHandRelocate-v1"])

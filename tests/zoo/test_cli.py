@@ -104,6 +104,16 @@ REFUSED = {
     "no online step to learn from": (
         ["algo=iql", "env=pendulum", "online_steps=9", "online_starts=9"], ["online_starts=9", "never learn online"],
     ),
+    "a warm-up without steps online": (
+        ["algo=iql", "env=pendulum", "online_starts=9"], ["online_starts=9", "Add: online_steps=N"],
+    ),
+    "too many threads": (["algo=iql", "env=pendulum", "threads=100000"], ["threads=100000 must be at most 1,024"]),
+    "a run to start from that is not named": (
+        ["algo=sac", "env=pendulum", "init_from="], [". is not the folder of a run"],
+    ),
+    "a folder at home": (
+        ["algo=sac", "env=pendulum", "run_dir=~/x", "init_from=~/no"], ["/no is not the folder of a run"],
+    ),
     "rewards shifted under returns that are asked for": (
         ["algo=rcsl", "env=pendulum", "reward_shift=-1"], ["reward_shift", "rcsl is conditioned on returns"],
     ),

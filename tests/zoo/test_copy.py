@@ -15,8 +15,8 @@ import torch
 
 from zoo.cli import main
 from zoo.commands.copy import standalone
-from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data
 from zoo.settings.registry import algorithm, algorithms
 
 SMALL = {  # of settings, where an algorithm has them: seconds of learning

@@ -24,8 +24,8 @@ from zoo.data.ahead import SampledAhead
 from zoo.data.buffers import replay_buffer
 from zoo.data.dataset import Dataset
 from zoo.runs.run import Run
-from zoo.settings.compose import takes_data
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data
 from zoo.settings.registry import Algorithm, algorithms
 
 CPU = torch.device("cpu")

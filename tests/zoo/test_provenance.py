@@ -1,3 +1,5 @@
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,25 @@ def version(tmp_path, monkeypatch):
         return provenance.code_version.__wrapped__(Algorithm(place / "algos/bc.py"))
 
     return write
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x"]
+    installed = tmp_path / ".venv" / "provenance.py"
+    installed.parent.mkdir()
+    installed.touch()
+    (tmp_path / "own.py").touch()
+    for command in (["init", "-q"], ["add", "own.py"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "own.py"))
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert provenance.commit() == head
+    monkeypatch.setattr(provenance, "__file__", str(installed))  # within someone's repository, and not of it
+    assert provenance.commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "own.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.commit() is None
 
 
 def test_the_same_code_has_one_version_as_a_checkout_and_installed(version):

@@ -149,6 +149,18 @@ def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_no
     assert axes == {"train/*": "step", "eval/*": "step", "dynamics/*": "dynamics/pass", "behavior/*": "behavior/pass"}
 
 
+def test_tensorboard_shows_earlier_stages_after_a_resumption(tmp_path):
+    logger = Logger(tmp_path, ["tensorboard"], {}, 0, "x")
+    for done in range(1, 11):
+        logger.stage("dynamics", done, {"loss": 1 / done}, 1.0)
+    logger.close()
+    Logger(tmp_path, ["tensorboard"], {}, 2, "x").close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("dynamics/loss")][-10:] == [
+        (done, pytest.approx(1 / done)) for done in range(1, 11)
+    ]
+
+
 def test_wandb_that_cannot_start_fails_in_one_line_and_leaves_nothing(start, tmp_path, pendulum_file):
     result = start(
         "run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "logger=wandb", f"run_dir={tmp_path / 'run'}",
@@ -244,6 +256,37 @@ def test_train_from_python_takes_every_setting(tmp_path, pendulum_file):
     assert [layer.out_features for layer in policy.agent.actor.net if hasattr(layer, "out_features")] == [8, 8, 1]
 
 
+def test_train_from_python_leaves_pytorch_as_it_was(tmp_path, pendulum_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    threads, precision, dtype = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    tiny = torch.tensor([1e-40])
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("high")
+    torch.set_default_dtype(torch.float64)
+    torch.set_flush_denormal(False)
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    try:
+        run = package.train(
+            "bc", env="pendulum", dataset=pendulum_file, steps=5, eval_episodes=1, logger="none", run_dir="here",
+            threads=1, algo_config={"hidden": [8]},
+        )  # fmt: skip
+        assert torch.get_num_threads() == 2
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.get_default_dtype() == torch.float64
+        assert (tiny * 1).item() > 0
+        assert torch.equal(torch.rand(3), expected)
+        assert package.load(run.dir).agent.actor.net[0].weight.dtype == torch.float32
+        monkeypatch.chdir("/")
+        assert run.evaluations[-1][0] == 5
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_default_dtype(dtype)
+        torch.set_flush_denormal(True)
+
+
 def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="evry"):
@@ -293,6 +336,14 @@ def test_a_full_gpu_is_a_failure_in_a_line_that_says_what_to_lower(zoo, pendulum
         "zoo: the GPU is full: 20.00 GiB was asked for, 3.50 GiB of 79.15 GiB is free. Lower what takes memory "
         "(algo.batch_size, algo.hidden, algo.buffer_size, num_envs, seeds), or give device=cpu\n"
     )
+
+
+def test_a_buffer_larger_than_the_memory_is_a_failure_in_a_line_too(zoo):
+    result = zoo("run", "algo=sac", "env=pendulum", "algo.buffer_size=10_000_000_000_000", "logger=none", "run_dir=run")
+    assert result.code == 1
+    assert "the memory is full: 111,758.7 GiB were asked for. Lower what takes memory (algo.batch_size" in result.err
+    assert result.err.count("\n") == 1
+    assert not Path("run").exists()
 
 
 def test_a_gpu_without_room_for_a_context_is_full_and_other_errors_stay_what_they_are():

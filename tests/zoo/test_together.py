@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from zoo.nn.optim import Adam
 from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
-from zoo.settings.compose import compose, takes_data
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data
 from zoo.settings.registry import algorithms
 from zoo.settings.seeds import seed_by_seed
 
@@ -163,6 +165,20 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         assert found == pytest.approx(expected, rel=0 if resumed == ("runs",) else 1e-3)
 
 
+def test_seeds_that_had_not_begun_are_named(zoo):
+    assert zoo("run", *LARGE, "seeds=4,7,9", "run_dir=of").code == 0
+    shutil.rmtree("of/seed9")
+    rest = "The command that they began with begins the rest: seeds=9-9"
+    assert f"resume=of: all of its runs have finished. {rest}" in zoo("run", "resume=of").err
+    path = Path("of/seed7/run.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "interrupted"}))
+    result = zoo("run", "resume=of")
+    assert (result.code, result.err) == (0, "")
+    assert f"of: not all of its runs had begun. {rest}" in result.out
+    assert zoo("run", *LARGE, "seeds=9-9", "run_dir=of").code == 0
+    assert "all of its runs have finished. See one: zoo eval of/seed4" in zoo("run", "resume=of").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -170,6 +186,8 @@ def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_p
         (("seeds=0",), "seeds=0 names none"),
         (("seeds=3-1",), "seeds=3-1 names none"),
         (("seeds=1,1",), "seeds=1,1 names a seed twice"),
+        (("seeds=20240101",), "seeds=20240101 asks for 20,240,101 runs; at most 1,000 go side by side. For one run: "),
+        (("seeds=0-5000",), "seeds=0-5000 asks for 5,001 runs; at most 1,000 go side by side."),
         (("seeds=5000000000,1",), "seed=5000000000 must lie between 0 and"),
         (("seeds=many",), "seeds=many is not how many seeds, nor which"),
         (("seeds=2", "resume=DIR"), "continues with its own seed"),

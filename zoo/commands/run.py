@@ -110,7 +110,7 @@ def _fail(error: Exception) -> int:
 
 
 def _resume(arguments: list[str], file: Path | None) -> int:
-    from zoo.runs.load import finished, reopen
+    from zoo.runs.load import finished, read_record, reopen
     from zoo.settings.overrides import folders
 
     if len(arguments) > 1:
@@ -125,8 +125,16 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     if len(given) == 1 and not (given[0] / "run.json").exists():
         of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
         unfinished = [run_dir for run_dir in of_seeds if not finished(run_dir)]
+        records = [read_record(run_dir) for run_dir in of_seeds]
+        begun = {record["config"]["seed"] for record in records}
+        lacking = sorted({seed for record in records for seed in record.get("seeds", ())} - begun)
+        numbers = ",".join(map(str, lacking)) if len(lacking) > 1 else "-".join(map(str, lacking * 2))  # 9 were nine
+        rest = f"The command that they began with begins the rest: seeds={numbers}"
         if of_seeds and not unfinished:
-            raise UsageError(f"{arguments[0]}: all of its runs have finished. See one: zoo eval {quoted(of_seeds[0])}")
+            next_step = rest if lacking else f"See one: zoo eval {quoted(of_seeds[0])}"
+            raise UsageError(f"{arguments[0]}: all of its runs have finished. {next_step}")
+        if lacking:
+            print(f"{given[0]}: not all of its runs had begun. {rest}")
         given = unfinished or given
     jobs, shared = [], []
     for run_dir in given:

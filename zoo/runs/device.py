@@ -29,6 +29,23 @@ def set_up(config: RunConfig) -> torch.device:
     return device
 
 
+@contextlib.contextmanager
+def preserved() -> Iterator[None]:
+    """Within it runs may set PyTorch up for themselves; after it all is as it was, random numbers too."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    dtype, flushed = torch.get_default_dtype(), not torch.tensor([1e-40], dtype=torch.float32).mul(1).any()
+    torch.set_default_dtype(torch.float32)
+    try:
+        used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(range(torch.cuda.device_count() if used else 0)):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_flush_denormal(flushed)
+
+
 @functools.cache
 def keep_memory() -> None:
     """Has this process keep the memory that it frees, where it is glibc's.
@@ -69,10 +86,15 @@ def peak_memory(device: torch.device) -> int | None:
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Within it a full GPU is a failure in a line. Raises RunError in place of PyTorch's error."""
+    """Within it a full memory is a failure in a line. Raises RunError in place of PyTorch's error."""
     try:
         yield
     except RuntimeError as error:
+        if of_cpu := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", str(error)):
+            raise RunError(
+                f"the memory is full: {int(of_cpu[1]) / 2**30:,.1f} GiB were asked for. Lower what takes memory "
+                "(algo.batch_size, algo.hidden, algo.buffer_size, online_steps, num_envs, seeds)"
+            ) from error
         if not isinstance(error, torch.OutOfMemoryError) and "CUDA error: out of memory" not in str(error):
             raise
         asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))

@@ -97,7 +97,7 @@ def _play(
         if watch:
             watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action), obs))
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
-        obs, reward, terminated, truncated, info = envs.step(action)
+        obs, reward, terminated, truncated, info = envs.step(action.copy())  # which an environment may change
         _check(obs, reward)
         policy.observe(before, action, reward)
         if isinstance(agent, Predictor):

@@ -24,8 +24,8 @@ from zoo.runs.lock import LOCK, locked
 from zoo.runs.logging import terminal
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
-from zoo.settings.compose import takes_data, without_effect
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data, without_effect
 from zoo.settings.registry import Algorithm
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ def execute(
         RunError: a failure on the way. What was written up to the last checkpoint stays.
         Interrupted: SIGINT or SIGTERM; resume continues.
     """
-    run_dir, made, state = _reopen(Path(config.resume)) if config.resume else (*_create(config, algorithm), None)
+    run_dir, made = (Path(config.resume), []) if config.resume else _create(config, algorithm)
     with locked(run_dir):
+        state = _last_state(run_dir) if config.resume else None
         fresh = state is None
         record = (
             {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
@@ -172,12 +173,11 @@ def _remove(run_dir: Path, made: list[Path]) -> None:
             path.rmdir()
 
 
-def _reopen(run_dir: Path) -> tuple[Path, list[Path], dict[str, Any]]:
-    with locked(run_dir):
-        pass
+def _last_state(run_dir: Path) -> dict[str, Any]:
+    """What the last checkpoint of an unfinished run holds."""
     if finished(run_dir):
         raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}")
-    return run_dir, [], load_state(run_dir / "checkpoint.pt", ". Start a new run.")
+    return load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 
 
 def _now() -> str:

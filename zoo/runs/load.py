@@ -18,8 +18,9 @@ from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
-from zoo.settings.compose import compose, takes_data
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import takes_data
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
@@ -101,6 +102,8 @@ def load_agent(
     config, algorithm, record = reopen(run_dir, file)
     if step is None:
         path = run_dir / "checkpoint.pt"
+        if not path.exists() and in_use(run_dir):
+            raise RunError(f"{path} does not exist yet: the run is in progress. Wait for its first checkpoint.")
         state = load_state(path, ", which can read it; this one cannot.")["tracked"]["agent"]
     else:
         path = kept_agent(run_dir, str(step))
@@ -134,8 +137,6 @@ def evaluated(run_dir: Path) -> dict[int, float]:
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
     """A run's checkpoint, on the CPU. Raises RunError, with advice, where it is older than `FORMAT`; or damaged."""
-    if not path.exists() and in_use(path.parent):
-        raise RunError(f"{path} does not exist yet: the run is in progress. Wait for its first checkpoint.")
     state: dict[str, Any] = checkpoint.load(path, "cpu")
     if state.get("format") != FORMAT:
         raise RunError(f"{path} was written by an older version of the zoo{advice}")

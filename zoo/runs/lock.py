@@ -5,15 +5,24 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.errors import UsageError
+from zoo.errors import RunError, UsageError
 
 LOCK = ".lock"
 
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Locks the folder for this process; the kernel releases it however the process ends."""
-    with (run_dir / LOCK).open("a") as file:
+    """Locks the folder for this process; the kernel releases it however the process ends.
+
+    Raises:
+        UsageError: another process has it.
+        RunError: nothing can be written there.
+    """
+    try:
+        file = (run_dir / LOCK).open("a")
+    except OSError as error:
+        raise RunError(f"cannot write {run_dir / LOCK}: {error.strerror}.") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -108,6 +108,8 @@ class Logger:
             shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
             for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
                 self.tensorboard.file_writer.add_summary(summary)  # type: ignore[attr-defined]
+            if resume_step:  # the purge hides stages too, which are counted by pass
+                self._stages_again()
         if "wandb" in names:
             wandb = _package("wandb")
             os.environ.setdefault("WANDB_SILENT", "true")
@@ -150,6 +152,15 @@ class Logger:
         values = values | {"seconds": round(seconds, 2)}
         self.stage_csv[name].write({"step": done, **values})
         self._scalars(done, {f"{name}/{key}": value for key, value in values.items()}, f"{name}/pass")
+
+    def _stages_again(self) -> None:
+        """Adds to TensorBoard what the files of earlier stages hold."""
+        for path in sorted(self.run_dir.glob("*.csv")):
+            if path not in (self.metrics_csv.path, self.evaluations_csv.path):
+                with path.open(newline="") as file:
+                    for row in csv.DictReader(file):
+                        done = int(row.pop("step"))
+                        self._scalars(done, {f"{path.stem}/{key}": float(value) for key, value in row.items() if value})
 
     def video(self, step: int, path: Path) -> None:
         """A GIF of how the agent of a step plays, as `play`."""

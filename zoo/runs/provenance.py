@@ -18,9 +18,15 @@ PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this code runs from, if it does."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    """The commit of the checkout that this code runs from; None where it runs from none, or there is no git."""
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", here.name], capture_output=True, check=True)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip()
 
 
 @cache

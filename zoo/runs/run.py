@@ -120,7 +120,7 @@ class Run:
                     begin_at_base(one)
                 if self._dataset:
                     self.record["dataset"]["reward_scale"] = self._dataset.reward_scale
-                if self.config.init_from and not self._state:
+                if self.config.init_from is not None and not self._state:
                     self.record["init_from"] = start_from(one, self.config, self.algorithm, self.record)
             self._tracked.add(name, one)
             if self._state:

@@ -69,7 +69,7 @@ class EnvStepper:
         Raises:
             RunError: what the environment gave is NaN or infinite.
         """
-        actions = action.cpu().numpy()
+        actions = action.cpu().numpy().copy()  # an environment may change what it is given
         if not is_finite(actions):
             raise RunError(
                 "the run diverged: its policy gave an action that is NaN or infinite. A smaller learning rate or "

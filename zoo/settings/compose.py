@@ -11,13 +11,13 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo.checks import before_last
 from zoo.data.corruption import KINDS as CORRUPTIONS
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SAMPLERS, SamplerConfig
-from zoo.envs import EnvConfig, exists, known, series
+from zoo.envs import EnvConfig, exists, known
 from zoo.errors import UsageError, nearest
 from zoo.settings.config import RunConfig
+from zoo.settings.fit import check_fit
 from zoo.settings.overrides import as_overrides, parse, value_of
 from zoo.settings.presets import preset, short
 from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
@@ -92,7 +92,9 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     except ValueError as error:  # a dataclass's own check of its values
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
-    _check_setting(config, chosen)
+    if given.keys().isdisjoint(("env.random_score", "env.expert_score")):
+        config.env.drop_scores()
+    check_fit(config, chosen)
     settings = dataclasses.asdict(config)
     settings["algo"] = {"name": chosen.name, **settings["algo"]}
     return config, chosen, settings
@@ -142,30 +144,6 @@ def _check_chosen(typed: dict[str, Override]) -> None:
             )
 
 
-def without_effect(config: RunConfig) -> list[str]:
-    """Of the settings that were chosen, those that others leave without effect, a line each.
-
-    They are no mistakes: runs of several samplers may share one command. A preset sets some for whom they concern.
-    """
-    if config.preset is not None:
-        return []
-    sampler, corruption, env = config.sampler, config.corruption, config.env
-    by_sampler, by_corruption = f"sampler={sampler.name}", f"corruption={corruption.name}"
-    clean = corruption.name == CorruptionConfig.name
-    return [
-        f"{key}={value} does nothing with {other}"
-        for key, value, default, used, other in (
-            ("sampler.alpha", sampler.alpha, SamplerConfig.alpha, sampler.name in ("return", "advantage"), by_sampler),
-            ("sampler.fraction", sampler.fraction, SamplerConfig.fraction, sampler.name == "top", by_sampler),
-            ("corruption.rate", corruption.rate, CorruptionConfig.rate, not clean, by_corruption),
-            ("corruption.scale", corruption.scale, CorruptionConfig.scale, not clean, by_corruption),
-            ("corruption.critic", corruption.critic, None, corruption.needs_critic, by_corruption),
-            ("env.changed_in", env.changed_in, EnvConfig.changed_in, env.changes, "the environment as it is"),
-        )
-        if value != default and not used
-    ]
-
-
 def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:
     """OmegaConf would read any number as true or false."""
     for name, kind in typing.get_type_hints(config_class).items():
@@ -174,72 +152,6 @@ def _check_switches(given: dict[str, Override], config_class: type, prefix: str)
             raise UsageError(
                 f"{override.input_line} is of the wrong type: {override.get_key_element()} takes true or false."
             )
-
-
-def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
-    """Whether a run reads a dataset."""
-    if chosen.data in ("none", "required"):
-        return chosen.data == "required"
-    return bool(getattr(config.algo, chosen.data) > 0)
-
-
-def _check_setting(config: RunConfig, chosen: Algorithm) -> None:
-    """Refuses what would be ignored, and a run that ends before it learns."""
-    online, name = chosen.setting == "online", chosen.name
-    acts = online or config.online_steps > 0
-    if hasattr(config.algo, "check_run"):
-        config.algo.check_run(config)
-    for key, value, default in (
-        ("dataset", config.dataset, RunConfig.dataset),
-        ("sampler", config.sampler.name, SamplerConfig.name),
-        ("corruption", config.corruption.name, CorruptionConfig.name),
-    ):
-        if value != default and not takes_data(config, chosen):
-            share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
-            raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
-    if chosen.data not in ("none", "required") and takes_data(config, chosen):
-        share, batch_size = getattr(config.algo, chosen.data), config.algo.batch_size
-        if not round(share * batch_size):
-            raise UsageError(
-                f"algo.{chosen.data}={share}: of a batch of {batch_size} that is no transition. Give more, "
-                f"or learn without a dataset: algo.{chosen.data}=0"
-            )
-    rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
-    if rescaled and chosen.takes_goals:
-        raise UsageError(f"reward_scale and reward_shift: {name} learns goals, without rewards. Leave them out.")
-    if rescaled and (hasattr(config.algo, "target_return") or config.env.id.startswith(series.PREFIX)):
-        what = "is conditioned on returns" if hasattr(config.algo, "target_return") else "predicts a series"
-        raise UsageError(f"reward_scale and reward_shift: {name} {what} as the environment gives them. Leave them out.")
-    if config.online_steps and chosen.setting != "offline to online":
-        able = ", ".join(other for other, file in algorithms().items() if file.setting == "offline to online")
-        raise UsageError(f"online_steps={config.online_steps}: {name} cannot continue online. Those that can: {able}")
-    last = before_last(config.online_steps, config.num_envs)
-    if config.online_starts and config.online_starts > last:
-        raise UsageError(
-            f"online_starts={config.online_starts}: {name} would never learn online. It must be at most {last} for "
-            f"online_steps={config.online_steps}."
-        )
-    if config.online_fraction is not None and not config.online_steps:
-        raise UsageError(
-            f"online_fraction={config.online_fraction} needs a run that continues online. Add: online_steps=N"
-        )
-    batch_size = getattr(config.algo, "batch_size", None)
-    if config.online_fraction and batch_size and not round(config.online_fraction * batch_size):
-        raise UsageError(
-            f"online_fraction={config.online_fraction}: of a batch of {batch_size} that is no transition. Give more."
-        )
-    if config.online_updates != RunConfig.online_updates and not config.online_steps:
-        alike = [other for other, file in algorithms().items() if hasattr(file.module.Config, "utd_ratio")]
-        instead = f"As algo.utd_ratio it is a setting of {', '.join(alike)}" if online else "Add: online_steps=N"
-        raise UsageError(f"online_updates={config.online_updates} is for a run that continues online. {instead}")
-    if not config.base and (config.base_mode, config.base_scale) != (RunConfig.base_mode, RunConfig.base_scale):
-        raise UsageError("base_mode and base_scale say how a run's actions change those of a base. Add: base=RUN_DIR")
-    if config.env.changes and config.env.changed_in == "training" and not acts:
-        raise UsageError(f"env.changed_in=training: {name} learns offline. Leave it out, or take evaluation.")
-    if config.num_envs != RunConfig.num_envs and not acts:
-        raise UsageError(
-            f"num_envs={config.num_envs}: {name} learns offline. For evaluation: eval_episodes={config.num_envs}"
-        )
 
 
 def environment_config(env: str) -> EnvConfig:

@@ -10,6 +10,7 @@ from zoo.envs import EnvConfig
 
 # a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo samples there, too
 EVALUATED_BY_CHANCE = ("ALE/", "MiniGrid-")
+MOST_THREADS = 1_024
 
 
 @dataclass
@@ -55,6 +56,8 @@ class RunConfig:
         for name in (*counts, "online_updates"):
             if getattr(self, name) < 1 and not (name == "steps" and only_online):
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"threads={self.threads} must be at most {MOST_THREADS:,}")
         for name in ("online_steps", "online_starts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")

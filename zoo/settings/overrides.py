@@ -14,10 +14,14 @@ from zoo.errors import UsageError, quoted
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
-    """Overrides as Hydra reads them. Raises UsageError where it cannot."""
+    """Overrides as Hydra reads them, `~` for the home folder too. Raises UsageError where it cannot."""
     for argument in arguments:
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
+    arguments = [
+        re.sub(r"^([^=]+)=(~/.*)$", lambda typed: f"{typed[1]}={_literal(Path(typed[2]).expanduser())}", argument)
+        for argument in arguments
+    ]
     parser = OverridesParser.create()
     overrides = []
     for argument in arguments:

@@ -139,8 +139,8 @@ class Algorithm:
         if self.is_own:
             return importlib.import_module(f"zoo.algos.{self.name}")
         spec = importlib.util.spec_from_file_location(self.name, self.path)
-        assert spec is not None
-        assert spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise UsageError(f"{self.path} is no algorithm file: it is not Python, FILE.py.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         spec.loader.exec_module(module)

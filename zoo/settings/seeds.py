@@ -13,6 +13,8 @@ from zoo.settings.config import RunConfig
 from zoo.settings.overrides import folders, parse
 from zoo.settings.registry import Algorithm
 
+MOST = 1_000  # runs side by side
+
 
 def seed_by_seed(
     arguments: Sequence[str], file: Path | None = None
@@ -38,6 +40,9 @@ def seed_by_seed(
     if "resume" in given:
         raise UsageError(f"a run continues with its own seed. Leave out seeds={text}")
     first, dash, last = text.partition("-")
+    if (count := int(last) + 1 - int(first) if dash else len(text.split(",")) if "," in text else int(text)) > MOST:
+        instead = "" if dash or "," in text else f" For one run: seed={text}"
+        raise UsageError(f"seeds={text} asks for {count:,} runs; at most {MOST:,} go side by side.{instead}")
     seeds = list(range(int(first), int(last) + 1)) if dash else [int(number) for number in text.split(",")]
     if "," not in text and not dash:
         seeds = list(range(int(text)))
