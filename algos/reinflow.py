@@ -130,13 +130,15 @@ class ReinFlow(Agent):
         self.returns_so_far = ReturnsSoFar(config.discount)
         self.return_normalizer = RunningNormalizer(())
         self.flow = FlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.flow_steps)
-        self.noise = MLP(spec.obs_dim + 1, spec.action_dim, NOISE_HIDDEN, nn.Tanh)
         self.value = MLP(spec.obs_dim, 1, config.value_hidden, Mish)
         self.max_std: Tensor
         self.register_buffer("max_std", torch.tensor(config.max_std))
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
-        noise = self.noise.parameters() if config.noise == "learned" else []
-        self.actor_optimizer = Adam([*self.flow.parameters(), *noise], config.actor_lr)
+        moved = [*self.flow.parameters()]
+        if config.noise == "learned":
+            self.noise = MLP(spec.obs_dim + 1, spec.action_dim, NOISE_HIDDEN, nn.Tanh)
+            moved += self.noise.parameters()
+        self.actor_optimizer = Adam(moved, config.actor_lr)
         self.value_optimizer = Adam(self.value.parameters(), config.value_lr)
 
     def flow_loss(self, batch: Batch) -> Tensor:

@@ -50,18 +50,19 @@ class Reference:
 
     def __init__(self, agent: ReinFlow) -> None:
         self.agent = agent
-        self.flow, self.noise, self.value = (leaves(net.parameters()) for net in (agent.flow, agent.noise, agent.value))
+        self.flow, self.value = (leaves(net.parameters()) for net in (agent.flow, agent.value))
+        self.noise = leaves(agent.noise.parameters()) if agent.config.noise == "learned" else []
 
     def after(self, obs, x, k) -> Normal:
         """Of the point that follows `x` `[A]` at step `k`."""
         time = torch.tensor([k / K]).double()
         gelu = lambda y: torch.nn.functional.gelu(y, approximate="tanh")  # noqa: E731
         mean = x + forward(self.flow, torch.cat([obs, x, time])[None], activation=gelu)[0] / K
-        out = forward(self.noise, torch.cat([obs, time])[None], activation=torch.tanh)[0]
         low, high = math.log(self.agent.config.min_std**2), 2 * self.agent.max_std.log()
-        log_variance = low + (high - low) * (torch.tanh(out) + 1) / 2
-        if self.agent.config.noise == "fixed":
-            log_variance = torch.full((DIM,), low, dtype=torch.float64)
+        log_variance = torch.full((DIM,), low, dtype=torch.float64)
+        if self.agent.config.noise == "learned":
+            out = forward(self.noise, torch.cat([obs, time])[None], activation=torch.tanh)[0]
+            log_variance = low + (high - low) * (torch.tanh(out) + 1) / 2
         return Normal(torch.clamp(mean, -1, 1), torch.exp(log_variance / 2))
 
     def density(self, obs, chain):
@@ -201,11 +202,12 @@ def test_the_largest_noise_is_held_and_falls_to_7_tenths_of_the_way():
     np.testing.assert_allclose(seen, expected, rtol=1e-6)
 
 
-def test_fixed_noise_stays_and_its_network_does_not_learn():
+def test_fixed_noise_has_no_network_and_the_flow_learns():
     agent = make(noise="fixed")
-    before = copy.deepcopy(agent.noise.state_dict())
+    before = copy.deepcopy(agent.state_dict())
     agent.learn(rollout(agent), 0.0)
-    assert all(torch.equal(value, before[name]) for name, value in agent.noise.state_dict().items())
+    assert not any(name.startswith("noise.") for name in before)
+    assert not torch.equal(agent.flow.net[0].weight, before["flow.net.0.weight"])
 
 
 def test_a_value_alone_learns_where_it_is_told_to():

@@ -232,6 +232,43 @@ def test_value_heads_that_are_distributions(folder: Path, name: str, head: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("stream_q", "algo.optimizer=adam"),
+        ("stream_ac", "algo.optimizer=adaptive_obgd"),
+        ("reinflow", "algo.noise=fixed"),
+    ],
+)
+def test_choices_that_are_not_the_default(folder: Path, name: str, setting: str) -> None:
+    learns_the_same(name, folder, copied(name, folder, setting), setting)
+
+
+@pytest.mark.slow
+def test_without_updates_before_it_goes_online_it_is_evaluated_first(folder: Path) -> None:
+    file = copied("awac", folder, "online_steps=16")
+    small = ("--eval-every", "8", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8", "--steps", "0")
+    data = ("--dataset", str(folder / "data.hdf5"), "--env", "InvertedPendulum-v5")
+    run(folder, COPY, str(file), *data, *small, "--run-dir", "at-once")
+    assert [row[0] for row in rows(folder / "at-once")] == [0, 8, 16]
+
+
+@pytest.mark.slow
+def test_columns_and_discrete_actions_as_floats_are_read_as_the_zoo_reads_them(folder: Path) -> None:
+    with h5py.File(folder / "discrete.hdf5") as plain, h5py.File(folder / "columns.hdf5", "w") as columns:
+        for key, array in plain.items():
+            values = array[()].astype(np.float32) if key == "actions" else array[()]
+            columns[key] = values[:, None] if key in ("rewards", "terminals", "timeouts") else values
+    file = copied("bcq", folder)
+    small = ("--steps", "4", "--eval-every", "4", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8")
+    for name in ("discrete", "columns"):
+        run(folder, COPY, str(file), *small, "--dataset", f"{name}.hdf5", "--run-dir", f"of-{name}")
+    of_plain, of_columns = (torch.load(folder / f"of-{name}" / "agent.pt") for name in ("discrete", "columns"))
+    for key, value in of_plain.items():
+        assert torch.equal(of_columns[key], value), key
+
+
+@pytest.mark.slow
 def test_settings_that_may_be_none_and_the_best_of_episodes(folder: Path) -> None:
     for name, chosen, flags in (
         ("cql", (), ("--subset", "2", "--num-critics", "3")),
@@ -296,6 +333,11 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql", f"{tmp_path / 'none'}/"], "none/ is not a folder. Make it first: mkdir -p "),
         (["iql", str(tmp_path / "no" / "new.py")], f"the folder {tmp_path / 'no'} does not exist."),
         (["iql", "new.py", "log_every=5"], "copies do not have"),
+        (["iql", "new.py", "env.changed_in=training"], "copies do not have"),
+        (["iql", "new.py", "algo=sac"], "the algorithm is iql. Leave algo out."),
+        (["iql", "new.py", "dataset=a.hdf5+b.hdf5"], "dataset=a.hdf5+b.hdf5: a copy learns from an HDF5 file"),
+        (["iql", "new.py", "dataset=10%a.hdf5"], "Leave out 10%"),
+        (["recoil", "new.py", "algo.expert=medium"], "algo.expert=medium: a copy learns from an HDF5 file"),
         (["iql", "new.py", "env=hopper", "dataset=demo"], "dataset=demo: a copy learns from an HDF5 file"),
         (["--update", str(taken)], "is not a copy"),
         (["--update", str(binary)], "is not a copy"),
@@ -342,10 +384,14 @@ def test_a_copy_without_its_dataset(folder: Path) -> None:
     file = copied("bc", folder)
     whole = (folder / "data.hdf5").read_bytes()
     (folder / "cut.hdf5").write_bytes(whole[: len(whole) // 2])
+    (folder / "nan.hdf5").write_bytes(whole)
+    with h5py.File(folder / "nan.hdf5", "r+") as file_of_nan:
+        file_of_nan["rewards"][3] = np.nan
     for flags, message in (
         (["--dataset", "cut.hdf5"], "--dataset cut.hdf5 cannot be read"),
         (["--env", "Hopper-v5", "--dataset", "data.hdf5"], "another shape than the environment's"),
         ([], "--dataset FILE: give a file that exists"),
+        (["--dataset", "nan.hdf5"], "nan.hdf5: its fields are of different lengths, or hold NaN"),
         (["--dataset", "none.hdf5"], "--dataset none.hdf5: give a file that exists"),
         (["--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
         (["--env", "CartPole-v1"], "which this algorithm cannot take"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from zoo.errors import UsageError
-from zoo.streaming import Adam, AdaptiveObGD, ObGD, RunningMoments, StreamNetwork, StreamNormalizer, sparse
+from zoo.streaming import AdaptiveObGD, ObGD, RunningMoments, StreamNetwork, StreamNormalizer, TraceAdam, sparse
 
 
 class Layered(nn.Module):
@@ -128,7 +128,7 @@ def test_the_classic_optimizer_is_torchs_adam_on_the_trace():
     torch.manual_seed(0)
     network = StreamNetwork((4,), 1, [], sparsity=0)
     theirs = network.weights.detach().clone().requires_grad_()
-    adam, ours = torch.optim.Adam([theirs], lr=1e-3), Adam(network, 1e-3, 0.8, 1.0)
+    adam, ours = torch.optim.Adam([theirs], lr=1e-3), TraceAdam(network, 1e-3, 0.8, 1.0)
     trace = torch.zeros(5)
     for _ in range(30):
         x, delta = torch.randn(4), torch.randn(())

@@ -16,17 +16,17 @@ from zoo.copying.program import Program
 from zoo.copying.settings import defaults, known
 from zoo.copying.simplify import simplify
 from zoo.copying.write import file_text
+from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
-from zoo.envs import spec_of
-from zoo.envs.config import DYNAMICS
+from zoo.envs import EnvConfig, spec_of
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
 from zoo.settings.registry import algorithm, check_spaces
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
 OF_RUNS = (
-    "env.max_episode_steps", "env.sticky", *(f"env.{name}" for name in DYNAMICS), "seeds", "logger", "compile",
-    "init_from", "resume", "keep_agents", "matmul_precision", "env.backend", "checkpoint_every", "log_every",
+    *(f"env.{field.name}" for field in dataclasses.fields(EnvConfig)), "seeds", "logger", "compile", "init_from",
+    "resume", "keep_agents", "matmul_precision", "checkpoint_every", "log_every",
 )  # fmt: skip
 
 
@@ -37,6 +37,8 @@ def copied(name: str, settings: list[str]) -> str:
         UsageError: no such algorithm or setting, or a copy cannot have it.
     """
     given = {setting.partition("=")[0] for setting in settings}
+    if "algo" in given:
+        raise UsageError(f"the algorithm is {name}. Leave algo out.")
     if own := sorted(given.intersection(OF_RUNS)):
         raise UsageError(f"{own[0]} is a setting of `zoo run` that copies do not have. Leave it out.")
     if "env" not in given:
@@ -44,8 +46,12 @@ def copied(name: str, settings: list[str]) -> str:
     config, chosen, _ = compose([f"algo={name}", *settings])
     if config.corruption.name != CorruptionConfig.name:
         raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
-    if "dataset" in given and Path(config.dataset).suffix not in (".hdf5", ".h5"):
-        raise UsageError(f"dataset={config.dataset}: a copy learns from an HDF5 file. Name one, or leave it out.")
+    for key, text in {"dataset": config.dataset, "algo.expert": getattr(config.algo, "expert", "")}.items():
+        portions = parse_mixture(text) if key in given else []
+        if any(Path(portion.name).suffix not in (".hdf5", ".h5") for portion in portions) or len(portions) > 1:
+            raise UsageError(f"{key}={text}: a copy learns from an HDF5 file. Name one, or leave it out.")
+        if portions and portions[0].amount and (key == "dataset" or portions[0].episodes is None):
+            raise UsageError(f"{key}={text}: a copy learns from all of a file. Leave out {portions[0].amount}")
     if config.base is not None:
         raise UsageError("base= cannot be copied: a copy learns by itself. Leave it out.")
     if (config.reward_scale, config.reward_shift) != (1, 0):
@@ -69,6 +75,6 @@ def copied(name: str, settings: list[str]) -> str:
         chosen.agent_class(spec, config.algo)  # refuses settings that do not fit
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)
-    defaults(program, config, given)
+    defaults(program, chosen, config, given)
     docstring = ast.get_docstring(ast.parse(chosen.path.read_text()), clean=False) or ""
     return file_text(program, docstring)

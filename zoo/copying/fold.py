@@ -1,5 +1,6 @@
 """Decides what settings decide: conditions on them, and what is looked up by their names."""
 
+import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,8 @@ OPERATORS: dict[type[cst.BaseCompOp], Callable[[Any, Any], Any]] = {
 
 def literal(value: Any) -> cst.BaseExpression:
     """The source of a constant."""
-    return cst.parse_expression(f'"{value}"' if isinstance(value, str) else repr(value))
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return cst.parse_expression(text)
 
 
 def fold(node: Any, known: Mapping[str, Any], lookup: Lookup) -> Any:
@@ -165,12 +167,17 @@ class _Fold(cst.CSTTransformer):
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine:
-        """A comment on a choice goes with it."""
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        """A comment on a choice goes with it. Nothing is left of an assertion of what is known."""
+        if not updated_node.body:
+            return cst.RemoveFromParent()
         before, after = (getattr(node.body[0], "value", None) for node in (original_node, updated_node))
         if isinstance(before, cst.IfExp) and not isinstance(after, cst.IfExp):
             return updated_node.with_changes(trailing_whitespace=cst.TrailingWhitespace())
         return updated_node
+
+    def leave_Assert(self, original_node: cst.Assert, updated_node: cst.Assert) -> cst.Assert | cst.RemovalSentinel:
+        return updated_node if self.value(updated_node.test) in (UNKNOWN, False) else cst.RemoveFromParent()
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
         """A loop over one element."""

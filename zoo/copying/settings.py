@@ -38,6 +38,8 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
     if fields.get(algorithm.data) == 0:
         decided[algorithm.data] = 0
     decided["init_from"] = None  # which a copy has not
+    if not names_none(algorithm, given):
+        decided["env"] = SOME
     if config.online_steps == 0:
         decided["online_steps"] = 0
     facts: dict[str, Any] = {
@@ -67,13 +69,21 @@ def of_spec(name: str, value: Any) -> dict[str, Any]:
     return {f"{owner}spec.{name}": value for owner in ("", "self.", "envs.", "data.", "run.")}
 
 
-def defaults(program: Program, config: RunConfig, given: set[str]) -> None:
+def names_none(algorithm: Algorithm, given: set[str]) -> bool:
+    """Whether a copy has no environment by default: none that Gymnasium makes has goals, or one action."""
+    return "env" not in given and (algorithm.takes_goals or issubclass(algorithm.agent_class, Predictor))
+
+
+def defaults(program: Program, algorithm: Algorithm, config: RunConfig, given: set[str]) -> None:
     """Gives the copy's settings the values that were chosen as their defaults."""
     run = {**vars(config), "env": config.env.id, "device": "cpu" if config.device == "auto" else config.device}
     run["run_dir"] = config.run_dir or "run"
+    if names_none(algorithm, given):
+        run["env"] = ""
     if "dataset" not in given:
         del run["dataset"]
-    for name, values in (("Config", {**run, **vars(config.algo)}), ("SamplerConfig", vars(config.sampler))):
+    own = vars(config.algo) if "algo.expert" in given else {**vars(config.algo), "expert": ""}
+    for name, values in (("Config", {**run, **own}), ("SamplerConfig", vars(config.sampler))):
         if name in program.definitions:
             program.definitions[name] = program.definitions[name].visit(_Defaults(values))
 

@@ -51,7 +51,7 @@ def plain(text: str) -> str:
     text = re.sub(r"algo\.(\w+)=true", lambda found: f"--{found[1].replace('_', '-')}", text)
     text = re.sub(r"algo\.(\w+)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", text)
-    return re.sub(r"(#.*)\bnull\b", r"\1none", text)
+    return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)
 
 
 def formatted(text: str) -> str:

@@ -17,9 +17,22 @@ What deviates from the authors' code (github mohmdelsayed/streaming-drl) in ever
 from zoo.streaming.agent import Sample, StreamAgent, epsilon_greedy, stream
 from zoo.streaming.network import StreamNetwork, sparse, zeros
 from zoo.streaming.normalizer import RunningMoments, StreamNormalizer
-from zoo.streaming.optimizers import SGD, Adam, AdaptiveObGD, ObGD, check_stream, optimizer
+from zoo.streaming.optimizers import SGD, AdaptiveObGD, ObGD, TraceAdam, check_stream, optimizer
 
 __all__ = [
-    "SGD", "Adam", "AdaptiveObGD", "ObGD", "RunningMoments", "Sample", "StreamAgent", "StreamNetwork",
-    "StreamNormalizer", "check_stream", "epsilon_greedy", "optimizer", "sparse", "stream", "zeros",
+    "SGD",
+    "AdaptiveObGD",
+    "ObGD",
+    "RunningMoments",
+    "Sample",
+    "StreamAgent",
+    "StreamNetwork",
+    "StreamNormalizer",
+    "TraceAdam",
+    "check_stream",
+    "epsilon_greedy",
+    "optimizer",
+    "sparse",
+    "stream",
+    "zeros",
 ]  # fmt: skip

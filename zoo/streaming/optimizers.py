@@ -51,17 +51,20 @@ class SGD(TraceOptimizer):
         return torch.full_like(delta, self.lr)
 
 
-class Adam(TraceOptimizer):
+class TraceAdam(TraceOptimizer):
     """The zoo's Adam, up delta z."""
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
         self.adam = optim.Adam(self.moved, lr)
+        self.count: Tensor
+        self.register_buffer("count", torch.zeros(()))
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
         with torch.enable_grad():
             self.adam.minimize(-torch.dot(delta * self.trace, weights))
-        return self.lr / (1 - optim.BETA1**self.adam.step)
+        self.count.add_(1)
+        return self.lr / (1 - optim.BETA1**self.count)
 
 
 class ObGD(TraceOptimizer):
@@ -84,7 +87,8 @@ class ObGD(TraceOptimizer):
 class AdaptiveObGD(ObGD):
     """ObGD along z over the root mean square, weight by weight, of the delta z so far."""
 
-    BETA, EPS = 0.999, 1e-8
+    BETA = 0.999
+    EPS = 1e-8
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
@@ -104,7 +108,7 @@ OPTIMIZERS: dict[str, type[TraceOptimizer]] = {
     "obgd": ObGD,
     "adaptive_obgd": AdaptiveObGD,
     "sgd": SGD,
-    "adam": Adam,
+    "adam": TraceAdam,
 }
 
 

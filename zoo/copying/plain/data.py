@@ -64,6 +64,8 @@ class Dataset(dataset.Dataset):
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
             torch.from_numpy(array).to(device) for array in arrays
         )
+        if spec.num_actions:
+            self.action = self.action.long()
         ends = np.flatnonzero(arrays[4] | arrays[5])
         starts = np.append(0, ends[:-1] + 1)
         self.episode_starts = torch.from_numpy(starts).to(device)
@@ -93,8 +95,11 @@ def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
             raise SystemExit(f"{option} {path} lacks {missing}, which D4RL's v2 files have")
         arrays = [file[name][()] for name in names]
     *numbers, terminated, truncated = arrays
-    truncated = truncated.astype(bool) & ~terminated.astype(bool)
+    obs, action, reward, next_obs = (x.astype(np.float32) for x in numbers)
+    terminated = terminated.astype(bool).reshape(-1)
+    truncated = truncated.astype(bool).reshape(-1) & ~terminated
     truncated[-1] = not terminated[-1]
-    discrete = np.issubdtype(numbers[1].dtype, np.integer)
-    kinds = (np.float32, np.int64 if discrete else np.float32, np.float32, np.float32)
-    return [*(x.astype(kind) for x, kind in zip(numbers, kinds, strict=True)), terminated.astype(bool), truncated]
+    arrays = [obs, action, reward.reshape(-1), next_obs, terminated, truncated]
+    if len({len(array) for array in arrays}) > 1 or not all(np.isfinite(array).all() for array in arrays):
+        raise SystemExit(f"{option} {path}: its fields are of different lengths, or hold NaN or infinite numbers")
+    return arrays

@@ -51,6 +51,8 @@ class Run:
 
     def __init__(self, config: Config) -> None:
         self.agent: Agent  # assigned by `train`
+        if not config.env:
+            raise SystemExit("--env is missing. Give an environment of the kind that this algorithm takes")
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if (self.dir / "evaluations.csv").exists():
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
@@ -108,6 +110,8 @@ class Run:
 
     def steps(self) -> Iterator[int]:
         """The number of steps done before each pass of the loop."""
+        if self.config.online_steps and self.config.steps == self.done == self.end:
+            self.evaluate()
         while self.done < self.end:
             yield self.done
             before, self.done = self.done, self.done + self.stride
