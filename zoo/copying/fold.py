@@ -2,6 +2,7 @@
 
 import json
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -168,8 +169,8 @@ class _Fold(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
-        """A comment on a choice goes with it. Nothing is left of an assertion of what is known."""
-        if not updated_node.body:
+        """A comment on a choice goes with it. Nothing is left of an assertion of what is known, or of `x = x`."""
+        if not updated_node.body or re.fullmatch(r"(\w+) = \1", code(updated_node.body[0])):
             return cst.RemoveFromParent()
         before, after = (getattr(node.body[0], "value", None) for node in (original_node, updated_node))
         if isinstance(before, cst.IfExp) and not isinstance(after, cst.IfExp):

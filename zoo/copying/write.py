@@ -40,6 +40,11 @@ def written(program: Program) -> list[str]:
     return list(seen)
 
 
+def flag(setting: str) -> str:
+    """A setting as it is given to a copy."""
+    return f"--{setting.replace('_', '-')}"
+
+
 def plain(text: str) -> str:
     """Messages and docstrings in the words of a file that stands alone."""
     text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
@@ -47,10 +52,12 @@ def plain(text: str) -> str:
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"algo\.(\w+)=false", lambda found: f"--no-{found[1].replace('_', '-')}", text)
-    text = re.sub(r"algo\.(\w+)=true", lambda found: f"--{found[1].replace('_', '-')}", text)
-    text = re.sub(r"algo\.(\w+)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
-    text = re.sub(r"algo\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", text)
+    text = re.sub(r"algo\.(\w+)=false", lambda found: flag("no_" + found[1]), text)
+    text = re.sub(r"algo\.(\w+)=true", lambda found: flag(found[1]), text)
+    text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
+    text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
+    text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
+    text = text.replace("; zoo data verify checks the data", "")
     return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)
 
 

@@ -25,7 +25,7 @@ class Normalizer(nn.Module):
         Args:
             weights: `[N]` how much each counts; None: all alike.
         """
-        self.to(x.device)  # the data's: the agent follows when its run tracks it
+        self.to(x.device)  # where the data are
         if weights is None:
             mean, std = x.mean(0), x.std(0, correction=0)
         else:
