@@ -259,7 +259,6 @@ def test_train_from_python_takes_every_setting(tmp_path, pendulum_file):
 def test_train_from_python_leaves_pytorch_as_it_was(tmp_path, pendulum_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads, precision, dtype = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
-    tiny = torch.tensor([1e-40])
     torch.set_num_threads(2)
     torch.set_float32_matmul_precision("high")
     torch.set_default_dtype(torch.float64)
@@ -275,7 +274,7 @@ def test_train_from_python_leaves_pytorch_as_it_was(tmp_path, pendulum_file, mon
         assert torch.get_num_threads() == 2
         assert torch.get_float32_matmul_precision() == "high"
         assert torch.get_default_dtype() == torch.float64
-        assert (tiny * 1).item() > 0
+        assert (torch.tensor([1e-40], dtype=torch.float32) * 1).item() > 0
         assert torch.equal(torch.rand(3), expected)
         assert package.load(run.dir).agent.actor.net[0].weight.dtype == torch.float32
         monkeypatch.chdir("/")
