@@ -38,7 +38,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
     if fields.get(algorithm.data) == 0:
         decided[algorithm.data] = 0
     decided["init_from"] = None  # which a copy has not
-    if not names_none(algorithm, given):
+    if not lacks_environment(algorithm, given):
         decided["env"] = SOME
     if config.online_steps == 0:
         decided["online_steps"] = 0
@@ -69,7 +69,7 @@ def of_spec(name: str, value: Any) -> dict[str, Any]:
     return {f"{owner}spec.{name}": value for owner in ("", "self.", "envs.", "data.", "run.")}
 
 
-def names_none(algorithm: Algorithm, given: set[str]) -> bool:
+def lacks_environment(algorithm: Algorithm, given: set[str]) -> bool:
     """Whether a copy has no environment by default: none that Gymnasium makes has goals, or one action."""
     return "env" not in given and (algorithm.takes_goals or issubclass(algorithm.agent_class, Predictor))
 
@@ -78,7 +78,7 @@ def defaults(program: Program, algorithm: Algorithm, config: RunConfig, given: s
     """Gives the copy's settings the values that were chosen as their defaults."""
     run = {**vars(config), "env": config.env.id, "device": "cpu" if config.device == "auto" else config.device}
     run["run_dir"] = config.run_dir or "run"
-    if names_none(algorithm, given):
+    if lacks_environment(algorithm, given):
         run["env"] = ""
     if "dataset" not in given:
         del run["dataset"]
