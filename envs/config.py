@@ -49,10 +49,10 @@ class EnvConfig:
         if self.id != "???":
             within = self.id.removeprefix("ALE/").removeprefix("ogbench/")
             self.name = self.name or within.rsplit("-v", 1)[0].replace("/", "-").lower()
-            own = (self.random_score, self.expert_score, self.score_source) != (None, None, None)
-            for pattern, scores in SCORES.items() if not own else ():
-                if re.fullmatch(pattern, self.id):
-                    self.random_score, self.expert_score, self.score_source = scores
+            if (self.random_score, self.expert_score, self.score_source) == (None, None, None):
+                for pattern, scores in SCORES.items():
+                    if re.fullmatch(pattern, self.id):
+                        self.random_score, self.expert_score, self.score_source = scores
         if not 0 <= self.sticky <= 1:
             raise ValueError(f"env.sticky={self.sticky} must lie between 0 and 1")
         if self.sticky and not self.is_atari:

@@ -263,7 +263,9 @@ def test_columns_and_discrete_actions_as_floats_are_read_as_the_zoo_reads_them(f
     small = ("--steps", "4", "--eval-every", "4", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8")
     for name in ("discrete", "columns"):
         run(folder, COPY, str(file), *small, "--dataset", f"{name}.hdf5", "--run-dir", f"of-{name}")
-    of_plain, of_columns = (torch.load(folder / f"of-{name}" / "agent.pt") for name in ("discrete", "columns"))
+    of_plain, of_columns = (
+        torch.load(folder / f"of-{name}" / "agent.pt", weights_only=True) for name in ("discrete", "columns")
+    )
     for key, value in of_plain.items():
         assert torch.equal(of_columns[key], value), key
 

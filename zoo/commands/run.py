@@ -4,6 +4,7 @@ import csv
 import functools
 import gc
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ def _fail(error: Exception) -> int:
 
 
 def _resume(arguments: list[str], file: Path | None) -> int:
-    from zoo.runs.load import finished, read_record, reopen
+    from zoo.runs.load import read_record, reopen
     from zoo.settings.overrides import folders
 
     if len(arguments) > 1:
@@ -123,17 +124,13 @@ def _resume(arguments: list[str], file: Path | None) -> int:
         )
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
-        of_seeds = [path.parent for path in sorted(given[0].glob("seed*/run.json"))]
-        unfinished = [run_dir for run_dir in of_seeds if not finished(run_dir)]
-        records = [read_record(run_dir) for run_dir in of_seeds]
-        begun = {record["config"]["seed"] for record in records}
-        lacking = sorted({seed for record in records for seed in record.get("seeds", ())} - begun)
-        numbers = ",".join(map(str, lacking)) if len(lacking) > 1 else "-".join(map(str, lacking * 2))  # 9 were nine
-        rest = f"The command that they began with begins the rest: seeds={numbers}"
+        of_seeds = {path.parent: read_record(path.parent) for path in sorted(given[0].glob("seed*/run.json"))}
+        unfinished = [run_dir for run_dir, record in of_seeds.items() if record["status"] != "finished"]
+        rest = _not_begun(of_seeds.values())
         if of_seeds and not unfinished:
-            next_step = rest if lacking else f"See one: zoo eval {quoted(of_seeds[0])}"
+            next_step = rest or f"See one: zoo eval {quoted(next(iter(of_seeds)))}"
             raise UsageError(f"{arguments[0]}: all of its runs have finished. {next_step}")
-        if lacking:
+        if rest:
             print(f"{given[0]}: not all of its runs had begun. {rest}")
         given = unfinished or given
     jobs, shared = [], []
@@ -145,6 +142,16 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     if any(settings != shared[0] for settings in shared):
         raise UsageError(f"{arguments[0]}: these runs differ in more than their seeds. Continue each by itself")
     return _train_together(jobs) if len(jobs) > 1 else _train(*jobs[0])
+
+
+def _not_begun(records: Collection[dict[str, Any]]) -> str:
+    """How to begin the seeds of a command that it was stopped before; empty where there are none."""
+    asked = {seed for record in records for seed in record.get("seeds", ())}
+    left = sorted(asked - {record["config"]["seed"] for record in records})
+    if not left:
+        return ""
+    seeds = ",".join(map(str, left)) if len(left) > 1 else f"{left[0]}-{left[0]}"  # a number alone says how many
+    return f"The command that they began with begins the rest: seeds={seeds}"
 
 
 def _report(run: "Run") -> int:

@@ -40,12 +40,13 @@ def seed_by_seed(
     if "resume" in given:
         raise UsageError(f"a run continues with its own seed. Leave out seeds={text}")
     first, dash, last = text.partition("-")
-    if (count := int(last) + 1 - int(first) if dash else len(text.split(",")) if "," in text else int(text)) > MOST:
-        instead = "" if dash or "," in text else f" For one run: seed={text}"
+    seeds: Sequence[int] = [int(number) for number in text.split(",")] if "," in text else range(int(first))
+    if dash:
+        seeds = range(int(first), int(last) + 1)
+    if seeds[MOST:]:
+        count = seeds.stop - seeds.start if isinstance(seeds, range) else len(seeds)  # len() of a range has a limit
+        instead = f" For one run: seed={text}" if text.isdecimal() else ""
         raise UsageError(f"seeds={text} asks for {count:,} runs; at most {MOST:,} go side by side.{instead}")
-    seeds = list(range(int(first), int(last) + 1)) if dash else [int(number) for number in text.split(",")]
-    if "," not in text and not dash:
-        seeds = list(range(int(text)))
     if not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds={text} names {'a seed twice' if seeds else 'none'}. Give for example: seeds=0-7")
     rest = [argument for argument in arguments if not argument.startswith(("seeds=", "run_dir="))]
