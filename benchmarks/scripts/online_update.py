@@ -2,6 +2,7 @@
 
     python benchmarks/scripts/online_update.py h2o CHECKOUT     # github t6-thu/H2O
     python benchmarks/scripts/online_update.py ro2o CHECKOUT    # github BattleWen/RO2O
+    python benchmarks/scripts/online_update.py dsac_t CHECKOUT  # github Jingliang-Duan/DSAC-v2
 
 CHECKOUT is a clone of the authors' repository, which is only run. Everything is in float64; what would be drawn at
 random is the same numbers in both, one row for all rows of a batch. Prints the largest relative difference of each
@@ -9,6 +10,7 @@ layer after the update; ends with 1 where one is above 1e-5.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.algos import h2o, ro2o
+from zoo.algos import dsac_t, h2o, ro2o
 from zoo.benchmarks.scripts.agreement import LIMIT, difference, random_batch, shaken
 from zoo.data.batch import mixed
 from zoo.spec import Spec
@@ -212,14 +214,75 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
     return found
 
 
+def compare_dsac_t(checkout: Path) -> dict[str, float]:
+    """Of the critics the update; of the policy, which in their code does not wait for it, loss and gradient before."""
+    tags = {"tb_tags": {name: name for name in ("loss_actor", "loss_critic", "alg_time")}}
+    create: dict[str, Any] = {"create_apprfunc": lambda kind, **given: kind(**given)}
+    replaced = {"utils.tensorboard_setup": tags, "utils.initialization": create}
+    with importable(checkout, **replaced), importable(checkout / "utils"):
+        import dsac_v2 as authors  # type: ignore[import-not-found]
+        from networks.mlp import ActionValueDistri, StochaPolicy  # type: ignore[import-not-found]
+        from utils import act_distribution_cls as distributions  # type: ignore[import-not-found]
+    config = dsac_t.Config(half_square=True)
+    agent = shaken(dsac_t.DSACT(SPEC, config))
+    batch = random_batch(SPEC, 0)
+    given: dict[str, Any] = {
+        "obs_dim": OBS, "act_dim": ACTIONS, "hidden_sizes": config.hidden, "hidden_activation": "gelu",
+        "output_activation": "linear", "std_type": "mlp_shared", "min_log_std": -20, "max_log_std": 0.5,
+        "action_distribution_cls": distributions.TanhGaussDistribution,
+        "act_low_lim": np.array(SPEC.action_low), "act_high_lim": np.array(SPEC.action_high),
+    }  # fmt: skip
+    kinds = {"value": ActionValueDistri, "policy": StochaPolicy}
+    with (
+        mock.patch.object(authors, "get_apprfunc_dict", lambda name, *_, **__: {"kind": kinds[name]} | given),
+        mock.patch("torch.nn.GELU", functools.partial(nn.GELU, approximate="tanh")),
+    ):
+        theirs = authors.DSAC_V2(
+            cnn_shared=False, value_func_type="MLP", policy_func_type="MLP", value_learning_rate=config.critic_lr,
+            policy_learning_rate=config.actor_lr, alpha_learning_rate=config.alpha_lr, gamma=config.discount,
+            tau=config.tau, action_dim=ACTIONS, auto_alpha=True, delay_update=config.policy_delay,
+        )  # fmt: skip
+    networks = theirs.networks.double()
+    with torch.no_grad():
+        networks.log_alpha.copy_(agent.log_alpha)
+    pairs: list[tuple[str, Any, list[Tensor], int | None]]
+    pairs = [(f"critic {i + 1}", (networks.q1, networks.q2)[i], list(agent.critic.parameters()), i) for i in (0, 1)]
+    of_target, targets = list(agent.target_critic.parameters()), (networks.q1_target, networks.q2_target)
+    for network, ours, member in (
+        *((network, ours, member) for _, network, ours, member in pairs),
+        *((target, of_target, i) for i, target in enumerate(targets)),
+        (networks.policy, list(agent.actor.net.parameters()), None),
+        (networks.policy_target, list(agent.target_actor.parameters()), None),
+    ):
+        put(network, ours, member)
+    columns = {"obs": batch.obs, "act": batch.action, "rew": 30 * batch.reward, "obs2": batch.next_obs}
+    columns["done"] = batch.terminated.double()
+    with (
+        without_chance(),
+        mock.patch("torch.normal", lambda mean, std: noise(mean)),
+        mock.patch.object(distributions, "EPS", 0.0),  # they add it to 1 - tanh^2, where ours is exact
+    ):
+        expected = theirs.local_update(columns, iteration=1)  # at which the policy stands still
+        actor_loss, _ = agent.actor_loss(batch)
+        gradient = torch.autograd.grad(actor_loss, list(agent.actor.net.parameters()))
+        metrics = agent.update(batch._replace(reward=columns["rew"]), delayed=False)
+    found = {name: compare(network, ours, member) for name, network, ours, member in pairs}
+    found["critic loss"] = difference(metrics["critic_loss"], expected["loss_critic"])
+    found["usual spread"] = difference(agent.usual_std[:, 0], [theirs.mean_std1, theirs.mean_std2])
+    found["policy loss"] = difference(actor_loss.detach(), expected["loss_actor"])
+    of_policy = [x.grad for layer in linear_layers(networks.policy) for x in (layer.weight, layer.bias)]
+    found["policy gradient"] = max(map(difference, gradient, of_policy))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("algo", choices=["h2o", "ro2o"])
+    parser.add_argument("algo", choices=["h2o", "ro2o", "dsac_t"])
     parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    found = {"h2o": compare_h2o, "ro2o": compare_ro2o}[args.algo](args.checkout)
+    found = {"h2o": compare_h2o, "ro2o": compare_ro2o, "dsac_t": compare_dsac_t}[args.algo](args.checkout)
     for name, value in found.items():
         print(f"{name:<40} {value:.1e}{'' if value <= LIMIT else '  DIFFERS'}")
     return int(not np.max(list(found.values())) <= LIMIT)

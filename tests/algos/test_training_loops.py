@@ -8,6 +8,7 @@ from plain import GYMNASIUM
 
 import zoo
 from zoo.algos import dql, dqn, ofql, ppo, sac, td3
+from zoo.algos.dsac_t import DSACT
 from zoo.algos.h2o import H2O
 from zoo.data.buffers import ReplayBuffer, RolloutBuffer
 from zoo.data.goals import Goals
@@ -54,6 +55,14 @@ def test_sac_and_td3_take_an_update_an_environment_step_and_td3_moves_its_actor_
         train(algo, tmp_path / algo, 40, config, env="pendulum", num_envs=2)
     assert [len(batch.reward) for (batch,) in of_sac] == [32] * 20
     assert [delayed for _, delayed in of_td3] == [step % 3 == 0 for step in range(20, 40)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_dsac_t_learns_at_every_tenth_step_and_moves_its_actor_at_every_second_update(tmp_path, calls, num_envs):
+    updates = calls(DSACT, "update")
+    config = SMALL | {"learning_starts": 16, "train_every": 10, "policy_delay": 2}
+    train("dsac_t", tmp_path, 96, config, env="pendulum", num_envs=num_envs)
+    assert [delayed for _, delayed in updates] == [False, True, False, True, False, True, False, True]
 
 
 @pytest.mark.usefixtures("marked")

@@ -73,9 +73,10 @@ class TanhGaussian(BoundedPolicy):
     def __init__(
         self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
         log_std_bounds: tuple[float, float] = (-20.0, 2.0), layer_norm: bool = False,
+        activation: type[nn.Module] = nn.ReLU,
     ) -> None:  # fmt: skip
         super().__init__(low, high)
-        self.net = MLP(obs_dim, 2 * len(low), hidden, layer_norm=layer_norm, norm_first=True)
+        self.net = MLP(obs_dim, 2 * len(low), hidden, activation, layer_norm, norm_first=True)
         self.log_std_bounds = log_std_bounds
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
