@@ -214,8 +214,8 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
     return found
 
 
-def compare_dsac_t(checkout: Path) -> dict[str, float]:
-    """Of the critics the update; of the policy, which in their code does not wait for it, loss and gradient before."""
+def authors_of_dsac_t(checkout: Path, config: dsac_t.Config) -> tuple[Any, ModuleType]:
+    """Their agent, and the module of their policy's distribution."""
     tags = {"tb_tags": {name: name for name in ("loss_actor", "loss_critic", "alg_time")}}
     create: dict[str, Any] = {"create_apprfunc": lambda kind, **given: kind(**given)}
     replaced = {"utils.tensorboard_setup": tags, "utils.initialization": create}
@@ -223,25 +223,29 @@ def compare_dsac_t(checkout: Path) -> dict[str, float]:
         import dsac_v2 as authors  # type: ignore[import-not-found]
         from networks.mlp import ActionValueDistri, StochaPolicy  # type: ignore[import-not-found]
         from utils import act_distribution_cls as distributions  # type: ignore[import-not-found]
-    config = dsac_t.Config(half_square=True)
-    agent = shaken(dsac_t.DSACT(SPEC, config))
-    batch = random_batch(SPEC, 0)
     given: dict[str, Any] = {
         "obs_dim": OBS, "act_dim": ACTIONS, "hidden_sizes": config.hidden, "hidden_activation": "gelu",
         "output_activation": "linear", "std_type": "mlp_shared", "min_log_std": -20, "max_log_std": 0.5,
         "action_distribution_cls": distributions.TanhGaussDistribution,
-        "act_low_lim": np.array(SPEC.action_low), "act_high_lim": np.array(SPEC.action_high),
+        "act_low_lim": np.array(SPEC.action_low, np.float32), "act_high_lim": np.array(SPEC.action_high, np.float32),
     }  # fmt: skip
     kinds = {"value": ActionValueDistri, "policy": StochaPolicy}
-    with (
-        mock.patch.object(authors, "get_apprfunc_dict", lambda name, *_, **__: {"kind": kinds[name]} | given),
-        mock.patch("torch.nn.GELU", functools.partial(nn.GELU, approximate="tanh")),
-    ):
+    with mock.patch.object(authors, "get_apprfunc_dict", lambda name, *_, **__: {"kind": kinds[name]} | given):
         theirs = authors.DSAC_V2(
             cnn_shared=False, value_func_type="MLP", policy_func_type="MLP", value_learning_rate=config.critic_lr,
             policy_learning_rate=config.actor_lr, alpha_learning_rate=config.alpha_lr, gamma=config.discount,
             tau=config.tau, action_dim=ACTIONS, auto_alpha=True, delay_update=config.policy_delay,
         )  # fmt: skip
+    return theirs, distributions
+
+
+def compare_dsac_t(checkout: Path) -> dict[str, float]:
+    """Of the critics the update; of the policy, which in their code does not wait for it, loss and gradient before."""
+    config = dsac_t.Config(half_square=True)
+    agent = shaken(dsac_t.DSACT(SPEC, config))
+    batch = random_batch(SPEC, 0)
+    with mock.patch("torch.nn.GELU", functools.partial(nn.GELU, approximate="tanh")):
+        theirs, distributions = authors_of_dsac_t(checkout, config)
     networks = theirs.networks.double()
     with torch.no_grad():
         networks.log_alpha.copy_(agent.log_alpha)

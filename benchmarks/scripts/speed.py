@@ -29,14 +29,16 @@ from zoo.machine import processor
 
 SECTIONS = {
     "iql": tables.iql, "td3_bc": tables.td3_bc, "cql": tables.cql, "rebrac": tables.rebrac, "edac": tables.edac,
-    "policies": tables.policies, "goals": tables.goals, "sac": tables.sac, "td3": tables.td3, "ppo": tables.ppo,
-    "atari": tables.atari, "streaming": tables.streaming, "samplers": tables.samplers, "dynamics": tables.dynamics,
-    "vector": tables.vector, "scaling": scaling, "seeds": tables.seeds, "bfloat16": tables.bfloat16,
+    "policies": tables.policies, "goals": tables.goals, "sac": tables.sac, "dsac_t": tables.dsac_t, "td3": tables.td3,
+    "ppo": tables.ppo, "atari": tables.atari, "streaming": tables.streaming, "samplers": tables.samplers,
+    "dynamics": tables.dynamics, "vector": tables.vector, "scaling": scaling, "seeds": tables.seeds,
+    "bfloat16": tables.bfloat16,
 }  # fmt: skip
 CHECKOUTS = {
     "corl": "CORL's folder algorithms/offline (github corl-team/CORL)",
     "unifloral": "github EmptyJackson/unifloral",
     "jax-corl": "github nissymori/JAX-CORL",
+    "dsac-t": "github Jingliang-Duan/DSAC-v2",
     "mbrcsl": "github zhaoyizhou1123/mbrcsl",
     "streaming": "github mohmdelsayed/streaming-drl",
     "ogbench": "github seohongpark/ogbench",

@@ -25,9 +25,9 @@ CPU = torch.device("cpu")
 SPEC = Spec((OBS_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
 AGENTS = {
     "iql": "IQL", "td3_bc": "TD3BC", "cql": "CQL", "rebrac": "ReBRAC", "edac": "EDAC", "sac": "SAC", "dql": "DQL",
-    "fql": "FQL", "ofql": "OFQL",
+    "fql": "FQL", "ofql": "OFQL", "dsac_t": "DSACT",
 }  # fmt: skip
-DELAYED = ("td3_bc", "rebrac")  # whose actor moves at every second update
+DELAYED = ("td3_bc", "rebrac", "dsac_t")  # whose actor moves at every second update
 
 Run = Callable[[int], None]  # runs so many updates
 

@@ -1,5 +1,6 @@
-"""Other libraries' updates, in PyTorch: CORL, d3rlpy, TorchRL; MBRCSL's and stream-x's authors' code."""
+"""Other libraries' updates, in PyTorch: CORL, d3rlpy, TorchRL; DSAC-T's, MBRCSL's and stream-x's authors' code."""
 
+import itertools
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from zoo.benchmarks.scripts.timing.offline import (
     random_arrays,
     repeat,
 )
+from zoo.data.dataset import Dataset
 
 
 def corl(algo: str, folder: str) -> Run:
@@ -102,13 +104,30 @@ def streaming(env: str, folder: str) -> Run:
     return repeat(Theirs("stream_ac", Path(folder), env, seed=0, steps=0, timed=True).step)
 
 
+def dsac_t(folder: str) -> Run:
+    """DSAC-T's authors' agent, on batches of our sampler."""
+    from zoo.algos.dsac_t import Config
+    from zoo.benchmarks.scripts.online_update import authors_of_dsac_t
+
+    torch.manual_seed(0)
+    theirs, _ = authors_of_dsac_t(Path(folder), Config())
+    data = Dataset(random_arrays(), SPEC, CPU)
+    iterations = itertools.count()
+
+    def step() -> None:
+        obs, action, reward, next_obs, terminated, _ = data.sample(BATCH_SIZE)
+        batch = {"obs": obs, "act": action, "rew": reward, "obs2": next_obs, "done": terminated.float()}
+        theirs.local_update(batch, next(iterations))
+
+    return repeat(step)
+
+
 def mbrcsl(folder: str) -> Run:
     """MBRCSL's authors' dynamics ensemble, from the same weights as ours on the same batches.
 
     Raises:
         AssertionError: the losses of the first ten updates lie further apart than rounding.
     """
-    from zoo.data.dataset import Dataset
     from zoo.models.dynamics import WEIGHT_DECAY, EnsembleDynamics
 
     sys.path.insert(0, folder)

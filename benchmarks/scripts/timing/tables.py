@@ -147,6 +147,16 @@ def sac(args: Namespace) -> Iterator[Table]:
     yield Table("SAC, updates alone", 60, subjects, note=note)
 
 
+def dsac_t(args: Namespace) -> Iterator[Table]:
+    layers = {"hidden": 256, "depth": 3}
+    subjects = zoo("offline.py", "updates", algo="dsac_t", **layers)
+    if args.dsac_t:
+        subjects["DSAC-T's authors'"] = Subject("peers.py", "dsac_t", {"folder": args.dsac_t})
+    subjects["zoo, sac"] = Subject("offline.py", "updates", {"algo": "sac"} | layers)
+    note = "On random transitions. Three hidden layers of 256; of DSAC-T actor and targets move at every second update."
+    yield Table("DSAC-T, updates", 30, subjects, note=note)
+
+
 def td3(args: Namespace) -> Iterator[Table]:
     subjects = zoo("online.py", "off_policy", algo="td3") | stable(args, "off_policy", algo="TD3")
     note = "As SAC's first table; the actor learns at every second step."
