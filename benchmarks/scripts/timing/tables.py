@@ -148,7 +148,7 @@ def sac(args: Namespace) -> Iterator[Table]:
 
 
 def dsac_t(args: Namespace) -> Iterator[Table]:
-    layers = {"hidden": 256, "depth": 3}
+    layers: dict[str, Any] = {"hidden": 256, "depth": 3}
     subjects = zoo("offline.py", "updates", algo="dsac_t", **layers)
     if args.dsac_t:
         subjects["DSAC-T's authors'"] = Subject("peers.py", "dsac_t", {"folder": args.dsac_t})
