@@ -19,9 +19,10 @@ SMALL = {"env": "pendulum", "eval_episodes": 2, "eval_every": 10_000, "logger": 
 CONFIGS = {
     "ppo": {"hidden": [8], "num_steps": 50, "minibatches": 2, "epochs": 1},
     "sac": {"hidden": [8], "batch_size": 16, "learning_starts": 60},
+    "dsac_t": {"hidden": [8], "batch_size": 16, "learning_starts": 60},
     "td3": {"hidden": [8], "batch_size": 16, "learning_starts": 60},
 }
-STILL = {"ppo": {"lr": 1e-30}, "sac": {"actor_lr": 1e-30}, "td3": {"actor_lr": 1e-30}}
+STILL = {"ppo": {"lr": 1e-30}, "sac": {"actor_lr": 1e-30}, "dsac_t": {"actor_lr": 1e-30}, "td3": {"actor_lr": 1e-30}}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def refusal(capsys, *arguments):
 
 def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monkeypatch, pendulum_file):
     monkeypatch.chdir(tmp_path)
-    assert "iql corrects no policy. Those that can: ppo, rlpd, sac, td3" in refusal(
+    assert "iql corrects no policy. Those that can: dsac_t, ppo, rlpd, sac, td3" in refusal(
         capsys, "algo=iql", "env=pendulum", f"dataset={pendulum_file}", f"base={base}"
     )
     assert "a dataset has no corrections of it to learn from. Add: algo.offline_fraction=0" in refusal(
