@@ -49,7 +49,7 @@ ACTION_SPACES = ("continuous",)
 class Config:
     num_critics: int = 10  # number of critics
     perturbations: int = 20  # d, the number of perturbations
-    critic_radius: float = 0.01  # largest entry of d in L_sm, in standard deviations of the data
+    critic_radius: float = 0.01  # largest entry of d in L_sm, in standard deviations of the data if normalize_obs
     policy_radius: float = 0.01  # the same in J
     ood_radius: float = 0.01  # the same in L_ood
     critic_weight: float = 1e-4  # eta_1, of L_sm
