@@ -38,7 +38,7 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    temperature: float = 1.0  # lambda of Eq. 13: the smaller, the more the best actions count; CORL, AntMaze: 0.1
+    temperature: float = 1.0  # lambda of Eq. 13: the smaller, the more the best actions count; CORL: 0.3333, 0.1
     max_weight: float = 100.0  # the exponential of Eq. 13 is clipped here
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
@@ -54,7 +54,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(self, temperature=above(0, "CORL takes 1"))
+        check(self, temperature=above(0, "CORL takes 0.1 and 0.3333"))
 
 
 class Policy(GaussianPolicy):

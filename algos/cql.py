@@ -58,7 +58,7 @@ class Config:
     alpha: float = 10.0  # weight of the gap between the soft maximum and the data's actions; AntMaze: 5
     num_actions: int = 10  # actions for the soft maximum, from each of three distributions
     lagrange: bool = False  # alpha times a learned weight that holds the gap at target_gap; AntMaze: true
-    target_gap: float = 0.8  # of lagrange
+    target_gap: float = 0.8  # of lagrange, for actions in [-1, 1]
     max_target: bool = False  # y takes the best of num_actions next actions; AntMaze: true
     calibrated: bool = False  # Cal-QL: values of the policy's actions count as the data's return-to-go at least
     num_critics: int = 2  # i = 1 to this; WSRL: 10
@@ -149,7 +149,7 @@ class CQL(Agent):
     def gap(
         self, batch: MonteCarloBatch, q: Tensor, sampled: tuple[Tensor, Tensor], sampled_next: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """The soft maximum over all actions minus the data's value, `[E]`.
+        """The soft maximum over all actions, in units in which they are in [-1, 1], minus the data's value: `[E]`.
 
         Args:
             batch: transitions.
@@ -165,7 +165,7 @@ class CQL(Agent):
         if self.config.calibrated:
             n = self.config.num_actions
             values = torch.cat([values[:, :n], torch.maximum(values[:, n:], batch.return_to_go)], 1)
-        return (torch.logsumexp(values - log_density, 1) - q).mean(-1)
+        return (torch.logsumexp(values - log_density, 1) - q).mean(-1) - self.actor.log_scale
 
     def update(self, batch: MonteCarloBatch) -> Metrics:
         """One gradient step of all networks, from the values before it, then of the target critics.

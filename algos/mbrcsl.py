@@ -58,7 +58,7 @@ class Config:
     weight_decay: float = 0.0  # L2 penalty of the policy, added to the gradients; the authors use 0.1
     batch_size: int = 256  # transitions per update, in all stages
     target_return: float | None = None  # return to condition on; null: the best return that was imagined
-    return_scale: float | None = None  # returns are divided by this; null: the largest return in the data
+    return_scale: float | None = None  # returns are divided by this; null: the largest return of the episodes kept
     dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble

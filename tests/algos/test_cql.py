@@ -10,6 +10,7 @@ from plain import assert_close, forward, leaves, member, soft_update, step
 from zoo.algos.cql import CQL, Config
 from zoo.data.monte_carlo import MonteCarloBatch
 from zoo.nn import EnsembleCritic
+from zoo.spec import Spec
 
 N = 4  # actions of each kind
 
@@ -99,7 +100,7 @@ class Reference:
             soft = torch.logsumexp(corrected, 1)
             for i in range(len(soft)):
                 assert soft[i].item() == pytest.approx(scipy.special.logsumexp(corrected[i].tolist()), rel=1e-9)
-            gaps.append((soft - data_q).mean())
+            gaps.append((soft - data_q).mean() - ((self.high - self.low) / 2).log().sum())  # of actions in [-1, 1]
             loss = loss + ((data_q - target) ** 2).mean()
         gap = torch.stack(gaps)
         penalty = 10 * gap.sum()
@@ -146,6 +147,23 @@ def test_four_updates_equal_loops_with_the_same_actions(spec, make_batch, settin
         assert_close(member(agent.critic, m), reference.critics[m])
         assert_close(member(agent.target_critic, m), reference.targets[m])
     assert (agent.log_weight.item() != 1.0) == ("lagrange" in settings)
+
+
+def test_the_gap_is_that_of_actions_in_minus_1_to_1_whatever_their_units(make_batch):
+    """One task twice, with actions from -1 to 1 and from 3 to 4, and the same networks but for the critics' inputs."""
+    one, two = (make(Spec((3,), low, high), lagrange=True) for low, high in (((-1, -1), (1, 1)), ((3, 3), (4, 4))))
+    with torch.no_grad():
+        for critic in (two.critic, two.target_critic):
+            first = critic[0]
+            first.weight[..., 3:] *= 2
+            first.bias -= 3.5 * first.weight[..., 3:].sum(-1)[:, None]
+    action, returns = 2 * torch.rand(32, 2, dtype=torch.float64) - 1, torch.zeros(32, dtype=torch.float64)
+    gaps = []
+    for agent, its_action in ((one, action), (two, 3.5 + action / 2)):
+        torch.manual_seed(0)
+        gaps.append(agent.update(MonteCarloBatch(*make_batch()[:5], returns)._replace(action=its_action))["gap"].item())
+    assert gaps[0] == pytest.approx(gaps[1], abs=1e-6)
+    assert one.log_weight.item() == pytest.approx(two.log_weight.item(), abs=1e-6)
 
 
 def test_values_below_what_the_data_returned_are_not_pushed_further_down(spec, make_batch):

@@ -9,6 +9,7 @@ from torch.distributions import Normal, kl_divergence
 
 from zoo.algos import edac
 from zoo.algos.ro2o import RO2O, Config
+from zoo.data.batch import Batch
 
 
 def make(spec, **settings) -> RO2O:
@@ -92,8 +93,17 @@ def test_uncertainty_falls_linearly_to_its_least(spec, make_batch):
     seen = []
     for seed in range(5):
         agent.update(make_batch(seed))
-        seen.append(round(agent.uncertainty.item(), 6))
+        seen.append(round(agent.uncertainty().item(), 6))
     assert seen == [0.95, 0.9, 0.85, 0.85, 0.85]
+
+
+def test_uncertainty_falls_by_as_much_as_it_should_in_float32(spec, make_batch):
+    """The default, 5e-7, is no multiple of the least by which a number near 1 can change, 6e-8."""
+    agent = RO2O(spec, Config(hidden=[8], num_critics=2, perturbations=1))
+    batch = Batch(*(x.float() if x.is_floating_point() else x for x in make_batch(0)))
+    for _ in range(200):
+        agent.update(batch)
+    assert 1 - agent.uncertainty().item() == pytest.approx(200 * 5e-7, rel=1e-3)
 
 
 def test_the_update_adds_the_weighted_terms(spec, make_batch):
@@ -113,7 +123,7 @@ def test_the_update_adds_the_weighted_terms(spec, make_batch):
 def test_without_the_terms_it_is_sac_with_many_critics(spec, make_batch):
     agent = make(spec, normalize_obs=False)
     other = edac.EDAC(spec, edac.Config(hidden=[16, 16], num_critics=3, eta=0)).double()
-    state = {name: x for name, x in agent.state_dict().items() if name != "uncertainty"}
+    state = {name: x for name, x in agent.state_dict().items() if name != "smoothed"}
     other.load_state_dict(state)
     for seed in range(3):
         torch.manual_seed(seed)
