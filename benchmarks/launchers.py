@@ -79,7 +79,7 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
     except ImportError as error:
         raise UsageError(f"launcher={name} needs {error.name}. Type: pip install 'rl-zoo[scale]'") from error
     except (TypeError, ValueError, NameError, RuntimeError, ConnectionError) as error:
-        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+        if unknown := re.search(r"(?:unexpected keyword|multiple values for) argument '(\w+)'", str(error)):
             raise UsageError(f"launcher.{unknown[1]} does not exist for launcher={name}.") from error
         raise UsageError(f"launcher={name} {' '.join(options)}: {error}") from error
 

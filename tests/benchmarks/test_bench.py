@@ -730,6 +730,7 @@ def test_runs_on_workers_give_the_same_table_even_if_one_is_killed(suites, tmp_p
         ("launcher=rayy", "launcher=rayy does not exist. Nearest: ray"),
         ("launcher=slurm", "launcher=slurm : "),
         ("launcher.colour=red", "launcher.colour does not exist for launcher=local."),
+        ("launcher.jobs=2", "launcher.jobs does not exist for launcher=local."),
         ("launcher.colour=[red", "launcher=local colour=[red: "),
     ],
 )
