@@ -785,3 +785,5 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "reported", lambda: [("iql", "hopper", [7.0]), ("cql", "hopper", [5.0])])
     assert bench.speeds(Path("bench/other")) == bench.speeds(Path("elsewhere/mine")) == expected
+    monkeypatch.chdir(tmp_path / "bench" / "suite")
+    assert bench.speeds(Path()) == expected
