@@ -118,7 +118,7 @@ def reported() -> Iterator[tuple[str, str, list[float]]]:
 
 def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
     """Algorithm, environment and speeds of each run in a folder, its neighbours, and the default folders."""
-    places = {place.resolve() for place in (folder.parent, Path("bench"), Path("runs"))}
+    places = {place.resolve() for place in (folder.absolute().parent, Path("bench"), Path("runs"))}
     for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
             with path.open(newline="") as file:

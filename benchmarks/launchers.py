@@ -79,7 +79,7 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
     except ImportError as error:
         raise UsageError(f"launcher={name} needs {error.name}. Type: pip install 'rl-zoo[scale]'") from error
     except (TypeError, ValueError, NameError, RuntimeError, ConnectionError) as error:
-        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+        if unknown := re.search(r"(?:unexpected keyword|multiple values for) argument '(\w+)'", str(error)):
             raise UsageError(f"launcher.{unknown[1]} does not exist for launcher={name}.") from error
         raise UsageError(f"launcher={name} {' '.join(options)}: {error}") from error
 
@@ -190,11 +190,15 @@ def becomes_a_run() -> None:
 def execute(command: list[str], log: Path, folder: Path, environment: dict[str, str]) -> int:
     """Runs a command in a worker of Ray or Slurm, and interrupts it if the worker is interrupted."""
     child = LocalProcess(command, log, environment, folder)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # scancel's, which submitit would pass over
     try:
         return child.process.wait()
     except BaseException:  # it was cancelled, or its time is over: submitit raises that in here
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one asks for nothing more
         child.interrupt()
         return child.process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:
@@ -277,11 +281,13 @@ class SlurmProcess:
     """A job."""
 
     def __init__(self, job: Any, log: Path) -> None:
-        self.job, self.log = job, log
+        self.job, self.log, self.cancelled = job, log, False
 
     def poll(self) -> int | None:
         if not self.job.done():
             return None
+        if self.cancelled:  # perhaps before it began: submitit would wait for its result
+            return KILLED
         try:
             return int(self.job.result())
         except Exception as error:  # whatever ended it: a limit, a lost machine, scancel
@@ -290,6 +296,8 @@ class SlurmProcess:
     def interrupt(self) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.job.cancel()
+        self.cancelled = True
+        self.job.watcher.register_job(self.job.job_id)  # else Slurm is asked every ten minutes what became of it
 
     def kill(self) -> None:
         self.interrupt()

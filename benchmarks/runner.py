@@ -34,6 +34,7 @@ from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.lock import in_use, locked
 
 POLL = 0.2  # seconds between looks at the processes
+ANOTHER = "take another folder: --dir FOLDER, for a search sweeper.dir=FOLDER"
 
 
 class Runner:
@@ -76,7 +77,7 @@ class Runner:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}. Take another: --dir") from error
+            raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}; {ANOTHER}") from error
         free = list(self.launcher.places)
         running: list[Group] = []
         full = False  # whatever starts processes took no more: one of its own has to end first
@@ -192,9 +193,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             held.enter_context(locked(folder))
         except UsageError as error:
-            raise UsageError(
-                f"{folder} is in use by another zoo bench. Wait for it, or take another folder: --dir"
-            ) from error
+            raise UsageError(f"{folder} is in use by another zoo bench or search. Wait for it, or {ANOTHER}") from error
         yield
 
 

@@ -161,7 +161,8 @@ def suggest(trial: Any, override: Override) -> Any:
     if isinstance(sweep, RangeSweep):
         return trial.suggest_categorical(key, list(sweep.range()))
     if isinstance(sweep, ChoiceSweep):
-        return trial.suggest_categorical(key, [getattr(one, "text", one) for one in override.sweep_iterator()])
+        choices = [getattr(one, "text", one) for one in sweep.list]
+        return choices[trial.suggest_categorical(key, range(len(choices)))]  # Optuna warns of choices that are lists
     raise UsageError(f"{override.input_line} cannot be searched. Give interval(a,b), range(a,b) or choice(a,b).")
 
 

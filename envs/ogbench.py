@@ -63,7 +63,8 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             if isinstance(getattr(type(env), "action_space", None), property):
                 env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
         self.env = env
-        self.metadata, self.render_mode = env.metadata, render_mode
+        self.render_mode = render_mode
+        self.metadata = {"render_fps": 20, **env.metadata, "render_modes": ["rgb_array"]}  # the arm's do not say
         (size,) = env.observation_space.shape
         self.observation_space, self.action_space = GoalBox(size, size), env.action_space
         self.teleports = name.endswith("teleport")  # by chance, a step's only random number

@@ -2,8 +2,10 @@
 
 import contextlib
 import gc
+import importlib
 import io
 import os
+import sys
 import warnings
 from ctypes.util import find_library
 from typing import Any
@@ -26,7 +28,11 @@ def prepare(env_id: str) -> None:
     spec = gymnasium.registry.get(env_id)
     if env_id.startswith(("PointMaze", "ogbench/")) or (spec and "mujoco" in str(spec.entry_point)):
         try:
-            import mujoco  # noqa: F401 - it loads the library
+            import mujoco  # it loads the library
+
+            importlib.reload(
+                sys.modules[mujoco.Renderer.__module__].gl_context
+            )  # which chose when it was first imported
         except Exception as error:  # of many kinds
             raise ValueError(no_opengl()) from error
 

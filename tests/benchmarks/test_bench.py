@@ -559,21 +559,29 @@ def test_a_half_written_folder_is_begun_anew(suites):
     assert list(evaluations(Path("bench/mine"))) == [run.name]
 
 
-def test_a_worker_whose_time_is_over_asks_its_run_for_a_checkpoint(tmp_path):
+@pytest.mark.parametrize("scancel", [False, True])
+def test_a_worker_whose_time_is_over_or_that_is_cancelled_asks_its_run_for_a_checkpoint(tmp_path, scancel):
     code = (
         "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
         "open('begun', 'w').close(); time.sleep(60)"
     )
 
     def over(*_):
-        if (tmp_path / "begun").exists():
+        if not (tmp_path / "begun").exists():
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        elif scancel:
+            signal.raise_signal(signal.SIGTERM)
+        else:
             raise SystemExit  # as a queue's library does from a signal's handler
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    assert execute(["-c", code], tmp_path / "log", tmp_path, {}) == 130
-    signal.signal(signal.SIGALRM, before)
+    passed_over = signal.signal(signal.SIGTERM, lambda *_: None)  # as by submitit
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        assert execute(["-c", code], tmp_path / "log", tmp_path, {}) == 130
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGTERM, passed_over)
 
 
 def test_a_run_that_has_hardly_begun_is_interrupted_by_a_runner_in_the_background(tmp_path):
@@ -686,7 +694,7 @@ def test_a_second_runner_in_the_same_folder_is_refused_and_a_run_that_goes_on_el
     (run, *_) = plan("mine", ["seed=0", "algo=stream_ac"])
     with locked(folder):
         assert main(["bench", "mine", "--dir", str(folder)]) == 2
-    assert "is in use by another zoo bench" in capsys.readouterr().err
+    assert "is in use by another zoo bench or search" in capsys.readouterr().err
     own = [sys.executable, "-m", "zoo.cli", "run", *run.overrides, f"run_dir={folder / run.name}"]
     elsewhere = subprocess.Popen(own, stdout=subprocess.DEVNULL)
     while not (folder / run.name / ".lock").exists():
@@ -722,6 +730,7 @@ def test_runs_on_workers_give_the_same_table_even_if_one_is_killed(suites, tmp_p
         ("launcher=rayy", "launcher=rayy does not exist. Nearest: ray"),
         ("launcher=slurm", "launcher=slurm : "),
         ("launcher.colour=red", "launcher.colour does not exist for launcher=local."),
+        ("launcher.jobs=2", "launcher.jobs does not exist for launcher=local."),
         ("launcher.colour=[red", "launcher=local colour=[red: "),
     ],
 )
@@ -776,3 +785,5 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "reported", lambda: [("iql", "hopper", [7.0]), ("cql", "hopper", [5.0])])
     assert bench.speeds(Path("bench/other")) == bench.speeds(Path("elsewhere/mine")) == expected
+    monkeypatch.chdir(tmp_path / "bench" / "suite")
+    assert bench.speeds(Path()) == expected

@@ -149,18 +149,26 @@ def test_settings_that_cannot_be_run_are_a_trial_that_failed_unless_they_are_the
     assert "failed. fewer than one rollout" in capsys.readouterr().out
 
 
-def test_names_in_quotes_can_be_searched(monkeypatch):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ("algo.policy='gaussian','deterministic'", {"algo.policy=gaussian", "algo.policy=deterministic"}),
+        ("algo.hidden=[8],[16,16]", {"algo.hidden=[8]", "algo.hidden=[16,16]"}),
+        ("algo.tau=shuffle(0.1,0.2)", {"algo.tau=0.1", "algo.tau=0.2"}),
+    ],
+)
+def test_names_in_quotes_lists_and_shuffled_choices_can_be_searched(monkeypatch, choices, expected):
     seen = set()
 
     def play(overrides, seeds, jobs, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        seen.update(one for one in overrides if one.startswith("algo.policy"))
+        seen.update(overrides)
         return [1.0 for _ in seeds], 1
 
     monkeypatch.setattr(tune, "run", play)
-    searched = ["env=hopper", "sweeper.n_trials=9", "algo.policy='gaussian','deterministic'"]
-    assert main(["run", "-m", "sweeper=optuna", "algo=iql", *searched]) == 0
-    assert seen == {"algo.policy=gaussian", "algo.policy=deterministic"}
+    assert main(["run", "-m", "sweeper=optuna", "algo=iql", "env=hopper", "sweeper.n_trials=9", choices]) == 0
+    assert seen == {"algo=iql", "env=hopper", *expected}
 
 
 def test_a_range_of_whole_numbers_gives_whole_numbers(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zoo.agent import Agent
-from zoo.commands.estimate import choice, ranking
+from zoo.commands.estimate import choice, last_return, ranking
 from zoo.data.arrays import Arrays
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
@@ -176,6 +176,12 @@ def test_a_ranking_begins_with_the_largest_estimate_and_judges_runs_that_were_pl
     assert lines[-2] == "Spearman's rank correlation with the returns of 3 runs: 0.50"
     assert lines[-1] == "regret of the first: 4.00, 80% of best less worst"
     assert len(ranking(paths[:2], estimates[:2], [5.0, np.nan])) == 3
+
+
+def test_the_last_return_is_that_of_the_last_evaluation_that_was_not_cut_short(tmp_path):
+    assert np.isnan(last_return(tmp_path))
+    (tmp_path / "evaluations.csv").write_text("step,return_mean,score\n10,5.0,1.0\n20,7.0,2.0\n30,")
+    assert last_return(tmp_path) == 7.0
 
 
 def test_the_command_ranks_several_runs_and_refuses_those_that_cannot_be_compared(zoo, finished, train, trained):

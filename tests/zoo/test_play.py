@@ -243,6 +243,18 @@ def test_mujoco_is_drawn_or_says_what_is_missing(zoo, trained, tmp_path):
         assert imageio.imread(video, index=0).std() > 5
 
 
+@pytest.mark.parametrize("task", ["pointmaze-medium", "cube-single"])
+def test_ogbenchs_tasks_are_drawn(monkeypatch, task):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)  # MuJoCo was imported long before it is set
+    try:
+        envs = make(EnvConfig(f"ogbench/{task}", backend="gymnasium"), 1, drawn=True)
+        envs.reset(seed=[0])
+    except (ValueError, ImportError) as error:
+        pytest.skip(str(error))
+    assert envs.metadata["render_fps"] in (10, 20)
+    assert envs.render()[0].std() > 5
+
+
 def test_the_camera_follows_a_body_that_runs_away():
     try:
         envs = make(EnvConfig("Hopper-v5", backend="gymnasium"), 2, drawn=True)

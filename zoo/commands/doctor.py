@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> int:
             print(f"  {name:<12} MISSING: pip install {name}")
     print("\nextras")
     for extra, module in EXTRAS.items():
-        here = importlib.util.find_spec(module) is not None
-        print(f"  {extra:<12} {'installed' if here else f'not installed: pip install rl-zoo[{extra}]'}")
+        absent = f"not installed: pip install 'rl-zoo[{extra}]'"
+        print(f"  {extra:<12} {'installed' if importlib.util.find_spec(module) else absent}")
     print("\nmachine")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"  cpu          {cores} cores for this process; a run takes threads=1")

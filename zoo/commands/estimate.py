@@ -1,6 +1,5 @@
 """`zoo eval --fqe`: what policies would return, estimated from a dataset without playing; which of them to choose."""
 
-import csv
 import dataclasses
 import importlib.util
 import json
@@ -129,12 +128,13 @@ def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Seq
 
 def last_return(path: Path) -> float:
     """The mean return of a run's last evaluation, undiscounted; NaN where it has none."""
+    from zoo.runs.load import evaluated
+
     try:
-        with (path / "evaluations.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        returns = evaluated(path)
     except OSError:
         return np.nan
-    return float(rows[-1]["return_mean"]) if rows else np.nan
+    return returns[max(returns)] if returns else np.nan
 
 
 def _same(values: Sequence[str], what: str, advice: str) -> str:
