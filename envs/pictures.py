@@ -30,9 +30,8 @@ def prepare(env_id: str) -> None:
         try:
             import mujoco  # it loads the library
 
-            importlib.reload(
-                sys.modules[mujoco.Renderer.__module__].gl_context
-            )  # which chose when it was first imported
+            renderer = sys.modules[mujoco.Renderer.__module__]
+            importlib.reload(renderer.gl_context)  # an import before this one may have chosen another library
         except Exception as error:  # of many kinds
             raise ValueError(no_opengl()) from error
 
