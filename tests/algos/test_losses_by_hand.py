@@ -32,6 +32,14 @@ def test_a_temperature_rises_where_entropy_is_below_its_target_and_falls_above(a
         assert -slope.sign() == torch.tensor(missing).sign()
 
 
+@pytest.mark.parametrize("name", ["cql", "edac", "expo", "riql", "rlpd", "td3"])
+def test_a_single_critic_gives_metrics_that_are_numbers(name):
+    """A run ends where one is not."""
+    algorithm, more = algorithms()[name], {"edac": {"eta": 0.0}, "expo": {"subset": 1}, "rlpd": {"subset": 1}}
+    agent = make(algorithm, specs(algorithm)[0], num_critics=1, **more.get(name, {}))
+    assert all(value.isfinite() for value in agent.update(batch_for(agent, 0)).values())
+
+
 @pytest.mark.parametrize("module", [dsrl, expo], ids=["dsrl", "expo"])
 def test_a_cloned_flow_learns_the_way_from_noise_to_the_action(module, monkeypatch):
     torch.manual_seed(0)
