@@ -11,7 +11,10 @@ from zoo.algos import dql, dqn, ofql, ppo, sac, td3
 from zoo.algos.h2o import H2O
 from zoo.data.buffers import ReplayBuffer, RolloutBuffer
 from zoo.data.goals import Goals
+from zoo.nn.heads import ValueHead
+from zoo.runs.run import Run
 from zoo.runs.stepper import EnvStepper
+from zoo.settings.registry import algorithms
 
 SMALL = {"hidden": [16], "batch_size": 32}
 
@@ -56,6 +59,34 @@ def test_sac_and_td3_take_an_update_an_environment_step_and_td3_moves_its_actor_
     assert [delayed for _, delayed in of_td3] == [step % 3 == 0 for step in range(20, 40)]
 
 
+@pytest.mark.parametrize(("name", "uniform"), [("sac", 10), ("td3", 10), ("rlpd", 10), ("h2o", 0)])
+def test_actions_are_uniform_until_it_learns_and_explore_then(tmp_path, calls, pendulum_file, name, uniform):
+    acted, random = calls(algorithms()[name].agent_class, "act"), calls(EnvStepper, "random_action")
+    own = {"rlpd": {"offline_fraction": 0.0, "utd_ratio": 1}}.get(name, {})
+    data = {"dataset": pendulum_file} if name == "h2o" else {}
+    train(name, tmp_path, 40, SMALL | {"learning_starts": 20} | own, env="pendulum", num_envs=2, **data)
+    assert len(random) == uniform
+    assert [len(obs) for obs, *explore in acted if explore == [True]] == [2] * (20 - uniform)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo"])
+def test_a_value_head_is_told_all_rewards_and_ends_and_which_critics_to_move(tmp_path, calls, name):
+    told, tracked = calls(ValueHead, "update_support"), calls(Run, "track")
+    stored = calls(RolloutBuffer, "append") if name == "ppo" else calls(ReplayBuffer, "add")
+    rollouts = {"num_steps": 20, "minibatches": 4, "normalize_reward": False}
+    config = {"hidden": [16]} | (rollouts if name == "ppo" else {"learning_starts": 100})
+    env = "cartpole" if name == "dqn" else "pendulum"
+    train(name, tmp_path, 120, config, env=env, num_envs=2, **{"env.max_episode_steps": 7})
+    steps, (agent, *_) = [step for step, *_ in stored], tracked[0]
+    ended = torch.stack([step.terminated | step.truncated for step in steps])
+    assert ended.any()
+    assert torch.equal(torch.cat([end for _, end, *_ in told]), ended)
+    assert torch.equal(torch.cat([reward for reward, *_ in told]), torch.stack([step.reward for step in steps]))
+    names = {"dqn": ("network", "target_network"), "ppo": ("value",)}.get(name, ("critic", "target_critic"))
+    for _, _, *critics in told:
+        assert [id(critic) for critic in critics] == [id(getattr(agent, one)) for one in names]
+
+
 @pytest.mark.usefixtures("marked")
 def test_h2o_puts_the_datasets_share_of_a_batch_first(tmp_path, calls, pendulum_file):
     updates = calls(H2O, "update")
@@ -68,7 +99,7 @@ def test_h2o_puts_the_datasets_share_of_a_batch_first(tmp_path, calls, pendulum_
 
 def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_path, calls, monkeypatch):
     step = EnvStepper.step
-    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=7 * t.reward))
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=0.5 * t.reward))
     updates, moves = calls(dqn.DQN, "update"), calls(dqn.DQN, "update_target")
     sampled, explored = calls(ReplayBuffer, "sample_n_step"), calls(dqn.DQN, "explore")
     config = {"train_every": 4, "target_every": 8, "n_step": 3, "discount": 0.9, "clip_reward": True, "epsilon": 0.1}
