@@ -114,6 +114,23 @@ def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_p
     assert epsilons == pytest.approx([1 - 0.9 * min(1, step / 48) for step in range(0, 96, 2)])
 
 
+def test_dqn_updates_before_its_target_moves(tmp_path, monkeypatch):
+    order = []
+    for name in ("update", "update_target"):
+        original = getattr(dqn.DQN, name)
+        monkeypatch.setattr(dqn.DQN, name, lambda *given, n=name, do=original: (order.append(n), do(*given))[1])
+    config = SMALL | {"train_every": 4, "target_every": 8, "learning_starts": 16}
+    train("dqn", tmp_path, 32, config, env="cartpole")
+    assert order == ["update", "update", "update_target"] * 2
+
+
+def test_td3_logs_the_latest_loss_of_its_actor_beside_a_later_one_of_its_critics(tmp_path, calls):
+    logged = calls(Run, "log")
+    train("td3", tmp_path, 40, SMALL | {"learning_starts": 20, "policy_delay": 3}, env="pendulum")
+    assert len(logged) == 20
+    assert all({"actor_loss", "critic_loss"} <= set(metrics) for (metrics,) in logged[1:])
+
+
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_dqns_target_moves_as_often_in_several_environments(tmp_path, calls, num_envs):
     updates, moves = calls(dqn.DQN, "update"), calls(dqn.DQN, "update_target")
