@@ -126,6 +126,18 @@ def test_hiqls_upper_policy_names_waypoints_and_the_lower_one_goes_to_subgoals()
     close(agent.high_actor_loss(batch), -(weight * density).mean())
 
 
+@pytest.mark.parametrize("name", ["hiql", "ota"])
+def test_exploring_names_another_subgoal_each_time_of_the_same_length(name, monkeypatch):
+    agent, obs, given = make(algorithms()[name], SPEC), torch.randn(5, 6), []
+    act = agent.low_actor.sample
+    monkeypatch.setattr(agent.low_actor, "sample", lambda inputs: (given.append(inputs), act(inputs))[1])
+    for _ in range(2):
+        agent.act(obs, explore=True)
+    first, second = (inputs[:, 3:] for inputs in given)
+    assert (first - second).abs().max() > 0.1
+    torch.testing.assert_close(first.norm(dim=-1), torch.full((5,), math.sqrt(10)))
+
+
 def test_crl_tells_a_transitions_own_goal_from_the_others():
     agent, batch = prepared(crl.CRL(SPEC, crl.Config(hidden=[16], latent_dim=8)))
     phi, psi = rows(agent.phi(joined(batch.obs, batch.action))), rows(agent.psi(batch.value_goal))
