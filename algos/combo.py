@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import at_least, between, check
+from zoo.checks import at_least, between, check, check_share
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.models.dynamics import EnsembleDynamics, learn_dynamics, model_rollouts, termination_of
@@ -66,11 +66,7 @@ class Config:
     def __post_init__(self) -> None:
         counts = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
         check(self, beta=at_least(0), real_fraction=between(0, 1, "neither"), **dict.fromkeys(counts, at_least(1)))
-        if not 0 < round(self.real_fraction * self.batch_size) < self.batch_size:
-            raise ValueError(
-                f"algo.real_fraction={self.real_fraction} of algo.batch_size={self.batch_size} leaves no transition of "
-                "the data, or none of the model"
-            )
+        check_share("real_fraction", self.real_fraction, self.batch_size)
 
 
 class COMBO(Agent):

@@ -136,7 +136,7 @@ class EDAC(Agent):
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
             "q": q.mean(),
-            "q_std": q.std(0).mean(),
+            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, of a single critic
         }
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import above, at_least, between, check, check_replay
+from zoo.checks import above, at_least, between, check, check_replay, check_share
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import MLP, EnsembleCritic, TanhGaussian, polyak_update
@@ -82,9 +82,7 @@ class Config:
             input_noise=at_least(0),
             max_difference=above(0),
         )
-        if not 0 < round(self.offline_fraction * self.batch_size) < self.batch_size:
-            share = f"algo.offline_fraction={self.offline_fraction} of algo.batch_size={self.batch_size}"
-            raise ValueError(f"{share} leaves the data or the simulator without a transition. Take a larger batch")
+        check_share("offline_fraction", self.offline_fraction, self.batch_size)
 
     def check_run(self, run: "RunConfig") -> None:
         check_replay(run, self.learning_starts, self.buffer_size)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import at_least, between, check
+from zoo.checks import at_least, between, check, check_share
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.models.dynamics import EnsembleDynamics, learn_dynamics, model_rollouts, termination_of
@@ -63,6 +63,7 @@ class Config:
     def __post_init__(self) -> None:
         counts = ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
         check(self, real_fraction=between(0, 1, "left"), penalty=at_least(0), **dict.fromkeys(counts, at_least(1)))
+        check_share("real_fraction", self.real_fraction, self.batch_size)
 
 
 class MOPO(Agent):

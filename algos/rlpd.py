@@ -146,7 +146,7 @@ class RLPD(Agent):
             "critic_loss": critic_loss.detach(),
             "q": q.mean(),
             "q_abs": q.abs().mean(),
-            "q_std": q.std(0).mean(),
+            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, of a single critic
         }
         if last:
             actor_loss, log_prob = self.actor_loss(batch)

@@ -123,6 +123,22 @@ def check(config: Any, **conditions: Condition) -> None:
         raise TypeError(f"{type(config).__name__} has no {', '.join(conditions)}")
 
 
+def check_share(name: str, share: float, batch_size: int) -> None:
+    """Whether each of two sources of a batch has a transition in it, where both have a share.
+
+    Args:
+        name: of the setting.
+        share: of the first source.
+        batch_size: of both together.
+
+    Raises:
+        ValueError: one of them has none.
+    """
+    if 0 < share < 1 and not 0 < round(share * batch_size) < batch_size:
+        whole = f"algo.{name}={share} of algo.batch_size={batch_size}"
+        raise ValueError(f"{whole} is no transition, or every one. Take a larger batch")
+
+
 def before_last(steps: int, num_envs: int) -> int:
     """How many of a run's steps are taken before the last time that all environments are stepped."""
     return (steps - 1) // num_envs * num_envs

@@ -107,6 +107,20 @@ def test_the_target_network_moves_only_when_it_is_copied_to():
     assert_close(agent.target_network.parameters(), agent.network.parameters(), atol=0)
 
 
+def test_the_expected_return_is_what_the_learning_network_says_of_the_action():
+    agent, obs, action = make(dueling=True), torch.randn(32, 3).double(), torch.randint(4, (32,))
+    q = plain_q(list(agent.network.parameters()), obs, True)
+    torch.testing.assert_close(agent.expected_return(obs, action), q[torch.arange(32), action])
+
+
+def test_frames_have_the_layers_of_their_encoder_and_one_more_whatever_hidden_is():
+    for side, features in ((84, 512), (10, 128)):
+        spec = Spec((4, side, side), num_actions=3, obs_dtype="uint8")
+        network = DQN(spec, Config(hidden=[16, 8], dueling=True)).network
+        shapes = [tuple(p.shape) for part in (network.advantage, network.value) for p in part.parameters()]
+        assert shapes == [(3, features), (3,), (1, features), (1,)]
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_a_share_epsilon_of_the_actions_is_random(epsilon):
     agent, greedy = make(), torch.full((40_000,), 2)

@@ -99,6 +99,16 @@ def test_the_critics_back_up_the_choice_at_the_next_observation(monkeypatch):
     assert float(agent.critic_loss(batch)[0]) == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_a_backup_is_of_the_flow_that_learns_and_of_another_subset_each_time(monkeypatch):
+    agent, batch, flows = make(subset=1), batch_for(make(), 2), []
+    candidates, chosen = agent.candidates, torch.rand(16, 2) - 0.5
+    monkeypatch.setattr(agent, "candidates", lambda flow, *given: (flows.append(flow), candidates(flow, *given))[1])
+    monkeypatch.setattr(agent, "choose", lambda obs, candidates: chosen)
+    losses = {round(float(agent.critic_loss(batch)[0]), 4) for _ in range(100)}
+    assert all(flow is agent.flow for flow in flows)
+    assert len(losses) == agent.config.num_critics
+
+
 def test_the_flow_acts_alone_until_the_first_update_and_the_best_candidate_then():
     agent, obs = make(), torch.randn(7, 3)
     noise = agent.noise.expand(-1, 7, -1)

@@ -6,11 +6,13 @@
 import math
 
 import numpy as np
+import pytest
 import torch
-from examples import batch_for
+from examples import batch_for, make
 
 from zoo.agent import Agent
-from zoo.algos import crl, gcbc, gciql, gcivl, hiql, qrl
+from zoo.algos import crl, gcbc, gciql, gcivl, hiql, ota, qrl
+from zoo.settings.registry import algorithms
 from zoo.spec import Spec
 
 SPEC = Spec((6,), (-1.0, -1.0), (1.0, 1.0), goal_dim=3)
@@ -91,6 +93,17 @@ def weights(agent, obs, later, goal, beta: float) -> np.ndarray:
     return np.minimum(np.exp(beta * (then - now)), 100)
 
 
+def test_an_expectile_is_of_the_least_target_where_the_two_disagree():
+    for agent, expectile in (
+        (gcivl.GCIVL(SPEC, gcivl.Config(hidden=[16])), 0.9),
+        (hiql.HIQL(SPEC, hiql.Config()), 0.7),
+    ):
+        agent, batch = prepared(agent)
+        with torch.no_grad():
+            agent.target_value[-1].weight.mul_(20)  # values that differ by more than a reward
+        close(agent.value_loss(batch)[0], expectile_of_successors(agent, batch, expectile))
+
+
 def test_gcivl_clones_more_where_a_step_came_nearer():
     agent, batch = prepared(gcivl.GCIVL(SPEC, gcivl.Config(hidden=[16])))
     close(agent.value_loss(batch)[0], expectile_of_successors(agent, batch, 0.9))
@@ -101,9 +114,9 @@ def test_gcivl_clones_more_where_a_step_came_nearer():
 
 
 def test_hiqls_upper_policy_names_waypoints_and_the_lower_one_goes_to_subgoals():
-    agent, batch = prepared(hiql.HIQL(SPEC, hiql.Config(hidden=[16])))
+    agent, batch = prepared(hiql.HIQL(SPEC, hiql.Config(hidden=[16], low_beta=2.0)))
     close(agent.value_loss(batch)[0], expectile_of_successors(agent, batch, 0.7))
-    weight = weights(agent, batch.obs, batch.next_obs, batch.subgoal, 3)
+    weight = weights(agent, batch.obs, batch.next_obs, batch.subgoal, 2)
     subgoal = agent.represent(batch.obs, batch.subgoal)
     density = log_density(rows(agent.low_actor.net(joined(batch.obs, subgoal))), rows(batch.action))
     close(agent.low_actor_loss(batch), -(weight * density).mean())
@@ -111,6 +124,18 @@ def test_hiqls_upper_policy_names_waypoints_and_the_lower_one_goes_to_subgoals()
     named, target = agent.high_actor(joined(batch.obs, batch.actor_goal)), agent.represent(batch.obs, batch.waypoint)
     density = log_density(rows(named), rows(target)) + 10 * LOG_2PI / 2  # the constant is left out
     close(agent.high_actor_loss(batch), -(weight * density).mean())
+
+
+@pytest.mark.parametrize("name", ["hiql", "ota"])
+def test_exploring_names_another_subgoal_each_time_of_the_same_length(name, monkeypatch):
+    agent, obs, given = make(algorithms()[name], SPEC), torch.randn(5, 6), []
+    act = agent.low_actor.sample
+    monkeypatch.setattr(agent.low_actor, "sample", lambda inputs: (given.append(inputs), act(inputs))[1])
+    for _ in range(2):
+        agent.act(obs, explore=True)
+    first, second = (inputs[:, 3:] for inputs in given)
+    assert (first - second).abs().max() > 0.1
+    torch.testing.assert_close(first.norm(dim=-1), torch.full((5,), math.sqrt(10)))
 
 
 def test_crl_tells_a_transitions_own_goal_from_the_others():
@@ -123,6 +148,45 @@ def test_crl_tells_a_transitions_own_goal_from_the_others():
                 probability = 1 / (1 + math.exp(-(x @ y) / math.sqrt(8)))
                 terms.append(-math.log(probability if i == j else 1 - probability))
     close(agent.critic_loss(batch)[0], np.mean(terms))
+
+
+def test_crls_policy_climbs_the_lesser_logit_by_its_own_size_and_clones():
+    agent, batch = prepared(crl.CRL(SPEC, crl.Config(hidden=[16], latent_dim=8, alpha=0.4)))
+    obs = joined(batch.obs, batch.actor_goal)
+    mean = agent.actor.net(obs)
+    phi, psi = rows(agent.phi(joined(batch.obs, mean.clamp(-1, 1)))), rows(agent.psi(batch.actor_goal))
+    logits = [min(phi[0, i] @ psi[0, i], phi[1, i] @ psi[1, i]) / math.sqrt(8) for i in range(len(obs))]
+    assert min(logits) < 0 < max(logits)
+    cloning = -log_density(rows(mean), rows(batch.action)).mean()
+    close(agent.actor_loss(batch)[0], -np.mean(logits) / (np.abs(logits).mean() + 1e-6) + 0.4 * cloning)
+    np.testing.assert_allclose(agent.goal_values(obs), logits, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gcivl", "gciql", "hiql", "ota"])
+def test_targets_move_towards_what_was_there_before_the_update(name):
+    algorithm = algorithms()[name]
+    agent, batch = prepared(make(algorithm, SPEC, tau=0.25))
+    before = {part: parameter.detach().clone() for part, parameter in agent.named_parameters()}
+    moved = [part for part in before if part.startswith("target_")]
+    agent.update(batch)
+    assert moved
+    for part in moved:
+        expected = 0.75 * before[part] + 0.25 * before[part.removeprefix("target_")]
+        torch.testing.assert_close(agent.get_parameter(part).detach(), expected)
+
+
+def test_what_states_are_worth_is_the_mean_of_two_values_or_a_distance_that_is_left():
+    states = torch.randn(7, 6).double()
+    for agent in (gcivl.GCIVL(SPEC, gcivl.Config(hidden=[16])), hiql.HIQL(SPEC, hiql.Config(hidden=[16]))):
+        agent, _ = prepared(agent)
+        two = rows(agent.values(agent.value, states[:, :3], states[:, 3:]))
+        np.testing.assert_allclose(agent.goal_values(states), (two[0] + two[1]) / 2)
+    agent, _ = prepared(ota.OTA(SPEC, ota.Config(hidden=[16])))
+    options = rows(agent.values(agent.high_value, states[:, :3], states[:, 3:]))
+    np.testing.assert_allclose(agent.goal_values(states), (options[0] + options[1]) / 2)
+    agent, _ = prepared(qrl.QRL(SPEC, qrl.Config(hidden=[16], latent_dim=16)))
+    assert (agent.goal_values(states) < 0).all()
+    np.testing.assert_allclose(agent.goal_values(states), -rows(agent.distance(states[:, :3], states[:, 3:])))
 
 
 def test_qrl_pushes_states_apart_and_keeps_steps_short():
@@ -144,3 +208,11 @@ def test_qrl_pushes_states_apart_and_keeps_steps_short():
     distance = rows(agent.distance.between(moved, agent.distance.encoder(batch.actor_goal))).mean()
     cloning = -log_density(rows(mean), rows(batch.action)).mean()
     close(agent.actor_loss(batch, latent)[0], distance / (distance + 1e-6) + 0.003 * cloning)
+
+
+def test_qrls_model_moves_the_latents_too(monkeypatch):
+    agent, batch = prepared(qrl.QRL(SPEC, qrl.Config(hidden=[16], latent_dim=16)))
+    monkeypatch.setattr(agent, "value_loss", lambda *_: (0 * agent.log_lambda, torch.zeros(())))
+    before = agent.distance.encoder[0].weight.detach().clone()
+    agent.update(batch)
+    assert not torch.equal(agent.distance.encoder[0].weight, before)

@@ -106,6 +106,27 @@ def test_critic_loss_weighs_what_is_simulated_and_pushes_down_where_dynamics_dif
     assert metrics["weight"].item() == pytest.approx(np.mean(weight))
 
 
+@pytest.mark.parametrize("value", [1e6, -1e6])
+def test_what_the_critics_are_pushed_for_is_at_most_1000_in_size(spec, make_batch, value):
+    agent, batch = make(spec, penalty=0.5), make_batch(2)
+    split = len(batch.reward) // 2
+    q = torch.full((2, len(batch.reward), 1), value).double()
+    q[:, :split] = 0  # of the true transitions
+    agent.critic.forward = lambda obs, action: q
+    torch.manual_seed(3)
+    with_penalty, _ = agent.critic_loss(batch, split)
+    agent.config.penalty = 0.0
+    torch.manual_seed(3)
+    without, _ = agent.critic_loss(batch, split)
+    assert (with_penalty - without).item() == pytest.approx(0.5 * 2 * math.copysign(1000, value), rel=1e-3)
+
+
+def test_the_discriminators_logits_lie_within_2(spec):
+    agent = make(spec)
+    logits = agent.of_action(1e4 * torch.randn(50, len(agent.obs_std)).double(), torch.zeros(50, spec.action_dim))
+    assert 1.9 < logits.abs().max() <= 2
+
+
 def test_discriminators_learn_a_ratio_of_densities_that_is_known():
     """Where true next states are N(a, 1) and simulated ones N(a + 1, 1), log p / p_sim = 1/2 - (s' - a)."""
     torch.manual_seed(0)

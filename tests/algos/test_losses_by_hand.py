@@ -7,6 +7,7 @@ import torch
 from examples import batch_for, make, specs
 
 from zoo.algos import dsrl, expo, h2o
+from zoo.nn import TanhGaussian
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
 
@@ -30,6 +31,29 @@ def test_a_temperature_rises_where_entropy_is_below_its_target_and_falls_above(a
         log_prob = torch.full((16,), missing - agent.target_entropy)  # the entropy is its negative
         (slope,) = torch.autograd.grad(agent.alpha_loss(log_prob), [agent.log_alpha])
         assert -slope.sign() == torch.tensor(missing).sign()
+
+
+@pytest.mark.parametrize("name", ["dsrl", "edac", "expo", "h2o", "rlpd", "sac"])
+def test_the_entropy_that_is_logged_is_that_of_the_policy(name):
+    """Of a Gaussian before the tanh that is e^3 times as narrow, it is nearly 3 nats less for each of two actions."""
+    logged, algorithm = [], algorithms()[name]
+    for narrower in (0.0, 3.0):
+        torch.manual_seed(0)
+        agent = make(algorithm, specs(algorithm)[0])
+        (policy,) = (module for module in agent.modules() if isinstance(module, TanhGaussian))
+        with torch.no_grad():
+            policy.net[-1].weight.zero_()
+            policy.net[-1].bias.copy_(torch.tensor([0.0, 0.0, -2.0 - narrower, -2.0 - narrower]))
+        logged.append(float(agent.update(batch_for(agent, 0))["entropy"]))
+    assert logged[0] - logged[1] == pytest.approx(2 * 3.0, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["cql", "edac", "expo", "riql", "rlpd", "td3"])
+def test_a_single_critic_gives_metrics_that_are_numbers(name):
+    """A run ends where one is not."""
+    algorithm, more = algorithms()[name], {"edac": {"eta": 0.0}, "expo": {"subset": 1}, "rlpd": {"subset": 1}}
+    agent = make(algorithm, specs(algorithm)[0], num_critics=1, **more.get(name, {}))
+    assert all(value.isfinite() for value in agent.update(batch_for(agent, 0)).values())
 
 
 @pytest.mark.parametrize("module", [dsrl, expo], ids=["dsrl", "expo"])

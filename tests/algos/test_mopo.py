@@ -116,3 +116,9 @@ def test_imagines_anew_when_due_and_learns_from_rollouts_and_data(pendulum_file,
     radius = batches[-1].next_obs[:, :2].norm(dim=1)
     assert (radius[:8] - 1).abs().max() < 1e-5  # the data's
     assert (radius[8:] - 1).abs().max() > 1e-3  # the model's
+
+
+def test_a_share_of_the_data_that_is_no_transition_is_refused():
+    with pytest.raises(ValueError, match=r"real_fraction=0.05 of algo.batch_size=8 is no transition"):
+        Config(batch_size=8)
+    Config(batch_size=8, real_fraction=0)  # of the model alone

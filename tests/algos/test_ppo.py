@@ -8,7 +8,7 @@ from plain import GYMNASIUM, assert_close, forward, leaves, step
 from torch.distributions import Categorical, Normal
 
 import zoo
-from zoo.algos.ppo import PPO, Config
+from zoo.algos.ppo import PPO, Config, Minibatch
 from zoo.cli import main
 from zoo.data.batch import Transition
 from zoo.errors import UsageError
@@ -151,6 +151,60 @@ def test_what_is_logged_is_the_mean_over_the_minibatches(monkeypatch):
     assert len(seen) == agent.config.epochs * agent.config.minibatches
     for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"):
         assert float(metrics[name]) == pytest.approx(np.mean([float(one[name]) for one in seen]), rel=1e-5, abs=1e-7)
+
+
+def test_the_divergence_and_the_share_that_is_clipped_are_of_the_ratio_on_both_sides():
+    agent, ratio = make(DISCRETE), torch.tensor([0.5, 0.79, 0.81, 1.0, 1.0, 1.19, 1.21, 3.0]).double()
+    obs, action, some = torch.randn(8, 3).double(), torch.randint(4, (8,)), torch.randn(8).double()
+    log_prob, _ = agent.policy.log_prob(agent.actor(obs), action)
+    metrics = agent.update(Minibatch(obs, action, log_prob.detach() - ratio.log(), some, some, some))
+    assert float(metrics["clip_fraction"]) == 4 / 8
+    assert float(metrics["approx_kl"]) == pytest.approx(np.mean([r - 1 - np.log(r) for r in ratio.tolist()]))
+
+
+def test_the_variance_that_is_explained_is_that_of_the_returns():
+    """Without a discount a return is a reward, which the value explains as far as it is right."""
+    agent, data = make(CONTINUOUS, discount=0.0, normalize_reward=False), rollout(CONTINUOUS)
+    value = agent.value(data.obs).detach().squeeze(-1)
+    data = data._replace(reward=value + 0.1 * data.reward)
+    expected = 1 - np.var((data.reward - value).numpy()) / np.var(data.reward.numpy())
+    assert 0 < expected < 1
+    assert float(agent.learn(data)["explained_variance"]) == pytest.approx(expected)
+
+
+def test_targets_beyond_a_given_support_are_counted_over_all_rollouts():
+    agent = make(CONTINUOUS, value_head="two_hot", v_min=-0.01, v_max=0.01)
+    for _ in range(2):
+        metrics = agent.learn(rollout(CONTINUOUS))
+    assert int(metrics["clipped_targets"]) == int(agent.head.clipped) > 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "unit"), [({}, 3.0), ({"clip_reward": True}, 1.0), ({"normalize_reward": False}, 1.0)]
+)
+def test_the_expected_return_is_in_the_rewards_that_the_critic_was_given(settings, unit):
+    agent, obs = make(CONTINUOUS, **settings), torch.randn(5, 3).double()
+    agent.return_normalizer.std.fill_(3.0)
+    agent.normalizer.mean.fill_(0.5)
+    expected = unit * agent.value(obs - 0.5).squeeze(-1).detach()
+    torch.testing.assert_close(agent.expected_return(obs, torch.zeros(5, 2)), expected)
+
+
+def test_rewards_that_are_scaled_are_at_most_10_in_size():
+    agent, reward = make(CONTINUOUS), torch.zeros(500, 1).double()
+    reward[100], reward[200] = 5.0, -5.0
+    data = rollout(CONTINUOUS, steps=500, envs=1)._replace(reward=reward, truncated=torch.ones(500, 1).bool())
+    scaled = agent.scale_reward(data).reward
+    assert (float(scaled.max()), float(scaled.min())) == (10.0, -10.0)
+
+
+def test_the_policy_begins_nearly_uniform_and_the_layers_orthogonal():
+    torch.manual_seed(0)
+    agent = PPO(Spec((4, 84, 84), num_actions=4, obs_dtype="uint8"), Config())
+    for layer, gain in ((agent.encoder[0], 2**0.5), (agent.actor[-1], 0.01), (agent.value[-1], 1.0)):
+        weight = layer.weight.detach().flatten(1)
+        torch.testing.assert_close(weight @ weight.T, gain**2 * torch.eye(len(weight)), atol=1e-5, rtol=1e-4)
+        assert not layer.bias.any()
 
 
 def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return():

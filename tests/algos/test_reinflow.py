@@ -233,6 +233,13 @@ def test_without_exploring_there_is_no_noise():
     assert (agent.act(obs, explore=True) - agent.act(obs)).abs().max() > 0.05
 
 
+def test_the_expected_return_is_in_the_environments_rewards():
+    agent, obs = make(), torch.randn(5, 3).double()
+    agent.return_normalizer.std.fill_(3.0)
+    expected = 3 * agent.value(agent.normalizer(obs)).squeeze(-1).detach()
+    torch.testing.assert_close(agent.expected_return(obs, torch.zeros(5, 2)), expected)
+
+
 RUN = {"eval_every": 100, "eval_episodes": 1, "logger": "none", "compile": False}
 TINY = {"hidden": [8], "batch_size": 8, "num_steps": 20, "minibatches": 2, "epochs": 2}
 

@@ -9,11 +9,15 @@ import torch
 
 import zoo
 from zoo import cli
+from zoo.agent import Agent
 from zoo.algos.sac import SAC
+from zoo.data.batch import Transition
 from zoo.errors import UsageError
 from zoo.runs.evaluation import evaluate
 from zoo.runs.load import load_agent
+from zoo.runs.residual import Base, ResidualStepper
 from zoo.runs.stepper import EnvStepper
+from zoo.spec import Spec
 
 SMALL = {"env": "pendulum", "eval_episodes": 2, "eval_every": 10_000, "logger": "none"}
 CONFIGS = {
@@ -38,6 +42,43 @@ def train(algo, base, run_dir, config=None, **settings):
         algo, **SMALL, steps=100, run_dir=run_dir, base=str(base), algo_config=CONFIGS[algo] | (config or {}),
         **settings,
     )  # fmt: skip
+
+
+class Halves(Agent):
+    """A base policy whose actions are half of the first two observations."""
+
+    spec = Spec((3,), (-2.0, -0.5), (2.0, 0.5))
+
+    def act(self, obs, explore=False):
+        return obs[:, :2] / 2
+
+
+class Ending:
+    """Environments whose episodes end at 3 and begin at 1."""
+
+    num_envs, obs = 4, torch.zeros(4, 3)
+
+    def step(self, action):
+        before, self.obs, none = self.obs, torch.ones(4, 3), torch.zeros(4)
+        return Transition(before, action, none, torch.full((4, 3), 3.0), none.bool(), ~none.bool())
+
+
+def test_the_last_observation_of_an_episode_stays_with_the_bases_action_for_it():
+    base = Base(Halves(), 0.5)
+    stepper = ResidualStepper(Ending(), base)
+    transition = stepper.step(torch.zeros(4, 2))
+    seen = {number: torch.tensor([number] * 3 + [number / 4, number]) for number in (0.0, 1.0, 3.0)}
+    for obs, number in ((transition.obs, 0.0), (transition.next_obs, 3.0), (stepper.obs, 1.0)):
+        torch.testing.assert_close(obs, seen[number].expand(4, -1))
+    drawn = torch.cat([stepper.random_action() for _ in range(200)])
+    assert drawn.min() < -0.9
+    assert drawn.max() > 0.9
+
+
+def test_a_correction_is_what_makes_an_action_of_the_bases():
+    base = Base(Halves(), 0.2)
+    seen, correction = base.seen(torch.rand(6, 3) - 0.5), 2 * torch.rand(6, 2) - 1
+    torch.testing.assert_close(base.correction(seen, base.corrected(seen, correction)), correction)
 
 
 @pytest.mark.parametrize("algo", list(CONFIGS))

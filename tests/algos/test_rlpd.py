@@ -150,6 +150,19 @@ def test_every_critic_is_backed_up_equally_often(spec, make_batch):
     assert (counts - 400).abs().max() < 5 * (2_000 * 0.2 * 0.8) ** 0.5
 
 
+@pytest.mark.parametrize("subset", range(1, E + 1))
+def test_a_target_is_the_least_of_as_many_critics_as_asked_for(spec, make_batch, subset):
+    torch.manual_seed(0)
+    agent = RLPD(spec, Config(hidden=[8], num_critics=E, subset=subset, entropy_backup=False)).double()
+    with torch.no_grad():
+        for m in range(E):  # whatever the input, the value of critic m is m
+            agent.target_critic[-1].weight[m], agent.target_critic[-1].bias[m] = 0, m
+    batch = make_batch()
+    batch = batch._replace(reward=0 * batch.reward, terminated=torch.zeros_like(batch.terminated))
+    seen = {round(agent.target(batch)[0].item() / 0.99) for _ in range(200)}
+    assert seen == set(range(E - subset + 1))
+
+
 def test_the_last_update_of_a_step_alone_moves_the_actor(spec, make_batch):
     agent = RLPD(spec, Config(hidden=[8], num_critics=3)).double()
     before = copy.deepcopy(agent.actor.state_dict())

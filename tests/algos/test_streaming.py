@@ -230,6 +230,31 @@ def test_training_knows_its_steps_and_the_episodes_and_begins_each_without_credi
     assert getattr(agent, "exploration_steps", 1.5) == 1.5
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("algo", ["stream_ac", "stream_q", "stream_sarsa"])
+def test_an_expected_return_is_in_the_rewards_units(algo, scaled):
+    torch.manual_seed(0)
+    module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent = getattr(module, CLASSES[algo])(DISCRETE, module.Config(**COMMON, scale_reward=scaled))
+    history, first = History(), torch.randn(3)
+    agent.start(first)
+    history.begin(first)
+    for sample, first_obs in stream():
+        agent.update(sample)
+        history.scale(sample.reward)
+        history.see(sample.next_obs)
+        if first_obs is not None:
+            agent.start(first_obs)
+            history.begin(first_obs)
+    seen, obs, action = np.stack(history.obs), torch.randn(5, 3), torch.randint(4, (5,))
+    normalized = ((obs - torch.as_tensor(seen.mean(0))) / torch.as_tensor(seen.std(0, ddof=1))).float()
+    values = agent.critic(normalized)[:, 0] if algo == "stream_ac" else agent.network(normalized)[range(5), action]
+    unit = np.std(history.sums, ddof=1) if scaled else 1.0
+    torch.testing.assert_close(
+        agent.expected_return(obs, action), values.detach() * unit, rtol=1e-4, atol=1e-4, check_dtype=False
+    )
+
+
 @pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
 def test_stream_q_and_sarsa_equal_a_plain_transcription(algo):
     torch.manual_seed(0)

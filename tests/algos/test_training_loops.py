@@ -12,7 +12,10 @@ from zoo.algos.dsac_t import DSACT
 from zoo.algos.h2o import H2O
 from zoo.data.buffers import ReplayBuffer, RolloutBuffer
 from zoo.data.goals import Goals
+from zoo.nn.heads import ValueHead
+from zoo.runs.run import Run
 from zoo.runs.stepper import EnvStepper
+from zoo.settings.registry import algorithms
 
 SMALL = {"hidden": [16], "batch_size": 32}
 
@@ -65,6 +68,34 @@ def test_dsac_t_learns_at_every_tenth_step_and_moves_its_actor_at_every_second_u
     assert [delayed for _, delayed in updates] == [False, True, False, True, False, True, False, True]
 
 
+@pytest.mark.parametrize(("name", "uniform"), [("sac", 10), ("td3", 10), ("rlpd", 10), ("h2o", 0)])
+def test_actions_are_uniform_until_it_learns_and_explore_then(tmp_path, calls, pendulum_file, name, uniform):
+    acted, random = calls(algorithms()[name].agent_class, "act"), calls(EnvStepper, "random_action")
+    own = {"rlpd": {"offline_fraction": 0.0, "utd_ratio": 1}}.get(name, {})
+    data = {"dataset": pendulum_file} if name == "h2o" else {}
+    train(name, tmp_path, 40, SMALL | {"learning_starts": 20} | own, env="pendulum", num_envs=2, **data)
+    assert len(random) == uniform
+    assert [len(obs) for obs, *explore in acted if explore == [True]] == [2] * (20 - uniform)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo"])
+def test_a_value_head_is_told_all_rewards_and_ends_and_which_critics_to_move(tmp_path, calls, name):
+    told, tracked = calls(ValueHead, "update_support"), calls(Run, "track")
+    stored = calls(RolloutBuffer, "append") if name == "ppo" else calls(ReplayBuffer, "add")
+    rollouts = {"num_steps": 20, "minibatches": 4, "normalize_reward": False}
+    config = {"hidden": [16]} | (rollouts if name == "ppo" else {"learning_starts": 100})
+    env = "cartpole" if name == "dqn" else "pendulum"
+    train(name, tmp_path, 120, config, env=env, num_envs=2, **{"env.max_episode_steps": 7})
+    steps, (agent, *_) = [step for step, *_ in stored], tracked[0]
+    ended = torch.stack([step.terminated | step.truncated for step in steps])
+    assert ended.any()
+    assert torch.equal(torch.cat([end for _, end, *_ in told]), ended)
+    assert torch.equal(torch.cat([reward for reward, *_ in told]), torch.stack([step.reward for step in steps]))
+    names = {"dqn": ("network", "target_network"), "ppo": ("value",)}.get(name, ("critic", "target_critic"))
+    for _, _, *critics in told:
+        assert [id(critic) for critic in critics] == [id(getattr(agent, one)) for one in names]
+
+
 @pytest.mark.usefixtures("marked")
 def test_h2o_puts_the_datasets_share_of_a_batch_first(tmp_path, calls, pendulum_file):
     updates = calls(H2O, "update")
@@ -77,7 +108,7 @@ def test_h2o_puts_the_datasets_share_of_a_batch_first(tmp_path, calls, pendulum_
 
 def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_path, calls, monkeypatch):
     step = EnvStepper.step
-    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=7 * t.reward))
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=0.5 * t.reward))
     updates, moves = calls(dqn.DQN, "update"), calls(dqn.DQN, "update_target")
     sampled, explored = calls(ReplayBuffer, "sample_n_step"), calls(dqn.DQN, "explore")
     config = {"train_every": 4, "target_every": 8, "n_step": 3, "discount": 0.9, "clip_reward": True, "epsilon": 0.1}
@@ -90,6 +121,23 @@ def test_dqn_passes_on_its_steps_its_schedule_and_rewards_that_are_clipped(tmp_p
     assert largest == pytest.approx(1 + 0.9 + 0.81)
     epsilons = [epsilon for _, epsilon in explored[:48]]  # of training; those of the evaluation follow
     assert epsilons == pytest.approx([1 - 0.9 * min(1, step / 48) for step in range(0, 96, 2)])
+
+
+def test_dqn_updates_before_its_target_moves(tmp_path, monkeypatch):
+    order = []
+    for name in ("update", "update_target"):
+        original = getattr(dqn.DQN, name)
+        monkeypatch.setattr(dqn.DQN, name, lambda *given, n=name, do=original: (order.append(n), do(*given))[1])
+    config = SMALL | {"train_every": 4, "target_every": 8, "learning_starts": 16}
+    train("dqn", tmp_path, 32, config, env="cartpole")
+    assert order == ["update", "update", "update_target"] * 2
+
+
+def test_td3_logs_the_latest_loss_of_its_actor_beside_a_later_one_of_its_critics(tmp_path, calls):
+    logged = calls(Run, "log")
+    train("td3", tmp_path, 40, SMALL | {"learning_starts": 20, "policy_delay": 3}, env="pendulum")
+    assert len(logged) == 20
+    assert all({"actor_loss", "critic_loss"} <= set(metrics) for (metrics,) in logged[1:])
 
 
 @pytest.mark.parametrize("num_envs", [1, 8])

@@ -153,6 +153,19 @@ def test_n_steps_never_run_from_before_a_resumed_run_into_its_new_episodes(tmp_p
     assert (batch.discount[last] == 1).all()  # it bootstraps: the episode was cut, not over
 
 
+def test_a_cut_truncates_the_newest_step_of_every_environment_that_has_not_terminated():
+    buffer = ReplayBuffer(6, SPEC, CPU)
+    assert buffer.cut() == 0
+    buffer.add(numbered(1, 2)._replace(terminated=torch.tensor([False, True]), truncated=torch.zeros(2).bool()))
+    assert buffer.cut() == 2
+    assert buffer.truncated.tolist() == [True, False, False, False, False, False]
+    for first in (6, 11):
+        buffer.add(numbered(first, 2)._replace(terminated=torch.tensor([True, False]), truncated=torch.zeros(2).bool()))
+    buffer.add(numbered(16, 2)._replace(terminated=torch.zeros(2).bool(), truncated=torch.zeros(2).bool()))
+    buffer.cut()  # the newest two lie at the start again
+    assert buffer.truncated.tolist() == [True, True, False, False, False, False]
+
+
 FRAMES = Spec((4, 6, 5), num_actions=3, obs_dtype="uint8")
 
 

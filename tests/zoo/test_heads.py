@@ -136,6 +136,24 @@ def test_a_computed_support_tells_the_bounds_themselves_without_bias(kind, bins)
     torch.testing.assert_close(head.project(ends) @ head.centers(), ends, atol=0.01 * 10 / bins, rtol=0)
 
 
+@pytest.mark.parametrize(("bins", "outside"), [(101, 2.25), (51, 2.25), (9, 2.25), (8, 2.0), (4, 1.0)])
+def test_a_computed_support_of_hl_gauss_reaches_three_deviations_beyond_the_bounds_or_a_quarter_of_the_bins(
+    bins, outside
+):
+    head = HLGauss(None, None, bins)
+    head.fit_support(-3.0, 5.0)
+    width = float(head.v_max - head.v_min) / bins
+    assert [float(-3 - head.v_min) / width, float(head.v_max - 5) / width] == pytest.approx([outside] * 2, rel=1e-4)
+
+
+def test_c51_counts_targets_outside_the_support_not_rewards():
+    head, out = C51(-1.0, 1.0, 5), torch.full((3, 5), -1e4)
+    out[0, 4], out[1, 2], out[2, 0] = 0.0, 0.0, 0.0  # values of 1, 0 and -1
+    head.backup(torch.tensor([0.9, 0.9, 1.5]), torch.tensor([0.9, 0.9, 0.9]), out)  # targets of 1.8, 0.9 and 0.6
+    head.backup(torch.tensor([0.5, 0.5, -0.5]), torch.tensor([0.9, 0.9, 0.9]), out)  # of 1.4, 0.5 and -1.4
+    assert int(head.clipped) == 3
+
+
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_the_support_is_saved_with_the_head(kind):
     saved, restored = kind(None, None, 7), kind(None, None, 7)
@@ -331,11 +349,19 @@ def test_a_restored_support_follows_the_running_episodes_on(kind):
 
 @pytest.mark.parametrize("kind", CATEGORICAL)
 def test_a_dataset_that_is_learned_from_as_well_widens_an_online_support(kind):
-    head = following(kind)
-    assert "follows the returns" in head.fit_support(-5.0, 30.0)
-    seen(head, -8.0)
-    assert float(head.v_max) == 60
+    for low, high in ((-5.0, 30.0), (-30.0, 5.0)):
+        head = following(kind)
+        assert "follows the returns" in head.fit_support(low, high)
+        seen(head, -8.0)
+        assert float(head.v_max) == 60
     assert "follows the returns" in following(kind).fit_support(-math.inf, math.inf)  # undiscounted
+
+
+@pytest.mark.parametrize("kind", ["two_hot", "c51", "hl_gauss"])
+def test_offline_no_support_follows_the_returns(kind):
+    head = value_head(sac.Config(value_head=kind))
+    assert head.returns is None
+    assert head.v_max.isnan()
 
 
 def test_only_a_head_that_follows_the_returns_has_more_state_than_its_support():

@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.algos import iql, sac
 from zoo.data.batch import Batch
+from zoo.nn import tracing
 from zoo.nn.optim import Adam, linear
 from zoo.runs.compilation import compile_update
 from zoo.spec import Spec
@@ -49,6 +50,30 @@ def test_adam_moves_weights_as_torchs_fused_adam_does_to_the_last_bit(settings, 
         reference.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(
+    ("settings", "peer"),
+    [
+        ({"eps": 0.01}, torch.optim.Adam),
+        ({"eps": 0.01, "weight_decay": 0.1}, torch.optim.Adam),
+        ({"eps": 0.01, "weight_decay": 0.1, "decoupled": True}, torch.optim.AdamW),
+    ],
+    ids=["plain", "coupled", "decoupled"],
+)
+def test_the_formula_that_is_compiled_takes_torchs_steps(settings, peer) -> None:
+    ours, theirs = two_networks()
+    adam, begun = Adam(ours.parameters(), 1e-2, **settings), {"weight_decay": 0.0} | settings
+    reference = peer(theirs.parameters(), lr=1e-2, eps=begun["eps"], weight_decay=begun["weight_decay"])
+    for _ in range(20):
+        x = torch.randn(8, 5)
+        with tracing.tracing():
+            adam.minimize(ours(x).square().mean())
+        reference.zero_grad()
+        theirs(x).square().mean().backward()
+        reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.returns import discounted_sum, gae, return_so_far
+from zoo.returns import ReturnsSoFar, begin_episodes, discounted_sum, gae, return_so_far
 
 
 def rollout(steps: int, envs: int, seed: int):
@@ -54,3 +54,12 @@ def test_return_so_far_continues_across_rollouts_and_starts_anew_after_an_end():
         parts.append(return_so_far(part_reward, part_ended, 0.9, before))
         before = 0.9 * parts[-1][-1] * ~part_ended[-1]
     np.testing.assert_allclose(torch.cat(parts), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_returns_so_far_go_on_from_one_rollout_to_the_next_unless_all_episodes_begin_anew():
+    returns, ones = ReturnsSoFar(0.5), torch.ones(2, 2)
+    first_ended = torch.tensor([[False, False], [False, True]])
+    assert returns.update(ones, first_ended).tolist() == [[1.0, 1.0], [1.5, 1.5]]
+    assert returns.update(ones, first_ended).tolist() == [[1.75, 1.0], [1.875, 1.5]]
+    begin_episodes(torch.nn.ModuleList([returns]))
+    assert returns.update(ones, first_ended).tolist() == [[1.0, 1.0], [1.5, 1.5]]
