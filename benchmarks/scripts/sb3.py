@@ -6,13 +6,15 @@
 Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs, step and return_mean, so
 that the two files lie side by side. `ppo` and `dqn` play Atari games with the settings that stand behind the defaults
 of `algos/ppo.py` and `algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers. Elsewhere
-`ppo` has those for MuJoCo, and Stable-Baselines3 normalizes observations and rewards.
+`ppo` has those for MuJoCo, and Stable-Baselines3 normalizes observations and rewards; `dqn` has the defaults of
+`algos/dqn.py`, but Huber's loss (`algo.value_head=huber`).
 """
 
 import argparse
 import csv
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +82,18 @@ def ppo(env: EnvConfig, seed: int) -> BaseAlgorithm:
     )  # fmt: skip
 
 
-def dqn(env: EnvConfig, seed: int) -> BaseAlgorithm:
+def dqn(env: EnvConfig, seed: int, n_steps: int = 1) -> BaseAlgorithm:
+    if not env.id.startswith("ALE/"):
+        return DQN(
+            "MlpPolicy", gymnasium.make(env.id), buffer_size=100_000, learning_rate=1e-3, batch_size=64,
+            learning_starts=1_000, train_freq=2, target_update_interval=250, exploration_fraction=0.2,
+            exploration_final_eps=0.05, policy_kwargs={"net_arch": [256, 256]}, n_steps=n_steps, seed=seed,
+            device="cpu",
+        )  # fmt: skip
     return DQN(
         "CnnPolicy", atari(env, 1, seed), buffer_size=100_000, learning_rate=1e-4, batch_size=32,
         learning_starts=80_000, train_freq=4, target_update_interval=1_000, exploration_fraction=0.1,
-        exploration_final_eps=0.01, seed=seed, device="cpu",
+        exploration_final_eps=0.01, n_steps=n_steps, seed=seed, device="cpu",
     )  # fmt: skip
 
 
@@ -134,18 +143,21 @@ class Curve(BaseCallback):
 
 def main() -> None:
     """Trains, evaluating on the way."""
-    algorithms = {"sac": sac, "td3": td3, "ppo": ppo, "dqn": dqn}
+    algorithms: dict[str, Callable[..., BaseAlgorithm]] = {"sac": sac, "td3": td3, "ppo": ppo, "dqn": dqn}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("algo", choices=algorithms)
     parser.add_argument("--env", required=True, help="as in zoo run env=")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--n-steps", type=int, default=1, help="rewards that dqn sums")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
     config = compose([f"algo={args.algo}", f"env={args.env}"])[0]
     curve = Curve(config, args.seed, args.eval_every, args.out)
+    if args.algo == "dqn":
+        algorithms[args.algo] = partial(dqn, n_steps=args.n_steps)
     algorithms[args.algo](config.env, args.seed).learn(args.steps, curve)
 
 
