@@ -79,8 +79,8 @@ def test_actions_are_uniform_until_it_learns_and_explore_then(tmp_path, calls, p
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo"])
-def test_a_value_head_is_told_all_rewards_and_ends_and_which_critics_to_move(tmp_path, calls, name):
-    told, tracked = calls(ValueHead, "update_support"), calls(Run, "track")
+def test_a_value_head_gets_all_rewards_and_ends_and_the_critics_to_move(tmp_path, calls, name):
+    given, tracked = calls(ValueHead, "update_support"), calls(Run, "track")
     stored = calls(RolloutBuffer, "append") if name == "ppo" else calls(ReplayBuffer, "add")
     rollouts = {"num_steps": 20, "minibatches": 4, "normalize_reward": False}
     config = {"hidden": [16]} | (rollouts if name == "ppo" else {"learning_starts": 100})
@@ -89,10 +89,10 @@ def test_a_value_head_is_told_all_rewards_and_ends_and_which_critics_to_move(tmp
     steps, (agent, *_) = [step for step, *_ in stored], tracked[0]
     ended = torch.stack([step.terminated | step.truncated for step in steps])
     assert ended.any()
-    assert torch.equal(torch.cat([end for _, end, *_ in told]), ended)
-    assert torch.equal(torch.cat([reward for reward, *_ in told]), torch.stack([step.reward for step in steps]))
+    assert torch.equal(torch.cat([end for _, end, *_ in given]), ended)
+    assert torch.equal(torch.cat([reward for reward, *_ in given]), torch.stack([step.reward for step in steps]))
     names = {"dqn": ("network", "target_network"), "ppo": ("value",)}.get(name, ("critic", "target_critic"))
-    for _, _, *critics in told:
+    for _, _, *critics in given:
         assert [id(critic) for critic in critics] == [id(getattr(agent, one)) for one in names]
 
 
