@@ -112,7 +112,8 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
         rest = [one for one in arguments if not one.startswith(("sweeper=", "sweeper."))]
         overrides = OverridesParser.create().parse_overrides(rest)
     except Exception as error:  # of OmegaConf's or of Hydra's grammar
-        raise UsageError(f"{' '.join(arguments)}: {str(error).splitlines()[0]}") from error
+        reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing override"))
+        raise UsageError(f"{' '.join(arguments)}: {reason}") from error
     searched = [one for one in overrides if one.is_sweep_override() and one.get_key_element() != "seed"]
     if not searched:
         raise UsageError(

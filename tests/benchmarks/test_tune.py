@@ -117,6 +117,7 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
         (["algo.lr=interval(1"], "algo.lr=interval(1"),
         (["algo.lr=tag(log,interval(0,1e-2))"], "algo.lr=tag(log,interval(0,1e-2)) cannot be searched: "),
         (["algo.lr=interval(2e-2,1e-2)"], "algo.lr=interval(2e-2,1e-2) cannot be searched: "),
+        (["algo.lr=choice(1e-3,null)"], "NoneType is incompatible with"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(capsys, given, says):
