@@ -54,6 +54,7 @@ OF = {
     "stream_sarsa": ("env=cartpole",),
     "stream_td": ("env=series/hopper",),
     "td3": ("algo.learning_starts=20",),
+    "dsac_t": ("algo.learning_starts=20",),
 }  # fmt: skip
 
 
