@@ -179,7 +179,6 @@ def train(run: "Run", config: Config) -> DSACT:
         if learning:
             for update in range(step // config.train_every, (step + envs.num_envs) // config.train_every):
                 metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)
-            if metrics:
                 run.log(metrics)
     return agent
 

@@ -14,7 +14,6 @@ import argparse
 import csv
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +83,12 @@ def ppo(env: EnvConfig, seed: int) -> BaseAlgorithm:
 
 def dqn(env: EnvConfig, seed: int, n_steps: int = 1) -> BaseAlgorithm:
     if not env.id.startswith("ALE/"):
+        ours = DQNConfig()
         return DQN(
-            "MlpPolicy", gymnasium.make(env.id), buffer_size=100_000, learning_rate=1e-3, batch_size=64,
-            learning_starts=1_000, train_freq=2, target_update_interval=250, exploration_fraction=0.2,
-            exploration_final_eps=0.05, policy_kwargs={"net_arch": [256, 256]}, n_steps=n_steps, seed=seed,
+            "MlpPolicy", gymnasium.make(env.id), buffer_size=ours.buffer_size, learning_rate=ours.lr,
+            batch_size=ours.batch_size, learning_starts=ours.learning_starts, train_freq=ours.train_every,
+            target_update_interval=ours.target_every, exploration_fraction=ours.exploration_fraction,
+            exploration_final_eps=ours.epsilon, policy_kwargs={"net_arch": ours.hidden}, n_steps=n_steps, seed=seed,
             device="cpu",
         )  # fmt: skip
     return DQN(
@@ -156,9 +157,8 @@ def main() -> None:
     torch.set_num_threads(1)
     config = compose([f"algo={args.algo}", f"env={args.env}"])[0]
     curve = Curve(config, args.seed, args.eval_every, args.out)
-    if args.algo == "dqn":
-        algorithms[args.algo] = partial(dqn, n_steps=args.n_steps)
-    algorithms[args.algo](config.env, args.seed).learn(args.steps, curve)
+    own = {"n_steps": args.n_steps} if args.algo == "dqn" else {}
+    algorithms[args.algo](config.env, args.seed, **own).learn(args.steps, curve)
 
 
 if __name__ == "__main__":

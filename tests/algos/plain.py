@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import torch
 from torch import Tensor
+from torch.distributions import AffineTransform, Normal, TanhTransform
 
 # a learning test is one seed's curve: the same whether EnvPool is installed, and whether there is a compiler
 GYMNASIUM = {"env.backend": "gymnasium", "compile": False}
@@ -22,12 +23,31 @@ def member(ensemble: torch.nn.Module, m: int) -> list[Tensor]:
     return leaves(parameter[m] if i % 2 == 0 else parameter[m, 0] for i, parameter in enumerate(ensemble.parameters()))
 
 
+@torch.no_grad()
+def shake(*networks: torch.nn.Module, by: float = 0.3) -> None:
+    """Moves every parameter by normal noise of a standard deviation, so that no network is a copy of another."""
+    for network in networks:
+        for parameter in network.parameters():
+            parameter.add_(by * torch.randn_like(parameter))
+
+
 def forward(parameters: list[Tensor], x: Tensor, activation: Callable[[Tensor], Tensor] = torch.relu) -> Tensor:
     """A network of weight `[outputs, inputs]`, bias, weight, bias, ..."""
     for i in range(0, len(parameters), 2):
         x = x @ parameters[i].T + parameters[i + 1]
         x = activation(x) if i + 2 < len(parameters) else x
     return x
+
+
+def squashed(mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions `[B, A]` of a Gaussian under tanh within bounds, and their log densities `[B]`: PyTorch's transforms."""
+    onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
+    normal = Normal(mean, log_std.exp())
+    before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
+    unit = torch.tanh(before)
+    action: Tensor = onto_bounds(unit)
+    log_det = TanhTransform().log_abs_det_jacobian(before, unit) + onto_bounds.log_abs_det_jacobian(unit, action)
+    return action, (normal.log_prob(before) - log_det).sum(1)
 
 
 def step(adam: torch.optim.Adam, loss: Tensor, max_norm: float = math.inf) -> None:

@@ -1,7 +1,7 @@
 """AWAC against a naive implementation that draws the same actions."""
 
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import assert_close, forward, leaves, member, shake, soft_update, step
 
 from zoo.algos.awac import AWAC, Config
 
@@ -50,10 +50,7 @@ class Reference:
 def test_six_updates_equal_a_naive_implementation_with_the_same_actions(spec, make_batch):
     torch.manual_seed(1)
     agent = AWAC(spec, Config(hidden=[16, 16], temperature=0.3)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic)
     reference = Reference(agent, spec, 0.3)
     begin = [parameter.detach().clone() for parameter in agent.parameters()]
     for seed in range(6):

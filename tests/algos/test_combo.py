@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import assert_close, forward, leaves, member, shake, soft_update, step
 
 from zoo import cli
 from zoo.algos.combo import COMBO, Config
@@ -17,10 +17,7 @@ def agent(spec) -> COMBO:
     torch.manual_seed(1)
     settings = {"hidden": [16, 16], "dynamics_hidden": [8] * 4, "num_actions": N, "beta": 0.7}
     agent = COMBO(spec, Config(**settings, batch_size=32, real_fraction=REAL / 32), total_steps=10).double()
-    with torch.no_grad():
-        for network in (agent.critic, agent.target_critic, agent.actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.critic, agent.target_critic, agent.actor)
     return agent
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import scipy.special
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import assert_close, forward, leaves, member, shake, soft_update, step
 
 from zoo.algos.cql import CQL, Config
 from zoo.data.monte_carlo import MonteCarloBatch
@@ -18,10 +18,7 @@ N = 4  # actions of each kind
 def make(spec, **settings) -> CQL:
     torch.manual_seed(1)
     agent = CQL(spec, Config(hidden=[16, 16], num_actions=N, **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.actor)
     return agent
 
 

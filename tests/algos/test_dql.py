@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 from zoo.algos.dql import DQL, Config
 from zoo.data.batch import Batch
@@ -17,9 +18,7 @@ from zoo.spec import Spec
 def make(spec, **settings) -> DQL:
     torch.manual_seed(1)
     agent = DQL(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent)
     return agent
 
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
-from torch.distributions import AffineTransform, Normal, TanhTransform
+from plain import GYMNASIUM, assert_close, forward, leaves, member, shake, soft_update, squashed, step
 
 import zoo
 from zoo.algos.dsac_t import DSACT, Config
@@ -15,10 +14,7 @@ from zoo.algos.dsac_t import DSACT, Config
 def make(spec, **settings) -> DSACT:
     torch.manual_seed(1)
     agent = DSACT(spec, Config(hidden=[16, 16], actor_lr=3e-4, critic_lr=3e-4, **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.target_actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.target_actor)
     return agent
 
 
@@ -30,8 +26,7 @@ class Reference:
     """
 
     def __init__(self, agent: DSACT, spec, square) -> None:
-        low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
-        self.onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
+        self.bounds = torch.tensor([spec.action_low, spec.action_high]).double()
         self.square, self.updates, self.usual_std = square, 0, [None, None]
         self.policy, self.target_policy = leaves(agent.actor.net.parameters()), leaves(agent.target_actor.parameters())
         self.critics = [member(agent.critic, m) for m in (0, 1)]
@@ -47,13 +42,7 @@ class Reference:
 
     def sample(self, policy, obs):
         mean, log_std = forward(policy, obs, gelu).split(2, 1)
-        normal = Normal(mean, torch.clamp(log_std, -20, 0.5).exp())
-        before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
-        squashed = torch.tanh(before)
-        action = self.onto_bounds(squashed)
-        log_det = TanhTransform().log_abs_det_jacobian(before, squashed)
-        log_det = log_det + self.onto_bounds.log_abs_det_jacobian(squashed, action)
-        return action, (normal.log_prob(before) - log_det).sum(1)
+        return squashed(mean, torch.clamp(log_std, -20, 0.5), *self.bounds)
 
     def critic_loss(self, m, batch, next_q, next_sample, next_log_prob):
         mean, std = self.q(self.critics[m], batch.obs, batch.action)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import assert_close, forward, leaves, member, shake, soft_update, step
 
 from zoo.algos.edac import EDAC, Config
 from zoo.nn.layers import EnsembleLinear
@@ -63,10 +63,7 @@ class Reference:
 def test_six_updates_equal_a_naive_implementation_with_the_same_actions(spec, make_batch, eta):
     torch.manual_seed(1)
     agent = EDAC(spec, Config(hidden=[16, 16], num_critics=3, eta=eta)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.actor)
     reference = Reference(agent, spec, eta)
     for seed in range(6):
         torch.manual_seed(seed)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 from zoo.algos.famo2o import Config, FamO2O, encoded
 from zoo.data.batch import Batch
@@ -15,10 +16,7 @@ from zoo.spec import Spec
 def make(spec, **settings) -> FamO2O:
     torch.manual_seed(1)
     agent = FamO2O(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.value, agent.actor, agent.balance):
-            for parameter in network.parameters():
-                parameter.add_(0.4 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.value, agent.actor, agent.balance, by=0.4)
     return agent
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 from zoo.algos.fql import FQL, Config
 from zoo.data.batch import Batch
@@ -14,9 +15,7 @@ from zoo.spec import Spec
 def make(spec, **settings) -> FQL:
     torch.manual_seed(1)
     agent = FQL(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent)
     return agent
 
 

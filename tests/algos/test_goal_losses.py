@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from examples import batch_for, make
+from plain import shake
 
 from zoo.agent import Agent
 from zoo.algos import crl, gcbc, gciql, gcivl, hiql, ota, qrl
@@ -23,9 +24,7 @@ def prepared(agent: Agent):
     """An agent whose biases are not 0 and whose targets are not what they follow, and a batch for it; float64."""
     torch.manual_seed(0)
     agent = agent.double()
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+    shake(agent, by=0.2)
     batch = batch_for(agent, 0)
     return agent, type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
 

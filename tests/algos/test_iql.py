@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain import GYMNASIUM, assert_close, forward, leaves, mean_return, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, mean_return, member, shake, soft_update, step
 from scipy.special import log_softmax
 
 import zoo
@@ -151,9 +151,7 @@ def test_after_the_cosine_has_reached_zero_the_actor_stands_still_and_the_critic
 def test_of_discrete_actions_the_losses_are_those_of_a_categorical_policy_and_of_each_actions_value(network):
     spec = Spec((3,), num_actions=4)
     agent, batch = IQL(spec, Config(hidden=[16])).double(), random_batch(32, spec)
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.6 * torch.randn_like(parameter))
+    shake(agent, by=0.6)
     obs, action = batch.obs.numpy(), batch.action.numpy()
     target_q = network(agent.target_critic.net, obs)[:, range(32), action].min(0)  # [2, B, 4]
     u = target_q - network(agent.value, obs)[:, 0]

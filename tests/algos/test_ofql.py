@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 from zoo.algos.ofql import OFQL, Config
 from zoo.data.batch import Batch
@@ -16,9 +17,7 @@ from zoo.spec import Spec
 def make(spec, **settings) -> OFQL:
     torch.manual_seed(1)
     agent = OFQL(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent)
     return agent
 
 

@@ -2,6 +2,7 @@
 
 import torch
 from examples import batch_for
+from plain import shake
 
 from zoo.algos import hiql, ota
 from zoo.data.goals import SubgoalBatch
@@ -14,9 +15,7 @@ def agents() -> tuple[ota.OTA, hiql.HIQL]:
     """The two with the same weights, OTA's values alike."""
     torch.manual_seed(0)
     theirs = hiql.HIQL(SPEC, hiql.Config(hidden=[16])).double()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+    shake(theirs, by=0.1)
     ours = ota.OTA(SPEC, ota.Config(hidden=[16])).double()
     for name in ("phi", "value", "target_value", "low_actor", "high_actor"):
         getattr(ours, name).load_state_dict(getattr(theirs, name).state_dict())

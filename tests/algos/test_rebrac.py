@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 import zoo
 from zoo.algos.rebrac import Config, ReBRAC, SarsaBatch
@@ -14,10 +15,7 @@ from zoo.spec import Spec
 def make(spec, **settings) -> ReBRAC:
     torch.manual_seed(1)
     agent = ReBRAC(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.target_actor, agent.actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.target_actor, agent.actor)
     return agent
 
 

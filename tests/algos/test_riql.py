@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import shake
 
 from zoo.algos import iql, riql
 
@@ -10,10 +11,7 @@ from zoo.algos import iql, riql
 def make(spec, **settings) -> riql.RIQL:
     torch.manual_seed(1)
     agent = riql.RIQL(spec, riql.Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.value, agent.actor.net):
-            for parameter in network.parameters():
-                parameter.add_(0.6 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.value, agent.actor.net, by=0.6)
     return agent
 
 

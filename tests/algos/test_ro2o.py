@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from plain import shake
 from torch.distributions import Normal, kl_divergence
 
 from zoo.algos import edac
@@ -15,10 +16,7 @@ from zoo.data.batch import Batch
 def make(spec, **settings) -> RO2O:
     torch.manual_seed(1)
     agent = RO2O(spec, Config(hidden=[16, 16], num_critics=3, perturbations=4, **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.actor)
     return agent
 
 

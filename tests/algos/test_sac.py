@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
-from torch.distributions import AffineTransform, Normal, TanhTransform
+from plain import GYMNASIUM, assert_close, forward, leaves, member, shake, soft_update, squashed, step
 
 import zoo
 from zoo.algos.sac import SAC, Config
@@ -13,11 +12,8 @@ from zoo.algos.sac import SAC, Config
 def make(spec, **settings) -> SAC:
     torch.manual_seed(1)
     agent = SAC(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        agent.log_alpha.fill_(-0.7)
-        for network in (agent.target_critic, agent.critic):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    agent.log_alpha.data.fill_(-0.7)
+    shake(agent.target_critic, agent.critic)
     return agent
 
 
@@ -25,8 +21,7 @@ class Reference:
     """Equations 5, 9 and 18 one after the other; every critic is a network of its own."""
 
     def __init__(self, agent: SAC, spec) -> None:
-        low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
-        self.onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
+        self.bounds = torch.tensor([spec.action_low, spec.action_high]).double()
         self.policy = leaves(agent.actor.net.parameters())
         self.critics = [member(agent.critic, m) for m in (0, 1)]
         self.targets = [member(agent.target_critic, m) for m in (0, 1)]
@@ -40,13 +35,7 @@ class Reference:
 
     def sample(self, obs):
         mean, log_std = forward(self.policy, obs).split(2, 1)
-        normal = Normal(mean, torch.clamp(log_std, -20, 2).exp())
-        before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
-        squashed = torch.tanh(before)
-        action = self.onto_bounds(squashed)
-        log_det = TanhTransform().log_abs_det_jacobian(before, squashed)
-        log_det = log_det + self.onto_bounds.log_abs_det_jacobian(squashed, action)
-        return action, (normal.log_prob(before) - log_det).sum(1)
+        return squashed(mean, torch.clamp(log_std, -20, 2), *self.bounds)
 
     def update(self, batch) -> None:
         alpha = self.log_alpha.exp().detach()

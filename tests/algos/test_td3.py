@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from plain import GYMNASIUM, assert_close, forward, leaves, member, soft_update, step
+from plain import GYMNASIUM, assert_close, forward, leaves, member, shake, soft_update, step
 
 import zoo
 from zoo.algos.td3 import TD3, Config
@@ -11,10 +11,7 @@ from zoo.algos.td3 import TD3, Config
 def make(spec, **settings) -> TD3:
     torch.manual_seed(1)
     agent = TD3(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.target_actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.target_actor)
     return agent
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from plain import assert_close, forward, leaves, member, soft_update, step
+from plain import assert_close, forward, leaves, member, shake, soft_update, step
 
 from zoo.algos.td3_bc import TD3BC, Config
 
@@ -10,10 +10,7 @@ from zoo.algos.td3_bc import TD3BC, Config
 def make(spec, **settings) -> TD3BC:
     torch.manual_seed(1)
     agent = TD3BC(spec, Config(hidden=[16, 16], **settings)).double()
-    with torch.no_grad():
-        for network in (agent.target_critic, agent.critic, agent.target_actor):
-            for parameter in network.parameters():
-                parameter.add_(0.3 * torch.randn_like(parameter))
+    shake(agent.target_critic, agent.critic, agent.target_actor)
     return agent
 
 
