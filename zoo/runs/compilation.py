@@ -111,6 +111,9 @@ def compile_update(
     lower()
     options: dict[str, Any] = {"guard_filter_fn": changing}
     if backend == "inductor":
+        from zoo.runs.subexpressions import CommonSubexpressions  # imports the compiler
+
+        options["post_grad_custom_pre_pass"] = CommonSubexpressions()
         # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
         options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
         options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
