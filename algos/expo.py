@@ -18,9 +18,11 @@ evaluate by sampling: `eval_deterministic=false`.
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
 policy; before learning the flow acts, there actions are uniform unless it was cloned before; flow, edit and temperature
 take as many updates as the critics, at constant learning rates and all by Adam; an edited action is clipped to the
-bounds; the critics' values are normalized before each activation, as RLPD's. Entropies are of edits, in units of half
-the action's range, and so is their target: as with the code's `adjust_target_entropy`, which is off there. Without it
-no edits of 0.05 reach a target of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
+bounds, and chosen by its value also where `candidates=1`, where theirs is never taken; the edit policy's initial
+weights are PyTorch's, theirs Xavier's; observations are normalized (`normalize_obs=false`: as theirs); the end of an
+episode by a time limit is not a terminal state. Entropies are of edits, in units of half the action's range, and so is
+their target: as with the code's `adjust_target_entropy`, which is off there. Without it no edits of 0.05 reach a target
+of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
 """
 
 import copy

@@ -175,7 +175,7 @@ def test_a_run_goes_on_from_python(unfinished, uninterrupted):
     run = zoo_package.resume(unfinished)
     assert run.done == 600
     same(unfinished, uninterrupted)
-    with pytest.raises(zoo_package.UsageError, match="this run has finished"):
+    with pytest.raises(zoo_package.UsageError, match=r"this run has finished.*init_from=DIR"):
         zoo_package.resume(unfinished)
 
 

@@ -120,7 +120,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
             raise UsageError("resume is given twice. Several seeds of one run: resume=[DIR,DIR]")
         raise UsageError(
             f"resume continues a run with the settings it began with; {others} cannot be given. "
-            "Leave it out, or start a new run."
+            "Leave it out, or start a new run from where it ended: init_from=DIR"
         )
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():

@@ -176,7 +176,10 @@ def _remove(run_dir: Path, made: list[Path]) -> None:
 def _last_state(run_dir: Path) -> dict[str, Any]:
     """What the last checkpoint of an unfinished run holds."""
     if finished(run_dir):
-        raise UsageError(f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}")
+        raise UsageError(
+            f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}. "
+            "To train further, start a new run with init_from=DIR"
+        )
     return load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 
 
