@@ -171,7 +171,7 @@ def train(run: "Run", config: Config) -> DSACT:
     agent = DSACT(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
-    metrics: Metrics = {}
+    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()

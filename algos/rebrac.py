@@ -162,7 +162,7 @@ def train(run: "Run", config: Config) -> ReBRAC:
     data.prepare(agent, config)
     run.track(agent=agent)
     next_action, follows = data.next_action()
-    metrics: Metrics = {}
+    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         sampled = data.sample(config.batch_size)
         batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])

@@ -120,7 +120,7 @@ def train(run: "Run", config: Config) -> TD3BC:
     agent = TD3BC(data.spec, config)
     data.prepare(agent, config)
     run.track(agent=agent)
-    metrics: Metrics = {}
+    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         delayed = (step + 1) % config.policy_delay == 0
         metrics |= agent.update(data.sample(config.batch_size), delayed)

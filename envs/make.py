@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, ReshapeObservation, TransformObservation
 
 from zoo.envs import atari, images, minigrid, ogbench, pictures
+from zoo.envs.bipedal_walker import NewWorld
 from zoo.envs.config import EnvConfig
 from zoo.envs.dynamics import changed
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
@@ -140,9 +141,12 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     Raises:
         ValueError: its images cannot be understood, or it cannot be drawn here.
     """
-    if "mujoco" in str(gymnasium.spec(env_id).entry_point):
+    made_by = str(gymnasium.spec(env_id).entry_point)
+    if "mujoco" in made_by:
         _hush_mujoco()
     env = (pictures.make_drawn if drawn else gymnasium.make)(env_id, max_episode_steps=max_episode_steps, **settings)
+    if "box2d.bipedal_walker" in made_by:
+        env = NewWorld(env)
     if env_id.startswith("MiniGrid-"):
         return minigrid.image_only(env)
     space = env.observation_space

@@ -12,6 +12,7 @@ import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
 from zoo.data.batch import Batch, either, mixed
+from zoo.runs import online
 from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import algorithms
 
@@ -207,8 +208,18 @@ def test_indices_of_own_transitions_follow_the_datasets(pendulum_file, tmp_path,
 
 def test_as_many_updates_as_asked_for_follow_an_online_step(pendulum_file, tmp_path, batches):
     seen = batches("awac")
-    go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_starts=10, online_updates=4)
+    run = go_online("awac", pendulum_file, tmp_path / "run", online_steps=30, online_starts=10, online_updates=4)
     assert len(seen) == 20 + 20 * 4
+    assert not run.record.get("notes"), "nothing of it is out of the ordinary"
+
+
+def test_the_value_of_the_dataset_is_computed_every_hundred_steps_however_many_environments(
+    pendulum_file, tmp_path, monkeypatch
+):
+    steps = []
+    monkeypatch.setattr(online, "data_value", lambda *_: steps.append(len(steps)) or {})
+    go_online("awac", pendulum_file, tmp_path / "run", online_steps=420, num_envs=3)
+    assert len(steps) == 5  # steps 0, 102, 201, 300 and 402
 
 
 def test_retaining_nothing_without_collecting_first_says_what_it_did(pendulum_file, tmp_path):

@@ -389,3 +389,16 @@ def test_an_observation_of_one_number_is_a_vector_of_one(algo, tmp_path):
     assert run.evaluations[-1][1].returns.tolist() == [10] * 10
     assert zoo.load(run.dir).act(np.float32([0.5])).item() in (0, 1)
     del gymnasium.registry["Number-v0"]
+
+
+def test_a_walkers_episode_does_not_depend_on_those_before():
+    pytest.importorskip("Box2D")
+
+    def episode(env: gymnasium.Env, seed: int) -> np.ndarray:
+        env.reset(seed=seed)
+        env.action_space.seed(seed)
+        return np.stack([env.step(env.action_space.sample())[0] for _ in range(60)])
+
+    used = make_one("BipedalWalker-v3")
+    for seed in range(5):
+        np.testing.assert_array_equal(episode(used, seed), episode(make_one("BipedalWalker-v3"), seed))

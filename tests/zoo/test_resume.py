@@ -1,7 +1,10 @@
 """Runs that are killed, interrupted or broken, and what resuming makes of them."""
 
 import csv
+import errno
+import fcntl
 import json
+import os
 import random
 import re
 import resource
@@ -19,9 +22,12 @@ import torch
 
 import zoo as zoo_package
 from zoo.algos import sac
+from zoo.data.buffers import RolloutBuffer
 from zoo.data.catalog import from_folder
 from zoo.nn import linear
+from zoo.returns import ReturnsSoFar
 from zoo.runs.evaluation import seeds as seeds_of
+from zoo.runs.lock import in_use
 from zoo.runs.stepper import EnvStepper
 
 # the sampler is one that has prefetched indices when a checkpoint is written
@@ -284,6 +290,7 @@ def test_an_online_run_resumes_with_its_buffer_and_counts_on(start, tmp_path, zo
 
 ONLINE = {
     "sac": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "num_envs=2", "algo.buffer_size=150"),
+    "td3": ("env=pendulum", "algo.learning_starts=50", "algo.hidden=[8]", "algo.policy_delay=30"),
     "dqn": ("env=cartpole", "algo.learning_starts=50", "algo.hidden=[8]", "algo.n_step=3", "algo.value_head=hl_gauss"),
     "ppo": ("env=hopper", "algo.hidden=[8]", "num_envs=2", "algo.num_steps=50", "algo.minibatches=4"),
     "stream_ac": ("env=hopper", "algo.hidden=[16]"),
@@ -307,6 +314,36 @@ def test_an_online_run_killed_where_its_simulator_is_known_ends_as_one_that_was_
     result = zoo("run", f"resume={run_dir}")
     assert result.code == 0, result.err
     same(run_dir, tmp_path / "whole")
+
+
+def test_where_the_simulator_is_not_put_back_nothing_is_learned_across_the_seam(start, tmp_path, zoo, monkeypatch):
+    pytest.importorskip("envpool")
+    common = ("run", "env=cartpole", "env.backend=envpool", "logger=none", "eval_episodes=1", "algo.hidden=[8]")
+    killed = {
+        "dqn": ("algo.n_step=3", "algo.learning_starts=50", "steps=3_000", "checkpoint_every=50"),
+        "ppo": ("algo.num_steps=2000", "algo.minibatches=4", "steps=8_000", "checkpoint_every=50"),
+    }
+    for algo, settings in killed.items():
+        process = start(*common, f"algo={algo}", *settings, "eval_every=1_000_000", f"run_dir={tmp_path / algo}")
+        process.wait_for(tmp_path / algo / "checkpoint.pt")
+        process.kill()
+        assert process.wait().code == -signal.SIGKILL
+    before = torch.load(tmp_path / "dqn" / "checkpoint.pt", weights_only=True)["step"]
+    lengths, reset = [], []
+    append, begin = list.append, ReturnsSoFar.reset
+    monkeypatch.setattr(RolloutBuffer, "append", lambda self, x: (append(self, x), lengths.append(len(self)))[0])
+    monkeypatch.setattr(ReturnsSoFar, "reset", lambda self: (begin(self), reset.append(self))[0])
+    for algo in killed:
+        result = zoo("run", f"resume={tmp_path / algo}")
+        assert result.code == 0, result.err
+        assert "the simulator cannot be put back" in result.out
+    assert lengths[:2] == [1, 2], "PPO's rollout begins anew"
+    assert reset, "and so do the returns that its rewards are scaled by"
+    ended = torch.zeros(3_000, dtype=torch.bool)
+    for first, last in torch.load(tmp_path / "dqn" / "checkpoint.pt", weights_only=True)["tracked"]["buffer"]["files"]:
+        part = torch.load(tmp_path / "dqn" / "replay" / "buffer" / f"{first}-{last}.pt", weights_only=True)
+        ended[first:last] = part["terminated"] | part["truncated"]
+    assert ended[before - 1]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -407,7 +444,7 @@ def test_a_record_without_what_a_run_needs_is_no_runs(zoo, command, unfinished, 
 def test_damaged_rows_of_a_log_are_dropped(zoo, unfinished, uninterrupted):
     for name in ("metrics.csv", "evaluations.csv"):
         with (unfinished / name).open("ab") as file:
-            file.write(b"x,y,z\n\xff\xfe\n")
+            file.write(b"x,y,z\n\xff\xfe\n100" + b",1" * 100 + b"\n")
     assert zoo("run", f"resume={unfinished}").code == 0
     same(unfinished, uninterrupted)
 
@@ -495,6 +532,25 @@ def test_what_is_to_be_typed_is_quoted_for_the_shell(zoo, command, unfinished, t
     typed = shlex.split(result.err.partition("Continue it: zoo ")[2])
     assert typed == ["run", f"resume={run_dir}"]
     assert zoo(*typed).code == 0
+
+
+def test_a_link_that_leads_nowhere_is_named(zoo, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs").symlink_to(tmp_path / "not-mounted")
+    for given in ((), ("run_dir=runs",), ("run_dir=runs/one",)):
+        refused(zoo(*command, *given), 1, "runs is a link that leads nowhere")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_file_system_without_locks_is_no_hindrance(zoo, command, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    result = zoo(*command, f"run_dir={tmp_path / 'run'}")
+    assert result.code == 0, result.err
+    assert "cannot be locked (Function not implemented): see to it that no other process trains there" in result.err
+    assert not in_use(tmp_path / "run")
 
 
 def test_a_folder_with_other_files_is_not_taken(zoo, command, tmp_path):

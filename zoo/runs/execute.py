@@ -155,7 +155,12 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
         try:
             run_dir.mkdir(parents=True, exist_ok=config.run_dir is not None)
             break
-        except FileExistsError:  # another run of the same name began in the same second
+        except FileExistsError as error:
+            if Path(error.filename).is_symlink():
+                raise RunError(
+                    f"cannot make the folder {run_dir}: {error.filename} is a link that leads nowhere."
+                ) from error
+            # another run of the same name began in the same second
             run_dir = run_dir.with_name(f"{name}-{attempt}")
         except OSError as error:
             raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error

@@ -44,7 +44,7 @@ class CsvLog:
         self.columns: list[str] = []
         if path.exists():
             with path.open(newline="", errors="replace") as file:
-                rows = [row for row in csv.DictReader(file) if None not in row.values()]
+                rows = [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
             whole = [row for row in rows if row.get("step", "").isdecimal()]  # others are damaged
             rows = [row for row in whole if int(row["step"]) <= resume_step]
             self._rewrite(list(rows[0]) if rows else [], rows)
