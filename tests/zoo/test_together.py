@@ -16,9 +16,11 @@ from torch.utils._pytree import tree_flatten
 
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch
+from zoo.errors import RunError
 from zoo.nn.optim import Adam
 from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
+from zoo.runs.run import Run
 from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
@@ -135,6 +137,27 @@ def test_a_seed_that_fails_leaves_the_others_learning(zoo, tmp_path):
     assert "2 seeds: return" in result.out
     for seed in (1, 3):
         assert 60 in evaluations(tmp_path / "runs" / f"seed{seed}")
+
+
+def test_a_seed_that_ends_early_keeps_its_weights_and_the_others_learn_as_with_it(zoo, tmp_path, monkeypatch):
+    assert zoo("run", *SETTINGS, "seeds=1-3", "run_dir=whole").code == 0
+    evaluate, ended = Run._evaluate, []
+
+    def ends_in_the_middle(run):
+        if run.config.seed == 2:
+            ended.append((run._agent, {name: x.clone() for name, x in run._agent.named_parameters()}))
+            raise RunError("no more of this seed")
+        evaluate(run)
+
+    monkeypatch.setattr(Run, "_evaluate", ends_in_the_middle)
+    result = zoo("run", *SETTINGS, "seeds=1-3", "run_dir=runs")
+    assert (result.code, result.err) == (1, "zoo: no more of this seed\n")
+    ((agent, weights),) = ended
+    assert all(torch.equal(x, weights[name]) for name, x in agent.named_parameters())
+    for seed in (1, 3):
+        found, expected = (tmp_path / folder / f"seed{seed}" for folder in ("runs", "whole"))
+        assert evaluations(found) == evaluations(expected)
+        assert all(torch.equal(x, weights_of(expected)[name]) for name, x in weights_of(found).items())
 
 
 @pytest.mark.slow
