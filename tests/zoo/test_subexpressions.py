@@ -87,15 +87,18 @@ def test_results_that_are_equal_remain_tensors_of_their_own():
 
 
 @pytest.mark.slow
-def test_compiled_updates_do_so():
+def test_compiled_updates_do_so_and_draw_random_numbers_anew():
     if missing := needed_to_compile():
         pytest.skip(missing)
 
-    def update(x: Tensor) -> Tensor:
-        return counted_exp(x) + 2 * counted_exp(x)
+    def update(x: Tensor) -> tuple[Tensor, ...]:
+        draws = [torch.randn_like, torch.rand_like, lambda x: x.clone().exponential_(), torch.bernoulli]
+        return counted_exp(x) + 2 * counted_exp(x), *(draw(x.sigmoid()) - draw(x.sigmoid()) for draw in draws)
 
-    compiled = compile_update(update)
-    compiled(X)
+    compiled, x = compile_update(update), X.repeat(10)
+    compiled(x)
     begun = calls
-    torch.testing.assert_close(compiled(X), 3 * X.exp())
+    found, *differences = compiled(x)
+    torch.testing.assert_close(found, 3 * x.exp())
     assert calls == begun + 1
+    assert all(difference.any() for difference in differences), "random numbers are drawn anew"
