@@ -149,6 +149,18 @@ def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_no
     assert axes == {"train/*": "step", "eval/*": "step", "dynamics/*": "dynamics/pass", "behavior/*": "behavior/pass"}
 
 
+def test_tensorboard_shows_what_was_done_before_the_checkpoint_and_not_what_was_lost(tmp_path):
+    logger = Logger(tmp_path, ["tensorboard"], {}, 0, "x")
+    for step in (10, 20, 30):
+        logger.metrics(step, {"loss": step}, 1.0, 1.0)
+    logger.close()
+    resumed = Logger(tmp_path, ["tensorboard"], {}, 20, "x")
+    resumed.metrics(40, {"loss": 40}, 1.0, 1.0)
+    resumed.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 40]
+
+
 def test_tensorboard_shows_earlier_stages_after_a_resumption(tmp_path):
     logger = Logger(tmp_path, ["tensorboard"], {}, 0, "x")
     for done in range(1, 11):
