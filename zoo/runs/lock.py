@@ -51,5 +51,5 @@ def in_use(run_dir: Path) -> bool:
         except BlockingIOError:
             return True
         except OSError:  # a file system without locks
-            return False
+            pass
     return False

@@ -3,6 +3,9 @@
 PyTorch's compiler does so for a forward graph and its backward graph. An update is a single graph with gradients and
 optimizers in it, which it takes as it is. Losses that share a value or a representation, each with a forward pass of
 its own to be read alone, then cost no more than one pass.
+
+PyTorch's own `fx_graph_cse` does not serve: it takes two draws of a uniform or an exponential distribution for one, and
+0.0 for -0.0.
 """
 
 import operator
