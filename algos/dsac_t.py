@@ -171,15 +171,13 @@ def train(run: "Run", config: Config) -> DSACT:
     agent = DSACT(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
-    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
             for update in range(step // config.train_every, (step + envs.num_envs) // config.train_every):
-                metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)
-                run.log(metrics)
+                run.log(agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0))
     return agent
 
 

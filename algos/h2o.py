@@ -226,8 +226,7 @@ def train(run: "Run", config: Config) -> H2O:
         if step >= config.learning_starts:
             for _ in range(envs.num_envs):  # one update an environment step
                 batch = mixed(data.sample(offline), buffer.sample(config.batch_size - offline))
-                metrics = agent.update(batch)
-            run.log(metrics)
+                run.log(agent.update(batch))
     return agent
 
 

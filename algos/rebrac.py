@@ -162,12 +162,10 @@ def train(run: "Run", config: Config) -> ReBRAC:
     data.prepare(agent, config)
     run.track(agent=agent)
     next_action, follows = data.next_action()
-    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         sampled = data.sample(config.batch_size)
         batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])
-        metrics |= agent.update(batch, delayed=step % config.policy_delay == 0)
-        run.log(metrics)
+        run.log(agent.update(batch, delayed=step % config.policy_delay == 0))
     decay = 1 / max(1, run.config.online_steps * run.config.online_updates)
 
     def update(batch: Batch, count: int) -> Metrics:

@@ -179,8 +179,7 @@ def train(run: "Run", config: Config) -> RLPD:
             for i in range(1, envs.num_envs * config.utd_ratio + 1):
                 batch = buffer.sample(config.batch_size - offline)
                 batch = mixed(batch, data.sample(offline)) if data else batch
-                metrics = agent.update(batch, last=i % config.utd_ratio == 0)
-            run.log(metrics)
+                run.log(agent.update(batch, last=i % config.utd_ratio == 0))
     return agent
 
 

@@ -142,8 +142,7 @@ def train(run: "Run", config: Config) -> SAC:
         if learning:
             for _ in range(envs.num_envs):  # one update an environment step
                 batch = buffer.sample(config.batch_size - offline)
-                metrics = agent.update(mixed(batch, data.sample(offline)) if data else batch)
-            run.log(metrics)
+                run.log(agent.update(mixed(batch, data.sample(offline)) if data else batch))
     return agent
 
 

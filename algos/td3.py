@@ -120,7 +120,6 @@ def train(run: "Run", config: Config) -> TD3:
     agent = TD3(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
-    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         learning = step >= config.learning_starts
         action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
@@ -130,8 +129,7 @@ def train(run: "Run", config: Config) -> TD3:
         agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for update in range(step, step + envs.num_envs):  # one update an environment step
-                metrics |= agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0)
-            run.log(metrics)
+                run.log(agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0))
     return agent
 
 

@@ -120,11 +120,9 @@ def train(run: "Run", config: Config) -> TD3BC:
     agent = TD3BC(data.spec, config)
     data.prepare(agent, config)
     run.track(agent=agent)
-    metrics: Metrics = {**run.metrics}  # not every update has the actor's
     for step in run.steps():
         delayed = (step + 1) % config.policy_delay == 0
-        metrics |= agent.update(data.sample(config.batch_size), delayed)
-        run.log(metrics)
+        run.log(agent.update(data.sample(config.batch_size), delayed))
 
     def update(batch: Batch, count: int) -> Metrics:
         return agent.update(batch, delayed=(count + 1) % config.policy_delay == 0)

@@ -154,6 +154,14 @@ def test_each_stage_leaves_a_row_a_pass_and_the_time_it_took(run_dir):
         assert stage["seconds"] > 0
 
 
+def test_a_stage_logs_its_own_metrics_and_none_of_those_before(run_dir):
+    logs = ("dynamics", "behavior", "rollouts", "metrics")
+    of = {log: set((run_dir / f"{log}.csv").read_text().split("\n")[0].split(",")) for log in logs}
+    assert of["behavior"] == {"step", "loss", "seconds"}
+    assert {log for log in logs if "loss" in of[log]} == {"dynamics", "behavior"}
+    assert {log for log in logs if "holdout_error" in of[log]} == {"dynamics"}
+
+
 def test_what_was_imagined_is_a_dataset_like_any_other(run_dir, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["data", "show", str(run_dir / "rollouts.hdf5"), "--env", "pendulum"]) == 0

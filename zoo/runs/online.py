@@ -66,13 +66,11 @@ def learn_online(
         taken = step - config.steps
         if taken >= config.online_starts:
             done = (taken - config.online_starts) * config.online_updates
-            metrics = {**run.metrics}  # an update need not have all of them
             for count in range(done, done + envs.num_envs * config.online_updates):
                 batch = sample(data, buffer, batch_size, config.online_fraction)
-                metrics |= update(batch, count) if update else agent.update(batch)
+                run.log(update(batch, count) if update else agent.update(batch))
             if taken % VALUED_EVERY < envs.num_envs:
-                metrics |= data_value(agent, data)
-            run.log(metrics)
+                run.log(data_value(agent, data))
 
 
 def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:

@@ -41,7 +41,7 @@ class Run:
         record: what `run.json` holds.
         spec: shapes and bounds of the environment.
         done: steps completed.
-        metrics: the latest that were logged.
+        metrics: the latest of each that was logged.
         evaluations: the episodes of each evaluation of this process, with its step.
     """
 
@@ -141,8 +141,8 @@ class Run:
         self.save_record()
 
     def log(self, metrics: Metrics) -> None:
-        """Keeps the latest metrics; they are read, and the device waited for, only when a row is due."""
-        self.metrics = metrics
+        """Keeps the latest of each metric; they are read, and the device waited for, only when a row is due."""
+        self.metrics |= metrics
 
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
@@ -163,8 +163,8 @@ class Run:
                 self._stages[name] = done = done + 1
                 seconds = time.perf_counter() - mark
                 self._seconds += seconds
-                values = self._values(f"in pass {done:,} of {name}")
-                self._logger.stage(name, done, values, seconds)
+                self._logger.stage(name, done, self._values(f"in pass {done:,} of {name}"), seconds)
+                self.metrics = {}
                 bar.update(done)
                 spent = self.record.setdefault("stages", {}).setdefault(name, {"seconds": 0.0})
                 spent["seconds"], spent["passes"] = round(spent["seconds"] + seconds, 2), done

@@ -93,8 +93,8 @@ class Run:
         self.agent = agent.to(self.device)
 
     def log(self, metrics: Metrics) -> None:
-        """Keeps the latest metrics for the next row."""
-        self.metrics = metrics
+        """Keeps the latest of each metric for the next row."""
+        self.metrics |= metrics
 
     def report(self, line: str) -> None:
         print(line, flush=True)
@@ -107,6 +107,7 @@ class Run:
             done += 1
             shown = "  ".join(f"{name} {float(value):.4g}" for name, value in self.metrics.items())
             print(f"{name} {done}  {shown}", flush=True)
+            self.metrics = {}
 
     def steps(self) -> Iterator[int]:
         """The number of steps done before each pass of the loop."""
