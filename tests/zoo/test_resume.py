@@ -321,7 +321,7 @@ def test_where_the_simulator_is_not_put_back_nothing_is_learned_across_the_seam(
     common = ("run", "env=cartpole", "env.backend=envpool", "logger=none", "eval_episodes=1", "algo.hidden=[8]")
     killed = {
         "dqn": ("algo.n_step=3", "algo.learning_starts=50", "steps=3_000", "checkpoint_every=50"),
-        "ppo": ("algo.num_steps=2000", "algo.minibatches=4", "steps=8_000", "checkpoint_every=50"),
+        "ppo": ("algo.num_steps=2000", "algo.minibatches=4", "steps=8_000", "checkpoint_every=500"),
     }
     for algo, settings in killed.items():
         process = start(*common, f"algo={algo}", *settings, "eval_every=1_000_000", f"run_dir={tmp_path / algo}")
