@@ -183,23 +183,25 @@ class EXPO(Agent):
         return {"flow_loss": flow_loss.detach()}
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, flow, edit policy and temperature, in this order, each target's move after."""
+        """One gradient step of critics, flow and, if there are edits, edit policy and temperature, in this order.
+
+        Each target's move follows its network's step.
+        """
         self.chooses.fill_(True)
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
-        cloned = self.clone(batch)
-        edit_loss, log_prob = self.edit_loss(batch)
-        self.edit_optimizer.minimize(edit_loss)
-        self.alpha_optimizer.minimize(self.alpha_loss(log_prob))
-        return {
-            "critic_loss": critic_loss.detach(),
-            "edit_loss": edit_loss.detach(),
-            "alpha": self.log_alpha.detach().exp(),
-            "entropy": -log_prob.mean(),
-            "q": q,
-            **cloned,
-        }
+        metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.clone(batch)}
+        if self.config.edits:
+            edit_loss, log_prob = self.edit_loss(batch)
+            self.edit_optimizer.minimize(edit_loss)
+            self.alpha_optimizer.minimize(self.alpha_loss(log_prob))
+            metrics |= {
+                "edit_loss": edit_loss.detach(),
+                "alpha": self.log_alpha.detach().exp(),
+                "entropy": -log_prob.mean(),
+            }
+        return metrics
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:

@@ -22,7 +22,8 @@ observation, where there a time limit ends its value; a flow without time embedd
 weights, of GELU units, not ReLU; a value network without residual layers and weight decay; the flow's cloning at a
 constant learning rate without weight decay; no target KL, there 1; observations normalized by mean and deviation;
 learning rates do not oscillate. Without exploring x_0 is 0, there it is drawn. Its penalty on the distance from the
-imitating flow is left out, as is DPPO, which does the same with a diffusion policy.
+imitating flow is left out, as is DPPO, which does the same with a diffusion policy. Sizes, rollouts and rates are for
+one environment and a small network; `preset=paper` has the authors'.
 """
 
 import math
@@ -109,6 +110,12 @@ class Config:
             raise UsageError(
                 f"online_steps={run.online_steps} are fewer than one rollout of {batch_size}, after which reinflow "
                 "learns first. Give more, or fewer algo.num_steps"
+            )
+        last = -(-run.online_steps // run.num_envs) // self.num_steps * batch_size - run.num_envs
+        if run.online_steps and run.online_starts > last:
+            raise UsageError(
+                f"online_starts={run.online_starts}: no whole rollout of {batch_size} ends after them, so reinflow's "
+                f"policy would never learn. They must be at most {last}, or give more online_steps"
             )
 
 

@@ -23,7 +23,6 @@ from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest, quoted
 from zoo.runs.execute import label
 from zoo.settings.compose import compose
-from zoo.settings.fit import takes_data
 
 STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps", "timesteps", "_step")
 RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
@@ -83,7 +82,7 @@ def take(
         raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
     given = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
-    data = takes_data(config, algorithm)
+    data = algorithm.takes_data(config)
     settings["steps"] = config.steps if given else planned_steps(steps)
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}
     run_dir = folder / (

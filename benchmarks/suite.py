@@ -28,7 +28,6 @@ from zoo.runs.logging import parse_loggers
 from zoo.runs.provenance import code_version
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data
 from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
 
@@ -136,7 +135,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
     content: str | None = None
     missing: tuple[str, ...] = ()
     origins = []
-    if takes_data(config, algorithm):
+    if algorithm.takes_data(config):
         names = [config.dataset, *filter(None, [getattr(config.algo, "expert", None)])]
         parts = [part.name for name in names for part in parse_mixture(name)]
         missing = tuple(dict.fromkeys(f"{config.env.name}/{part}" for part in parts if find(config.env, part) is None))

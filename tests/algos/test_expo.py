@@ -135,6 +135,15 @@ def test_cloning_moves_the_flow_alone_and_an_update_everything():
         assert step == agent.update or changed == {"flow.", "average_flow."}
 
 
+def test_without_edits_their_policy_and_temperature_do_not_learn():
+    agent = make(edits=0)
+    before = copy.deepcopy(agent.state_dict())
+    assert "edit_loss" not in agent.update(batch_for(agent, 4))
+    changed = {name.split(".")[0] for name, value in agent.state_dict().items() if not torch.equal(value, before[name])}
+    assert "critic" in changed
+    assert not changed & {"edit", "edit_optimizer", "log_alpha", "alpha_optimizer"}
+
+
 def test_more_edits_than_candidates_are_refused():
     with pytest.raises(ValueError, match="edits=9 must lie between 0 and 8; so many of"):
         Config(edits=9)

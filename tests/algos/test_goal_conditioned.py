@@ -1,6 +1,7 @@
 """What the goal-conditioned algorithms share: what they need, and what they learn of a maze."""
 
 import csv
+from pathlib import Path
 
 import gymnasium
 import imageio.v3 as imageio
@@ -105,12 +106,21 @@ def test_needs_goals(algorithm, tmp_path, monkeypatch, capsys):
     assert "learns to reach goals, and this environment gives none. Try: env=" in capsys.readouterr().err
 
 
-def test_what_learns_from_rewards_is_told_which_algorithms_reach_goals(data, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("algo", "instead"),
+    [("iql", ""), ("bc", ""), ("h2o", ""), ("rlpd", "algo.offline_fraction=0"), ("sac", "algo.offline_fraction=0")],
+)
+def test_of_data_with_goals_others_name_the_algorithms_that_reach_them(
+    data, tmp_path, monkeypatch, capsys, algo, instead
+):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["run", "algo=iql", "env=pointmaze-medium", f"dataset={data}", "run_dir=run"]) == 2
+    share = ["algo.offline_fraction=0.5"] if algo == "sac" else []
+    assert cli.main(["run", f"algo={algo}", "env=pointmaze-medium", f"dataset={data}", "run_dir=run", *share]) == 2
     message = capsys.readouterr().err
-    assert "iql learns from rewards; the data of this environment has none, but goals. Try: " in message
+    assert f"{algo} does not learn to reach goals; the data of this environment has states to reach" in message
     assert all(file.name in message for file in ALGORITHMS)
+    assert instead in message
+    assert not Path("run").exists()
 
 
 def test_states_of_another_size_than_the_goals_are_refused(data, tmp_path, monkeypatch, capsys):

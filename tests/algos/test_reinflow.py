@@ -264,6 +264,11 @@ def test_a_run_clones_first_then_learns_a_value_and_climbs_then(pendulum_file, t
         ({"online_steps": 60}, {"minibatches": 20}, r"parts of two or more\. Try: algo\.minibatches=1"),
         ({"online_steps": 60, "online_fraction": 0.5}, {}, "Leave out online_fraction"),
         ({"online_steps": 60, "online_updates": 2}, {}, "online_updates"),
+        (
+            {"online_steps": 38, "online_starts": 30, "num_envs": 2},
+            {"num_steps": 10},
+            "They must be at most 18, or give",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings, own, message, pendulum_file, tmp_path):

@@ -24,7 +24,6 @@ from zoo.benchmarks.stats import Published
 from zoo.cli import main
 from zoo.runs.lock import locked
 from zoo.settings.compose import compose
-from zoo.settings.fit import takes_data
 
 VERSIONS = {"zoo": "0.1.0"}
 
@@ -37,7 +36,7 @@ def run(tmp_path):
         config, algorithm, settings = compose(overrides.split())
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        data = {"name": config.dataset, "fingerprint": config.dataset} if takes_data(config, algorithm) else None
+        data = {"name": config.dataset, "fingerprint": config.dataset} if algorithm.takes_data(config) else None
         known = {"status": "finished", "config": settings, "versions": VERSIONS, "code": "x"}
         (folder / "run.json").write_text(json.dumps(known | ({"dataset": data} if data else {}) | record))
         steps = np.linspace(0, config.steps + config.online_steps, len(values) + 1)[1:].astype(int)

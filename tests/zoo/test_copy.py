@@ -16,7 +16,6 @@ import torch
 from zoo.cli import main
 from zoo.commands.copy import standalone
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data
 from zoo.settings.registry import algorithm, algorithms
 
 SMALL = {  # of settings, where an algorithm has them: seconds of learning
@@ -156,7 +155,7 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     own = {key: value for key, value in small.items() if key in fields}
     online = chosen.setting == "online"
     common = {"steps": 256 if online else 20, "eval_every": 128 if online else 10, "eval_episodes": 2, "seed": 3}
-    needed = takes_data(RunConfig(algo=chosen.module.Config()), chosen)
+    needed = chosen.takes_data(RunConfig(algo=chosen.module.Config()))
     data = {"dataset": str(folder / file_of_data)} if needed else {}
     where = file.with_suffix("")
     ours = {"env": env, "env.backend": "gymnasium", "compile": "false", "logger": "none", "run_dir": f"{where}-zoo"}

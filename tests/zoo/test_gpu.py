@@ -25,7 +25,6 @@ from zoo.data.buffers import replay_buffer
 from zoo.data.dataset import Dataset
 from zoo.runs.run import Run
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data
 from zoo.settings.registry import Algorithm, algorithms
 
 CPU = torch.device("cpu")
@@ -220,7 +219,7 @@ def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path, reach: Pat
     env, data = ("pendulum", pendulum) if "continuous" in algorithm.action_spaces else ("cartpole", cartpole)
     if algorithm.takes_goals:
         env, data = "Reach-v0", reach
-    needed = takes_data(RunConfig(algo=algorithm.module.Config()), algorithm)
+    needed = algorithm.takes_data(RunConfig(algo=algorithm.module.Config()))
     dataset = {"dataset": str(data)} if needed else {}
     return {"env": env, "env.backend": "gymnasium"} | dataset
 

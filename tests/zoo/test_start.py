@@ -225,6 +225,13 @@ def test_parts_of_another_kind_are_refused_with_the_settings_they_have(tmp_path,
     assert "algo.normalize_obs=False" in message
 
 
+def test_of_the_settings_that_shape_networks_those_that_differ_are_named(pendulum_file, tmp_path, refused):
+    small = {"hidden": [16], "num_steps": 10, "minibatches": 2}
+    train("reinflow", tmp_path / "fixed", dataset=pendulum_file, algo_config=small | {"noise": "fixed"})
+    message = refused("reinflow", tmp_path / "fixed", algo_config=small)
+    assert message.endswith("Build this one alike: algo.noise=fixed")
+
+
 def test_networks_of_other_shapes_are_refused_with_the_settings_they_have(offline, refused):
     message = refused("rlpd", offline, algo_config={"learning_starts": 1})
     assert "its actor has other layers than this run's" in message
@@ -286,6 +293,20 @@ def test_other_rewards_are_refused_whatever_the_values_are_called(algo, env, tmp
     assert "other rewards" in refused(
         algo, tmp_path / "one", env=env, dataset="demo", steps=20, reward_scale=100.0, algo_config=short
     )
+
+
+@pytest.mark.parametrize(
+    ("algo", "one", "other", "policy", "scale"),
+    [
+        ("dsrl", {"flow_steps": 2}, {"flow_steps": 2, "magnitude": 2.0}, "actor", 2.0),
+        ("famo2o", {}, {"lowest": 8.0, "highest": 14.0}, "balance", 3.0),
+    ],
+)
+def test_bounds_that_are_settings_are_the_runs_own(pendulum_file, tmp_path, algo, one, other, policy, scale):
+    small = {"hidden": [8], "batch_size": 8}
+    first = train(algo, tmp_path / "one", dataset=pendulum_file, algo_config=small | one)
+    second = train(algo, tmp_path / "two", dataset=pendulum_file, init_from=str(first.dir), algo_config=small | other)
+    assert float(getattr(second._agent, policy).scale[0]) == scale
 
 
 def test_a_policy_that_steers_goes_on_steering(pendulum_file, tmp_path, monkeypatch):

@@ -24,7 +24,6 @@ from zoo.runs.run import Run
 from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data
 from zoo.settings.registry import algorithms
 from zoo.settings.seeds import seed_by_seed
 
@@ -89,7 +88,7 @@ def test_each_of_several_seeds_is_what_it_is_alone(
     quick = [f"algo.{key}={value}" for key, value in {"hidden": "[16]", "batch_size": 32}.items() if key in known]
     discrete = "continuous" not in algorithms()[name].action_spaces
     config = RunConfig(algo=algorithms()[name].module.Config())
-    needed = takes_data(config, algorithms()[name])
+    needed = algorithms()[name].takes_data(config)
     data = [f"dataset={cartpole_file if discrete else pendulum_file}"] if needed else []
     data += [f"algo.expert=1ep:{pendulum_file}"] if "expert" in known else []
     goals = ["env=Reach-v0", f"dataset={reach_file}"] if algorithms()[name].takes_goals else []

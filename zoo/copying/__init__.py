@@ -71,7 +71,7 @@ def copied(name: str, settings: list[str]) -> str:
     if "env" in given and issubclass(chosen.agent_class, Predictor) and spec.num_actions != 1:
         raise UsageError(f"{name} predicts and does not act: name an environment with one action, env=...")
     if "env" in given or not chosen.takes_goals:  # an environment with goals is named to the copy, by --env
-        check_spaces(chosen, spec, f"env={config.env.id} has others")
+        check_spaces(chosen, spec, config, f"env={config.env.id} has others")
         chosen.agent_class(spec, config.algo)  # refuses settings that do not fit
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)

@@ -3,8 +3,9 @@
 Every state of the data can be a goal (Andrychowicz et al. 2017, arXiv 1707.01495): the transition's own, a later one of
 its episode, or any. The rules are those of OGBench's `GCDataset` and `HGCDataset` (Park et al. 2024, arXiv 2410.20092;
 github seohongpark/ogbench, `impls/utils/datasets.py`), with the options of OTA (Ahn et al. 2025, arXiv 2505.12737).
-One differs: an episode's last state can be a later goal of its own states. There it cannot, as the last two rows of an
-episode count as its end.
+Two differ. An episode's last state can be a later goal of its own states; there it cannot, as the last two rows of an
+episode count as its end. And the goal of an upper level can be the transition's own state, if the policy's shares say
+so; `HGCDataset` takes the later states' share for both.
 """
 
 from collections.abc import Sequence

@@ -37,6 +37,8 @@ class BoundedPolicy(nn.Module):
         log_uniform: log density of uniform actions.
     """
 
+    PER_RUN = ("center", "scale")
+
     def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
         super().__init__()
         center, scale = center_and_scale(low, high)

@@ -25,7 +25,7 @@ from zoo.runs.logging import terminal
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data, without_effect
+from zoo.settings.fit import without_effect
 from zoo.settings.registry import Algorithm
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
 def label(config: RunConfig, algorithm: Algorithm) -> str:
     """A run's name without environment and seed: `riql-medium-random-obs-paper`."""
     parts = [algorithm.name]
-    if takes_data(config, algorithm):
+    if algorithm.takes_data(config):
         parts.append(re.sub(r"[^\w.+%-]+", "_", Path(config.dataset).stem))
     parts += [given for given in (config.sampler.name, config.corruption.name, config.preset) if given not in USUAL]
     return "-".join(map(str, parts))

@@ -20,7 +20,6 @@ from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import takes_data
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
@@ -177,7 +176,7 @@ def load_base(
     if not _corrects(algorithm):
         able = [name for name, other in algorithms().items() if _corrects(other)]
         raise UsageError(f"base={config.base}: {algorithm.name} corrects no policy. Those that can: {', '.join(able)}")
-    if takes_data(config, algorithm):
+    if algorithm.takes_data(config):
         raise UsageError(
             f"base={config.base}: a dataset has no corrections of it to learn from. Add: algo.{algorithm.data}=0"
         )

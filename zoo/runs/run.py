@@ -70,7 +70,7 @@ class Run:
         self.evaluations: list[tuple[int, Episodes]] = []
         self._eval_envs, self.spec = make_with_spec(config.env, config.eval_episodes, config.threads)
         self._base = load_base(config, algorithm, self.spec, record, self.device)
-        check_spaces(algorithm, self.spec, f"{config.env.name} has {self._eval_envs.single_action_space}")
+        check_spaces(algorithm, self.spec, config, f"{config.env.name} has {self._eval_envs.single_action_space}")
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------

@@ -19,8 +19,11 @@ from zoo.runs.residual import Corrected
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
-# how the names of settings end that shape an agent's parts
-SHAPING = ("hidden", "num_critics", "layer_norm", "value_head", "num_bins", "normalize_obs")
+# settings that shape an agent's parts, and how the names of others end that do
+SHAPING = {"diffusion_steps", "dueling", "layers", "max_episode_steps", "noise", "policy", "width"}
+SHAPING_ENDS = (
+    "_dim", "hidden", "layer_norm", "members", "normalize_obs", "num_bins", "num_critics", "time_feature", "value_head",
+)  # fmt: skip
 
 Parts = dict[str, nn.Module | nn.Parameter]
 
@@ -164,8 +167,9 @@ def could_start(file: Algorithm, agent: Agent) -> bool:
 
 
 def shaping(other: Agent, theirs: Any, ours: Any) -> str:
-    """The settings of another run that shape its networks, as far as this one has them."""
-    names = [name for name in vars(theirs) if name.endswith(SHAPING) and hasattr(ours, name)]
+    """The settings of another run that shape its networks, as far as this one has other ones."""
+    names = [name for name in vars(theirs) if name in SHAPING or name.endswith(SHAPING_ENDS)]
+    names = [name for name in names if getattr(ours, name, None) not in (None, getattr(theirs, name))]
     settings = [f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in names]
     return " ".join([*settings, *([support(other)] if hasattr(ours, "v_max") and support(other) else [])])
 

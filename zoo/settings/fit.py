@@ -9,13 +9,6 @@ from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
 
-def takes_data(config: RunConfig, chosen: Algorithm) -> bool:
-    """Whether a run reads a dataset."""
-    if chosen.data in ("none", "required"):
-        return chosen.data == "required"
-    return bool(getattr(config.algo, chosen.data) > 0)
-
-
 def check_fit(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses what would be ignored, and a run that ends before it learns."""
     online, name = chosen.setting == "online", chosen.name
@@ -27,10 +20,10 @@ def check_fit(config: RunConfig, chosen: Algorithm) -> None:
         ("sampler", config.sampler.name, SamplerConfig.name),
         ("corruption", config.corruption.name, CorruptionConfig.name),
     ):
-        if value != default and not takes_data(config, chosen):
+        if value != default and not chosen.takes_data(config):
             share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
-    if chosen.data not in ("none", "required") and takes_data(config, chosen):
+    if chosen.data not in ("none", "required") and chosen.takes_data(config):
         share, batch_size = getattr(config.algo, chosen.data), config.algo.batch_size
         if not round(share * batch_size):
             raise UsageError(

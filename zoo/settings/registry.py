@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.errors import UsageError, nearest, quoted
 
 if TYPE_CHECKING:
+    from zoo.settings.config import RunConfig
     from zoo.spec import Spec
 
 
@@ -115,6 +116,12 @@ class Algorithm:
         """`none`, `required`, or the setting above 0 of which it learns from a dataset: `offline_fraction`."""
         return str(self._constant("DATA"))
 
+    def takes_data(self, config: "RunConfig") -> bool:
+        """Whether a run with these settings reads a dataset."""
+        if self.data in ("none", "required"):
+            return self.data == "required"
+        return bool(getattr(config.algo, self.data) > 0)
+
     @property
     def action_spaces(self) -> tuple[str, ...]:
         """`continuous`, `discrete` or both."""
@@ -183,12 +190,13 @@ def algorithm(name: str) -> Algorithm:
     return known[name]
 
 
-def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
+def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str) -> None:
     """Raises UsageError where an algorithm does not take an environment's actions, observations or goals.
 
     Args:
         chosen: the algorithm.
         spec: of the environment.
+        config: of the run.
         has: the environment and its action space, for the message.
     """
     if spec.action_space not in chosen.action_spaces:
@@ -207,10 +215,12 @@ def check_spaces(chosen: Algorithm, spec: "Spec", has: str) -> None:
         raise UsageError(
             f"{chosen.name} learns to reach goals, and this environment gives none. Try: env=ogbench/pointmaze-medium"
         )
-    if spec.goal_dim and chosen.data == "required" and not chosen.takes_goals:
+    if spec.goal_dim and chosen.takes_data(config) and not chosen.takes_goals:
         with_goals = ", ".join(name for name, other in algorithms().items() if other.takes_goals)
+        online = "" if chosen.data == "required" else f"; or no dataset, algo.{chosen.data}=0"
         raise UsageError(
-            f"{chosen.name} learns from rewards; the data of this environment has none, but goals. Try: {with_goals}."
+            f"{chosen.name} does not learn to reach goals; the data of this environment has states to reach and no "
+            f"rewards. Try: {with_goals}{online}."
         )
     if len(spec.obs_shape) != 1 and not chosen.takes_frames:
         able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames]
