@@ -77,6 +77,8 @@ def main(arguments: list[str]) -> int:
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
     if chosen == "local":
         check_devices(runs)
+        if all(run.settings["device"] == "cpu" for run in runs):
+            options.insert(0, "gpus=[]")  # one process a core
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
         here = launcher(chosen, args.jobs, folder, options) if chosen == "local" else None
@@ -159,10 +161,10 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: i
     groups = grouped([Job(run, folder / run.name) for run in runs if run.name in left_of], gpus)
     each = [max(left_of[job.run.name] for job in group) for group in groups]
     seconds = max(sum(each) / (places or 1), *each, 0.0)  # no sooner than the longest
-    left = [f"about {duration(seconds)}, evaluations aside"] if seconds else []
+    left = [f"about {duration(seconds)}{'' if places else ' of processor time'}, evaluations aside"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
-    how = f"{places} at a time" if places else "one after another"
-    print(f"{len(runs)} runs, {how}: {' and '.join(left) or 'nothing is left to do'}")
+    how = f"{len(runs)} runs, {places} at a time" if places else f"{len(runs)} runs"
+    print(f"{how}: {' and '.join(left) or 'nothing is left to do'}")
 
 
 @contextmanager

@@ -33,6 +33,7 @@ import torch
 from zoo.benchmarks.scripts.timing.budget import measure_within
 from zoo.benchmarks.scripts.timing.page import as_markdown
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
+from zoo.checkpoint import replacing
 from zoo.envs.make import BACKENDS
 from zoo.machine import gpus, processor
 from zoo.runs.compilation import GRAPH, OLDEST, needed_to_compile
@@ -224,7 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def write() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(kept, indent=1) + "\n")
+        with replacing(args.out) as file:
+            file.write((json.dumps(kept, indent=1) + "\n").encode())
 
     for name, (part, share) in chosen.items():
         kept["not measured"][name], kept["figures"][name] = [], []

@@ -57,13 +57,20 @@ def write(report: Report, folder: Path) -> None:
     """Writes the report into a folder, each file atomically.
 
     Raises:
+        UsageError: the folder holds a file of such a name that is not a report's.
         RunError: it cannot be written; or runs contradict each other, which the report says.
     """
     numbers = tables(report)
     written = [*FILES, *(["trials.png", "trials.svg"] if report.tried else [])]
     written += [f"{name}.csv" for name, table in numbers.items() if table]
+    others = [name for name in numbers if (folder / f"{name}.csv").exists()]
+    if others and not (folder / "report.md").exists():  # an archive of runs, or the trials of a search
+        raise UsageError(f"{folder} holds {others[0]}.csv, which no report has written. Give another folder: --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        text = markdown.text(report, folder)
+        with replacing(folder / "report.md") as file:
+            file.write(text.encode())
         for name, table in numbers.items():
             if table:
                 with replacing(folder / f"{name}.csv") as file:
@@ -74,9 +81,6 @@ def write(report: Report, folder: Path) -> None:
         plots.save(plots.profiles(report.groups, report.styles), folder / "profiles")
         if report.tried:
             plots.save(plots.trials(report.tried), folder / "trials")
-        text = markdown.text(report, folder)
-        with replacing(folder / "report.md") as file:
-            file.write(text.encode())
         with replacing(folder / "report.html") as file:
             file.write(page.html(report, markdown.summary(report), folder).encode())
     except OSError as error:

@@ -169,8 +169,11 @@ def file_digest(file: Path) -> str:
 
 
 def check_devices(runs: Sequence[Planned]) -> None:
-    """Raises UsageError where runs ask for a device that this machine does not have."""
+    """Raises UsageError where runs ask for a device that this machine does not have, or for a GPU by its number."""
     for device in sorted({run.settings["device"] for run in runs}):
+        if device.startswith("cuda:"):  # each process sees the one GPU that it is given
+            number = device.removeprefix("cuda:")
+            raise UsageError(f"device={device}: GPUs are given to runs by launcher.gpus={number}. Leave device out.")
         if not (device.startswith("cuda") and torch.cuda.device_count()):  # else this process would take memory of it
             resolve_device(device)
 

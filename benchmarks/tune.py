@@ -9,6 +9,7 @@ arXiv 2306.01324). Begun again, a search continues: trials whose runs have finis
 """
 
 import importlib
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from zoo.benchmarks.records import LEAST_IS_BEST, Result
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import digits, mean
-from zoo.benchmarks.suite import check_data, planned_run
+from zoo.benchmarks.suite import check_data, check_devices, planned_run
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.overrides import as_overrides, typed
@@ -103,6 +104,7 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     if chosen != "optuna":
         raise UsageError(f"sweeper={chosen} does not exist. There is: optuna.")
     own = [one.removeprefix("sweeper.") for one in arguments if one.startswith("sweeper.")]
+    own = [re.sub(r"^seeds=(\d+(,\d+)*)$", r"seeds=[\1]", one) for one in own]
     for key in (one.partition("=")[0] for one in own):
         if key not in vars(Sweeper()):
             raise UsageError(f"sweeper.{key} does not exist. {nearest(key, vars(Sweeper()))}")
@@ -174,6 +176,7 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
         RunError: one of them failed, or has no final evaluation.
     """
     runs = [planned_run((*overrides, f"seed={seed}"), "sweep") for seed in seeds]
+    check_devices(runs)
     check_data(runs)
     with showing() as show:
         finished = Runner(runs, folder, Local(jobs, folder), show=show).go()

@@ -50,7 +50,7 @@ def settings_that_differ(runs: list[Path]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    runs = parser.parse_args().runs
+    runs = [run_dir for run_dir in parser.parse_args().runs if (run_dir / "run.json").is_file()]
     methods, differing = defaultdict(list), settings_that_differ(runs)
     for run_dir in runs:
         record = json.loads((run_dir / "run.json").read_text())

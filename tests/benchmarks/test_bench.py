@@ -25,6 +25,7 @@ from zoo.benchmarks.suite import Planned, plan
 from zoo.cli import main
 from zoo.errors import RunError, UsageError
 from zoo.runs.lock import locked
+from zoo.settings import registry
 
 GRIDS = """\
 # Two algorithms on a small task
@@ -166,6 +167,7 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
         ("logger=wnadb", "logger=wnadb does not exist. There are: tensorboard, wandb, trackio"),
         ("device=cuda", "device=cuda is not on this machine. Try: device=cpu."),
         ("device=gpu", "device=gpu is not on this machine. Try: device=cpu."),
+        ("device=cuda:1", "device=cuda:1: GPUs are given to runs by launcher.gpus=1. Leave device out."),
         ("--jobs=0", "--jobs 0 must be at least 1"),
     ],
 )
@@ -192,7 +194,7 @@ def test_a_plan_can_be_shown_without_what_a_report_needs(suites, monkeypatch, ca
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name in lacking else find(name, *more))
     assert main(["bench", "mine", "--dry-run", "launcher=slurm"]) == 0
-    assert "4 runs, one after another: 4 of unknown speed" in capsys.readouterr().out
+    assert "4 runs: 4 of unknown speed" in capsys.readouterr().out
     assert main(["bench", "mine"]) == 2
     assert "a report needs scipy. Type: pip install 'rl-zoo[bench]'" in capsys.readouterr().err
     assert not Path("bench").exists()
@@ -484,6 +486,20 @@ def test_a_folder_that_cannot_be_is_refused(suites, tmp_path, capsys):
     for name, says in (("file", "cannot make the folder"), ("${x}", "cannot be the folder of runs")):
         assert main(["bench", "mine", "--dir", str(tmp_path / name)]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_runs_on_the_cpu_are_a_process_a_core_beside_gpus_too(suites, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("zoo.benchmarks.launchers.cores", lambda: 3)
+    suites(GRIDS)
+    for device, places in (("cpu", 3), ("cuda", 8)):
+        assert main(["bench", "mine", "--dry-run", f"device={device}"]) == 0
+        assert f"4 runs, {places} at a time" in capsys.readouterr().out
+
+
+def test_speeds_are_those_of_the_report_in_the_docs():
+    reported = Path(__file__).parents[2] / "docs" / "results" / "report" / "speeds.csv"
+    assert (registry.folder("benchmarks") / "speeds.csv").read_bytes() == reported.read_bytes()
 
 
 def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):

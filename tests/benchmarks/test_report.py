@@ -319,6 +319,18 @@ def test_a_half_written_folder_is_left_out_and_said(run, tmp_path, capsys, damag
     assert "broken is left out" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["runs", "trials"])
+def test_a_report_writes_over_no_archive_and_no_search(run, tmp_path, capsys, name):
+    run("a", "algo=stream_q env=cartpole steps=40", [10.0])
+    other = tmp_path / f"{name}.csv"
+    assert main(["bench", "export", str(tmp_path), str(other)]) == 0
+    content = other.read_bytes()
+    assert main(["report", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert f"holds {name}.csv, which no report has written. Give another folder: --out" in capsys.readouterr().err
+    assert other.read_bytes() == content
+    assert not (tmp_path / "report.md").exists()
+
+
 def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path, capsys):
     for seed in range(3):
         run(
@@ -344,6 +356,7 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
         of_an_earlier_report = tmp_path / folder / "report" / "trials.csv"
         of_an_earlier_report.parent.mkdir()
         of_an_earlier_report.touch()
+        of_an_earlier_report.with_name("report.md").touch()
         assert main(["report", str(tmp_path / folder)]) == 0
         assert {file.stem for file in of_an_earlier_report.parent.glob("*.csv")} == {*tables, "runs"}
     for path in (*(f"report/{name}.csv" for name in tables), "report/curves.svg", "report/curves.png"):
@@ -523,6 +536,23 @@ def test_other_settings_than_the_papers_are_not_compared(run, tmp_path, given, w
     (result,), _ = read(tmp_path)
     rows = [row for row in published.builtin() if row.fits(result) and "CORL" in row.published.source]
     assert {row.differs(result) for row in rows} == {why}
+
+
+@pytest.mark.parametrize("dataset", ["D4RL/door/human-v1", "door-human-v1.hdf5"])
+@pytest.mark.parametrize("algo", ["awac", "cql", "rebrac", "edac", "td3_bc", "bc", "iql"])
+def test_adroits_figures_are_of_corls_settings_for_it(run, tmp_path, algo, dataset):
+    pytest.importorskip("gymnasium_robotics")
+    for name, preset in (("usual", ""), ("paper", "preset=paper")):
+        run(name, f"algo={algo} env=AdroitHandDoor-v1 dataset={dataset} {preset} steps=1000000", [1.0] * 1000)
+    results = {result.dir.name: result for result in read(tmp_path)[0]}
+    rows = [
+        row for row in published.builtin()
+        if row.fits(results["paper"]) and "CORL" in row.published.source and row.figure == "final"
+    ]  # fmt: skip
+    assert rows
+    differs = {name: {"other settings" in row.differs(result) for row in rows} for name, result in results.items()}
+    usual = algo not in ("td3_bc", "bc")  # whose settings are the same everywhere
+    assert differs == {"usual": {usual}, "paper": {algo == "iql"}}  # CORL's has a dropout
 
 
 def test_a_figure_measured_with_a_preset_is_compared_with_that_presets_settings(run, tmp_path):

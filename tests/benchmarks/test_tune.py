@@ -104,6 +104,8 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
         (["algo.lr=1e-3,1e-2", "sweeper.jobs=-1"], "sweeper.jobs=-1 must be at least 1"),
         (["algo.lr=1e-3,1e-2", "sweeper.seeds=[]"], "sweeper.seeds=[] must be at least one seed"),
         (["algo.lr=1e-3,1e-2", "sweeper.seeds=[7,7]"], "sweeper.seeds=[7, 7] must be at least one seed, and each once"),
+        (["algo.lr=1e-3,1e-2", "sweeper.seeds=7,8,7"], "sweeper.seeds=[7, 8, 7] must be at least one seed, and each"),
+        (["algo.lr=1e-3,1e-2", "device=gpu"], "device=gpu is not on this machine. Try: device=cpu."),
         (["algo.lr=1e-3,1e-2", "seed=1,2,1"], "seed=[1, 2, 1] must be at least one seed, and each once"),
         (["algo.lr=1e-3,1e-2", "seed=[0,1]"], "seed=[0,1] are no seeds. Give numbers, such as seed=0,1,2"),
         (["algo.lr=1e-3,1e-2", "seed=abc"], "seed=abc are no seeds"),

@@ -55,7 +55,7 @@ def short(dataset: str) -> str:
 
 def _short(dataset: str) -> str:
     name = re.sub(r"(-v\d+)?(\.hdf5|\.h5|\.npz)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
-    return re.sub(r"^(halfcheetah|hopper|walker2d|ant|antmaze)-", "", name)
+    return re.sub(r"^(halfcheetah|hopper|walker2d|ant|antmaze|pen|door|hammer|relocate)-", "", name)
 
 
 @cache

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.benchmarks.scripts.timing.rounds import Measured, Timed
+from zoo.checkpoint import replacing
 
 HEAD = """# Speed
 
@@ -25,7 +26,8 @@ def keep(file: Path, processor: str, section: str, command: str, tables: list[Me
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     measured = {"command": command, "tables": [dataclasses.asdict(table) for table in tables]}
     kept.setdefault(processor, {})[section] = measured
-    file.write_text(json.dumps(kept, indent=1) + "\n")
+    with replacing(file) as to:
+        to.write((json.dumps(kept, indent=1) + "\n").encode())
     return kept
 
 
@@ -61,8 +63,8 @@ def row(cells: Sequence[str]) -> str:
 
 
 def ratio(peer: Timed, own: Timed) -> str:
-    """How many times as fast as the peer, over the rounds."""
-    return f"{statistics.median(p / o for p, o in zip(peer.seconds, own.seconds, strict=True)):.2f}"
+    """How many times as fast as the peer, over the rounds that both were timed in."""
+    return f"{statistics.median(p / o for p, o in zip(peer.seconds, own.seconds, strict=False)):.2f}"
 
 
 def conditions(table: Measured) -> str:
