@@ -123,14 +123,15 @@ class Policy:
     @torch.no_grad()
     def predict(self, obs: np.ndarray) -> np.ndarray:
         """Predictions of a `Predictor` for a batch of observations: `[B]`."""
-        assert isinstance(self.agent, Predictor)
+        if not isinstance(self.agent, Predictor):
+            raise TypeError(f"{type(self.agent).__name__} acts and predicts nothing: use act")
         with self._lock:
             return self.agent.predict(self._batch(obs)[0]).cpu().numpy()
 
     def expected_return(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
         """What the critics expect of actions at a batch of observations, `[B]`; None where there are no critics."""
         with self._lock:
-            value = self.agent.expected_return(self._batch(obs)[0], torch.as_tensor(action, device=self._device))
+            value = self.agent.expected_return(self._batch(obs)[0], self._tensor(action))
             return None if value is None else value.cpu().numpy()
 
     def begin(self, num_envs: int = 1) -> None:
@@ -141,7 +142,7 @@ class Policy:
     def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:
         """Receives the outcome of the last actions, of a batch or of one observation."""
         obs_, single = self._batch(obs)
-        action_, reward_ = (torch.as_tensor(x, device=self._device) for x in (action, reward))
+        action_, reward_ = self._tensor(action), self._tensor(reward)
         with self._lock:
             self.agent.observe(obs_, action_[None] if single else action_, reward_.float().reshape(-1))
 
@@ -149,15 +150,22 @@ class Policy:
     def _device(self) -> torch.device:
         return next(self.agent.parameters()).device
 
+    def _tensor(self, x: np.ndarray | float) -> Tensor:
+        """Numbers on the device, those with a fraction in single precision."""
+        tensor = torch.as_tensor(x, device=self._device)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
     def _batch(self, obs: np.ndarray) -> tuple[Tensor, bool]:
         """Observations on the device as a batch, and whether they were a single one.
 
         Raises:
-            ValueError: they are not of the environment's shape, or hold NaN or infinite numbers.
+            ValueError: they are not one or a batch of the environment's shape, or hold NaN or infinite numbers.
         """
-        array = self.agent.spec.checked(obs)
+        array, shape = self.agent.spec.checked(obs), self.agent.spec.obs_shape
+        if array.ndim > len(shape) + 1:
+            raise ValueError(f"observations must be one of shape {list(shape)} or a batch, not {list(array.shape)}")
         if array.dtype != np.uint8 and not np.isfinite(array).all():
             raise ValueError("observations hold NaN or infinite numbers")
         obs_ = torch.as_tensor(array, device=self._device)
-        single = obs_.ndim == len(self.agent.spec.obs_shape)
+        single = obs_.ndim == len(shape)
         return (obs_[None] if single else obs_), single

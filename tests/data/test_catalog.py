@@ -47,6 +47,8 @@ def test_a_name_means_the_embedded_one_then_the_zoos_own_then_the_hubs(places) -
     assert steps(resolve(ENV, "expert")) == 2
     places("pendulum/expert", 1, embedded=True)
     assert steps(resolve(ENV, "expert")) == 1
+    places("zoo/pendulum/other-v0", 5)
+    assert [steps(resolve(ENV, f"pendulum/{name}")) for name in ("expert", "other")] == [1, 5], "as data list says it"
 
 
 def test_a_full_minari_id_means_itself_alone(places) -> None:

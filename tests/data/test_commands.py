@@ -1,4 +1,4 @@
-"""`zoo data list|show|import|verify`: what they say, and one clear line for everything that can be wrong."""
+"""`zoo data list|show|import|export|verify`: what they say, and one clear line for everything that can be wrong."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import write_minari
 
 from .conftest import Result, episodes, tree, write_d4rl
@@ -50,7 +51,34 @@ def edit_json(path: Path, **values) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_exported_is_what_is_in_the_store(zoo, mine, tmp_path) -> None:
+    file = tmp_path / "out.hdf5"
+    assert "208 transitions in 4 episodes" in zoo("data", "export", "pendulum/mine", file).out
+    for found, expected in zip(read_d4rl(file, 200), ROWS, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    with h5py.File(file) as opened:
+        assert opened.attrs["command"].startswith("zoo data export pendulum/mine")
+    content = file.read_bytes()
+    assert_one_line(zoo("data", "export", "pendulum/mine", file), 2, "exists", "--force")
+    assert file.read_bytes() == content
+    assert zoo("data", "export", "pendulum/mine", file, "--force").code == 0
+    assert_one_line(zoo("data", "export", "pendulum/mine", tmp_path / "out.csv"), 2, "must end in .hdf5 or .h5")
+    assert_one_line(zoo("data", "export", "pendulum/mine", tmp_path / "no" / "out.h5"), 2, "no does not exist")
+
+
 # --- list, show -------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_takes_the_place_of_no_other_file(zoo, mine, tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert_one_line(zoo("data", "show", "pendulum/mine", "--png", tmp_path / "notes.txt"), 2, "must end in .png")
+    result = zoo("data", "show", "pendulum/mine", "--png", tmp_path / "no" / "x.png")
+    assert_one_line(result, 2, "no does not exist")
+    assert not result.out
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_list_names_every_dataset_with_its_counts_and_size(zoo, mine) -> None:

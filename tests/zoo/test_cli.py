@@ -124,6 +124,10 @@ REFUSED = {
     "a simulator without a share of the batch": (
         ["algo=h2o", "env=pendulum", "algo.batch_size=1"], ["algo.batch_size=1", "larger batch"],
     ),
+    "what predicts where actions count": (
+        ["algo=stream_td", "env=pendulum"], ["stream_td predicts and does not act", "Try: env=series/hopper"],
+    ),
+    "nothing in place of a number": (["algo=iql", "env=pendulum", "algo.beta=null"], ["algo.beta cannot be null"]),
     "a search that is none": (["algo=ppo", "env=cartpole", "sweeper.n_trials=3"], ["-m sweeper=optuna"]),
     "rewards scaled by nothing": (["algo=iql", "env=pendulum", "reward_scale=0"], ["reward_scale=0.0", "above 0"]),
     "a share of online batches offline": (
@@ -191,7 +195,7 @@ REFUSED = {
 @pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=list(REFUSED))
 def test_a_mistake_is_refused_in_one_line_that_says_what_to_type(zoo, tmp_path, pendulum_file, arguments, words):
     dataset = [] if any(a.startswith("dataset=") for a in arguments) else [f"dataset={pendulum_file}"]
-    online = {"algo=sac", "algo=ppo", "--algo"} & set(arguments)
+    online = {"algo=sac", "algo=ppo", "algo=stream_td", "--algo"} & set(arguments)
     result = zoo("run", *arguments, *([] if online else dataset))
     assert result.code == 2, result
     assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err

@@ -367,6 +367,16 @@ def test_help_shows_a_default_with_a_percent_sign(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_that_diverges_fails(folder: Path) -> None:
+    file = copied("bc", folder, "env=InvertedPendulum-v5", f"dataset={folder / 'data.hdf5'}")
+    settings = ("--steps", "40", "--eval-every", "20", "--eval-episodes", "1", "--lr", "1e30", "--run-dir", "diverged")
+    result = subprocess.run([sys.executable, file, *settings], capture_output=True, text=True, cwd=folder)
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "The run diverged before step 20.")
+    assert not (folder / "diverged" / "agent.pt").exists()
+    assert (folder / "diverged" / "evaluations.csv").exists()
+
+
+@pytest.mark.slow
 def test_metrics_that_come_after_the_first_evaluation_have_their_columns(folder: Path) -> None:
     file = copied("sac", folder, "env=pendulum")
     small = ("--steps", "256", "--eval-every", "64", "--eval-episodes", "1", "--batch-size", "8", "--hidden", "8")

@@ -210,6 +210,16 @@ def test_policy_gives_one_action_for_one_observation_and_a_batch_for_a_batch(fin
     assert not np.array_equal(policy.act(obs, explore=True), policy.act(obs, explore=True))
 
 
+def test_policy_takes_numpys_usual_numbers_and_batches_of_one_dimension(finished):
+    policy = package.load(finished)
+    obs = np.zeros((4, 3))
+    assert policy.expected_return(obs, np.zeros((4, 1))).shape == (4,)
+    with pytest.raises(ValueError, match=re.escape("must be one of shape [3] or a batch, not [2, 4, 3]")):
+        policy.act(np.zeros((2, 4, 3)))
+    with pytest.raises(TypeError, match="acts and predicts nothing: use act"):
+        policy.predict(obs)
+
+
 def test_an_agent_is_only_ever_given_batches():
     class Echo(Agent):
         spec = Spec((2, 2), num_actions=3)

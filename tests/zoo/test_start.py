@@ -232,6 +232,14 @@ def test_of_the_settings_that_shape_networks_those_that_differ_are_named(pendulu
     assert message.endswith("Build this one alike: algo.noise=fixed")
 
 
+def test_of_an_algorithm_that_could_not_start_this_one_nothing_is_asked_for_first(pendulum_file, tmp_path, refused):
+    train("iql", tmp_path / "iql", dataset=pendulum_file, algo_config={"hidden": [16, 16], "batch_size": 16})
+    message = refused("td3_bc", tmp_path / "iql", algo_config={"hidden": [16, 16]})  # which normalizes observations
+    assert "iql has no actor, target_actor such as td3_bc's" in message
+    assert message.startswith("init_from=")
+    assert refused("td3_bc", "nowhere").startswith("init_from=nowhere: nowhere is not the folder of a run")
+
+
 def test_networks_of_other_shapes_are_refused_with_the_settings_they_have(offline, refused):
     message = refused("rlpd", offline, algo_config={"learning_starts": 1})
     assert "its actor has other layers than this run's" in message

@@ -168,7 +168,7 @@ def _report(run: "Run") -> int:
         "metrics.csv": "losses and speed",
         "config.yaml": "the settings",
         "run.json": "versions, hardware, dataset, times",
-        "checkpoint.pt": f"the agent: zoo eval {quoted(run.dir)}",
+        "checkpoint.pt": f"the agent: {run.algorithm.command_for('eval', run.dir)}",
         "replay/": "its replay buffer",
     }
     for name, content in written.items():

@@ -64,6 +64,7 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
     """The Minari ids that a name can mean: itself if it is one, else the zoo's own and then the hub's."""
     if re.fullmatch(r"(?:[\w.-]+/)*[\w.-]+-v\d+", name):
         return [name]
+    name = name.removeprefix(f"{env.name}/")  # as `zoo data list` names it
     return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
 
 
@@ -117,8 +118,9 @@ def from_folder(name: str, folder: Path) -> str:
 
 def find(env: "EnvConfig", name: str) -> Source | None:
     """One dataset that is at hand; None where it is not."""
-    embedded = EMBEDDED / env.name / name
-    if "/" not in name and (embedded / "data").is_dir():
+    kind = name.removeprefix(f"{env.name}/")
+    embedded = EMBEDDED / env.name / kind
+    if "/" not in kind and (embedded / "data").is_dir():
         return Source(name, "embedded", embedded / "data")
     for minari_id in candidates(env, name):
         if (store() / minari_id / "data").is_dir():

@@ -139,7 +139,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
             if finished(run_dir):
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. "
-                    f"Take another folder, or see it: zoo eval {quoted(run_dir)}"
+                    f"Take another folder, or see it: {algorithm.command_for('eval', run_dir)}"
                 )
             if not (run_dir / "checkpoint.pt").exists():
                 raise UsageError(

@@ -34,7 +34,9 @@ def read_record(run_dir: Path) -> dict[str, Any]:
         _ = record["config"]["algo"]["name"], record["config"]["env"]["id"], record["algorithm"]["file"]
         _ = record["status"], record["code"], record["spec"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.") from error
+        inside = ", ".join(str(path.parent) for path in sorted(run_dir.glob("*/run.json")))
+        several = f" It holds others: {inside}." if inside else ""
+        raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.{several}") from error
     return record
 
 
@@ -44,9 +46,10 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     settings = _from_folder(record["config"], Path(record.get("folder", "")))
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
+        command = f"Continue it: python {quoted(made_by)} {quoted(f'resume={run_dir}')}; "
         raise UsageError(
-            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. Continue it: "
-            f"python {quoted(made_by)} {quoted(f'resume={run_dir}')}; zoo eval, play and export take it by "
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. "
+            f"{'' if record['status'] == 'finished' else command}zoo eval, play and export take it by "
             f"--file {quoted(made_by)}"
         )
     if file is not None and not file.is_file():

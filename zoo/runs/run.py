@@ -57,7 +57,6 @@ class Run:
         self.metrics: Metrics = begun.get("metrics", {})
         self._seconds: float = begun["seconds"]
         self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
-        record["compiled"] = compiles(config, record.get("compiled"))
         self._tracked = Tracked(run_dir, algorithm.path)
         self._agent: Agent  # that is tracked
         self._stepper: Stepper | None = None
@@ -71,6 +70,7 @@ class Run:
         self._eval_envs, self.spec = make_with_spec(config.env, config.eval_episodes, config.threads)
         self._base = load_base(config, algorithm, self.spec, record, self.device)
         check_spaces(algorithm, self.spec, config, f"{config.env.name} has {self._eval_envs.single_action_space}")
+        record["compiled"] = compiles(config, record.get("compiled"))
         self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------

@@ -50,7 +50,10 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
         UsageError: the run cannot start this one.
     """
     folder, named = Path(config.init_from or ""), f"init_from={config.init_from}"
-    other_config, other, record = load_agent(folder)
+    try:
+        other_config, other, record = load_agent(folder)
+    except UsageError as error:
+        raise UsageError(f"{named}: {error}") from error
     if not finished(folder):
         raise UsageError(f"{named} has not finished. Let it: zoo run {quoted(f'resume={folder}')}")
     if isinstance(other, Corrected):
@@ -64,7 +67,6 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
             f"{named} has learned on {other_config.env.name}, where observations or actions have other shapes or "
             f"bounds than on {config.env.name}. Give a run on {config.env.name}."
         )
-    check_inputs(named, agent, other)
     theirs, name = parts(other), record["algorithm"]["name"]
     missing = unlike(learned(agent), theirs)
     if missing and name == algorithm.name:
@@ -82,6 +84,7 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
                 f"{named}: its {part} has other layers than this run's. Build this one alike: "
                 f"{shaping(other, other_config.algo, config.algo)}"
             )
+    check_inputs(named, agent, other)
     check_rewards(named, agent, rewards(config, begun), rewards(other_config, record))
     check_scales(named, agent, other, config)
     found = {**theirs, **optimizers(other), **dict(other.named_buffers(recurse=False))}

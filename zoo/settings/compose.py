@@ -202,6 +202,8 @@ def _explain(error: Exception, given: dict[str, Override]) -> str:
         type_name = {"Integer": "a whole number, such as 1000", "Float": "a number", "bool": "true or false"}.get(
             wanted[1] if wanted else ""
         )
+        if "not Optional" in reason:
+            return f"{given[found[1]].input_line}: {found[1]} cannot be null."
         if "not a ListConfig" in reason:
             type_name = "a list, such as [256,256]"
         return (

@@ -88,6 +88,10 @@ class Algorithm:
         """What runs it from the command line."""
         return "zoo run" if self.is_own else f"python {quoted(self.path)}"
 
+    def command_for(self, command: str, run_dir: Path) -> str:
+        """How `zoo eval` and the like are typed for a run of it."""
+        return f"zoo {command} {quoted(run_dir)}" + ("" if self.is_own else f" --file {quoted(self.path)}")
+
     @property
     def is_own(self) -> bool:
         """Whether it is one of the zoo's files, not a user's copy."""
@@ -199,9 +203,11 @@ def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str)
         config: of the run.
         has: the environment and its action space, for the message.
     """
-    if spec.action_space not in chosen.action_spaces:
-        from zoo.agent import Predictor
+    from zoo.agent import Predictor
 
+    if spec.action_space not in chosen.action_spaces:
+        if issubclass(chosen.agent_class, Predictor):
+            raise UsageError(f"{chosen.name} predicts and does not act; {has}. Try: env=series/hopper")
         able = [
             other.name
             for other in _instead_of(chosen, spec)

@@ -13,11 +13,15 @@ usage: zoo data COMMAND
                                       medium-replay, expert, medium-expert
                                       pointmaze-stitch without a kind: the detours of its paper
   zoo data import FILE hopper/NAME    take HDF5 or NumPy files into the local Minari store
+  zoo data export hopper/demo FILE    write a dataset as an HDF5 file in D4RL's layout
   zoo data verify hopper/demo         is it whole, finite, and of this environment?
 
   zoo data COMMAND --help says more about each."""
 
-COMMANDS = {"list": "list", "show": "show", "make": "make", "import": "import_file", "verify": "verify"}
+COMMANDS = {
+    "list": "list", "show": "show", "make": "make", "import": "import_file", "export": "export_file",
+    "verify": "verify",
+}  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from zoo.commands.data.names import locate
 from zoo.commands.parser import Parser
 from zoo.data.catalog import Source
+from zoo.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
@@ -20,11 +21,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--png", type=Path, help="where to draw (default: ENV-DATASET.png in this folder)")
     args = parser.parse_args(arguments)
     env, name = locate(args.name, args.env)
+    if args.png and args.png.suffix != ".png":
+        raise UsageError(f"--png {args.png} must end in .png.")
+    from zoo.checkpoint import check_file
     from zoo.data.arrays import fitted
     from zoo.data.load import load_arrays
     from zoo.envs import spec_of
     from zoo.settings.config import flat
 
+    if args.png:
+        check_file(args.png, force=True)
     arrays, sources = load_arrays(env, name)
     fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths

@@ -54,7 +54,7 @@ class Run:
         if not config.env:
             raise SystemExit("--env is missing. Give an environment of the kind that this algorithm takes")
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
-        if (self.dir / "evaluations.csv").exists():
+        if any((self.dir / name).exists() for name in ("evaluations.csv", "agent.pt")):
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
         self.dir.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.threads)
@@ -153,6 +153,8 @@ class Run:
         print(f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}", flush=True)
         with (self.dir / "evaluations.csv").open("w", newline="") as file:  # anew: metrics come once it learns
             csv.writer(file).writerows([self.rows[-1], *([one.get(x, "") for x in self.rows[-1]] for one in self.rows)])
+        if not np.isfinite([row["return_mean"], *map(float, self.metrics.values())]).all():
+            raise SystemExit(f"The run diverged before step {self.done:,}.")
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------
