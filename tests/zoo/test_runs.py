@@ -318,7 +318,20 @@ def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_
         package.train("bc", env="pendulum", dataset=pendulum_file, algo_config=3)
     with pytest.raises(UsageError, match="resume"):
         package.train("bc", env="pendulum", resume=tmp_path)
+    with pytest.raises(UsageError, match="env cannot be of type TimeLimit: settings are names, numbers"):
+        package.train("bc", env=gymnasium.make("MountainCarContinuous-v0"))
+    with pytest.raises(UsageError, match=r"algo\.lr cannot be of type object: settings are names, numbers"):
+        package.train("bc", env="pendulum", algo_config={"lr": object()})
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_may_be_numpys_numbers(tmp_path, pendulum_file):
+    own = {"hidden": np.array([8, 4]), "lr": np.float32(0.5), "batch_size": torch.tensor(8)}
+    run = package.train(
+        "bc", env="pendulum", dataset=pendulum_file, steps=np.int64(2), eval_episodes=1, logger="none",
+        run_dir=tmp_path / "run", algo_config=own,
+    )  # fmt: skip
+    assert (run.config.steps, run.config.algo.hidden, run.config.algo.lr) == (2, [8, 4], 0.5)
 
 
 def test_load_refuses_what_is_not_a_run(tmp_path):
@@ -505,6 +518,7 @@ def edited_run(tmp_path_factory, pendulum_file) -> tuple[Path, Path]:
         cwd=base, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert f"zoo eval run --file {base / 'mine.py'}" in done.stdout
     return base / "run", base / "mine.py"
 
 
@@ -519,6 +533,7 @@ def test_eval_of_a_copys_run_needs_the_file_and_says_so(edited_run, zoo):
     refused = zoo("eval", run_dir)
     assert refused.code == 2
     assert f"--file {file}" in refused.err
+    assert "Continue it" not in refused.err, "it has finished"
     result = zoo("eval", run_dir, "--episodes", "2", "--file", file)
     assert result.code == 0, result.err
     mean = float(rows(run_dir / "evaluations.csv")[-1]["return_mean"])

@@ -58,11 +58,19 @@ def expand(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
-    """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`."""
+    """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`.
+
+    Raises:
+        UsageError: a value is an object of another kind, such as an environment.
+    """
     overrides = []
     for key, value in settings.items():
+        value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's and PyTorch's
         if isinstance(value, dict):
             overrides += as_overrides(value, f"{prefix}{key}.")
+        elif not isinstance(value, str | Path | int | float | list | tuple | None):
+            kinds = 'names, numbers, true or false, or lists of them, such as "hopper"'
+            raise UsageError(f"{prefix}{key} cannot be of type {type(value).__name__}: settings are {kinds}.")
         else:
             overrides.append(f"{prefix}{key}={_literal(value)}")
     return overrides
