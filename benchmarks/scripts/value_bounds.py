@@ -51,6 +51,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     runs = [run_dir for run_dir in parser.parse_args().runs if (run_dir / "run.json").is_file()]
+    if not runs:
+        parser.error("none of these is the folder of a run")
     methods, differing = defaultdict(list), settings_that_differ(runs)
     for run_dir in runs:
         record = json.loads((run_dir / "run.json").read_text())

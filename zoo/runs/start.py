@@ -170,10 +170,11 @@ def could_start(file: Algorithm, agent: Agent) -> bool:
 
 
 def shaping(other: Agent, theirs: Any, ours: Any) -> str:
-    """The settings of another run that shape its networks, as far as this one has other ones."""
+    """The settings of another run that shape its networks and that this one has too: those that differ, or all."""
     names = [name for name in vars(theirs) if name in SHAPING or name.endswith(SHAPING_ENDS)]
-    names = [name for name in names if getattr(ours, name, None) not in (None, getattr(theirs, name))]
-    settings = [f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in names]
+    names = [name for name in names if hasattr(ours, name)]
+    differing = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
+    settings = [f"algo.{name}={str(getattr(theirs, name)).replace(' ', '')}" for name in differing or names]
     return " ".join([*settings, *([support(other)] if hasattr(ours, "v_max") and support(other) else [])])
 
 
