@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -75,20 +76,21 @@ def main(arguments: list[str]) -> int:
     if chosen not in LAUNCHERS:
         raise UsageError(f"launcher={chosen} does not exist. {nearest(chosen, LAUNCHERS)}")
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
+    usual: dict[str, Any] = {}
     if chosen == "local":
         check_devices(runs)
         if all(run.settings["device"] == "cpu" for run in runs):
-            options.insert(0, "gpus=[]")  # one process a core
+            usual = {"gpus": []}  # one process a core
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
-        here = launcher(chosen, args.jobs, folder, options) if chosen == "local" else None
+        here = launcher(chosen, args.jobs, folder, options, **usual) if chosen == "local" else None
         show_plan(runs, folder, len(here.places) if here else args.jobs, here.gpus if here else 0)
         return 0
     check_data(runs)
     require()
     started = time.monotonic()
     with showing() as show:
-        jobs = Runner(runs, folder, launcher(chosen, args.jobs, folder, options), args.stall, show).go()
+        jobs = Runner(runs, folder, launcher(chosen, args.jobs, folder, options, **usual), args.stall, show).go()
     done = sum(job.state == "finished" for job in jobs)
     print(f"{done} of {len(jobs)} runs finished in {duration(time.monotonic() - started)}; they are in {folder}/\n")
     problems = []

@@ -58,7 +58,7 @@ class Launcher(Protocol):
         """Releases the resources."""
 
 
-def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> Launcher:
+def launcher(name: str, jobs: int | None, folder: Path, options: list[str], **usual: Any) -> Launcher:
     """The launcher of that name.
 
     Args:
@@ -66,6 +66,7 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
         jobs: how many at a time; None for as many as there is room for.
         folder: where it may keep files of its own.
         options: `key=value`, of `Local`, of `ray.init` or of submitit's executor.
+        usual: options that are not given.
 
     Raises:
         UsageError: its library is not installed, or it refuses an option.
@@ -75,7 +76,7 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str]) -> L
     except Exception as error:  # of OmegaConf's or of YAML's grammar
         raise UsageError(f"launcher={name} {' '.join(options)}: {str(error).splitlines()[0]}") from error
     try:
-        return LAUNCHERS[name](jobs, folder, **given)
+        return LAUNCHERS[name](jobs, folder, **usual | given)
     except ImportError as error:
         raise UsageError(f"launcher={name} needs {error.name}. Type: pip install 'rl-zoo[scale]'") from error
     except (TypeError, ValueError, NameError, RuntimeError, ConnectionError) as error:

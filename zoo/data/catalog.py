@@ -64,8 +64,13 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
     """The Minari ids that a name can mean: itself if it is one, else the zoo's own and then the hub's."""
     if re.fullmatch(r"(?:[\w.-]+/)*[\w.-]+-v\d+", name):
         return [name]
-    name = name.removeprefix(f"{env.name}/")  # as `zoo data list` names it
+    name = _within(env, name)
     return [f"{ZOO_NAMESPACE}/{env.name}/{name}-v0", f"mujoco/{env.name}/{name}-v0", f"D4RL/{env.name}/{name}-v2"]
+
+
+def _within(env: "EnvConfig", name: str) -> str:
+    """A name without its environment's: `hopper/demo`, as `zoo data list` has it, is the `demo` of Hopper."""
+    return name.removeprefix(f"{env.name}/")
 
 
 class Portion(NamedTuple):
@@ -118,7 +123,7 @@ def from_folder(name: str, folder: Path) -> str:
 
 def find(env: "EnvConfig", name: str) -> Source | None:
     """One dataset that is at hand; None where it is not."""
-    kind = name.removeprefix(f"{env.name}/")
+    kind = _within(env, name)
     embedded = EMBEDDED / env.name / kind
     if "/" not in kind and (embedded / "data").is_dir():
         return Source(name, "embedded", embedded / "data")

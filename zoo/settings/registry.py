@@ -203,9 +203,9 @@ def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str)
         config: of the run.
         has: the environment and its action space, for the message.
     """
-    from zoo.agent import Predictor
-
     if spec.action_space not in chosen.action_spaces:
+        from zoo.agent import Predictor
+
         if issubclass(chosen.agent_class, Predictor):
             raise UsageError(f"{chosen.name} predicts and does not act; {has}. Try: env=series/hopper")
         able = [
