@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -23,7 +22,7 @@ from zoo.benchmarks.jobs import Job, grouped, record, status
 from zoo.benchmarks.launchers import LAUNCHERS, launcher
 from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Runner, failures
-from zoo.benchmarks.suite import Planned, check_data, check_devices, plan, suites
+from zoo.benchmarks.suite import Planned, check_data, check_devices, on_cpu, plan, suites
 from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.registry import folder as folder_of
@@ -76,11 +75,9 @@ def main(arguments: list[str]) -> int:
     if chosen not in LAUNCHERS:
         raise UsageError(f"launcher={chosen} does not exist. {nearest(chosen, LAUNCHERS)}")
     runs = plan(args.suite, [one for one in args.overrides if one not in where])
-    usual: dict[str, Any] = {}
     if chosen == "local":
         check_devices(runs)
-        if all(run.settings["device"] == "cpu" for run in runs):
-            usual = {"gpus": []}  # one process a core
+    usual = {"per_gpu": 0} if chosen != "slurm" and on_cpu(runs) else {}
     folder = args.dir or Path("bench") / args.suite
     if args.dry_run:
         here = launcher(chosen, args.jobs, folder, options, **usual) if chosen == "local" else None

@@ -93,21 +93,22 @@ class Local:
 
     Args:
         gpus: which of them, as `0` or `0,2`; None for all that are visible.
-        per_gpu: how many processes each takes at a time.
+        per_gpu: how many processes each takes at a time; 0 for none, then a core takes one.
 
     Raises:
-        ValueError: there is no such GPU, or `per_gpu` is not positive.
+        ValueError: there is no such GPU, or `per_gpu` is negative.
     """
 
     def __init__(self, jobs: int | None, folder: Path, gpus: Any = None, per_gpu: int = PER_GPU) -> None:
-        if not isinstance(per_gpu, int) or per_gpu < 1:
-            raise ValueError("per_gpu must be at least 1, a whole number.")
+        if not isinstance(per_gpu, int) or per_gpu < 0:
+            raise ValueError("per_gpu must be at least 0, a whole number.")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         there = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
         there = there[: torch.cuda.device_count()]
         names = there if gpus is None else [*map(str, gpus)] if isinstance(gpus, list) else str(gpus).split(",")
         if unknown := [name for name in names if name not in there]:
             raise ValueError(f"there is no GPU {', '.join(unknown)} here, but {', '.join(there) or 'none'}.")
+        names = names if per_gpu else []
         count = jobs or per_gpu * len(names) or cores()
         self.places: list[str | None] = [names[i % len(names)] if names else None for i in range(count)]
         self.gpus = min(len(names), count)
@@ -217,7 +218,7 @@ def lost(log: Path, error: BaseException) -> int:
 class Ray:
     """A task each in a cluster: `launcher.address`, or the one that Ray finds; else one on this machine.
 
-    Where there are GPUs, each takes `launcher.per_gpu` tasks at a time.
+    Where there are GPUs, each takes `launcher.per_gpu` tasks at a time; 0 for none, then a core takes one.
     """
 
     def __init__(self, jobs: int | None, folder: Path, per_gpu: int = PER_GPU, **options: Any) -> None:
@@ -225,7 +226,7 @@ class Ray:
         self.ray = ray
         ray.init(**{"log_to_driver": False, "include_dashboard": False, "logging_level": "error"} | options)
         resources = ray.cluster_resources()
-        gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
+        gpus, cpus = int(resources.get("GPU", 0)) if per_gpu else 0, int(resources.get("CPU", 1))
         self.places: list[str | None] = [None] * (jobs or per_gpu * gpus or cpus)
         self.gpus = min(gpus, len(self.places))
         self.task = ray.remote(num_cpus=1, num_gpus=1 / per_gpu if gpus else 0, max_retries=0)(execute)

@@ -178,6 +178,11 @@ def check_devices(runs: Sequence[Planned]) -> None:
             resolve_device(device)
 
 
+def on_cpu(runs: Sequence[Planned]) -> bool:
+    """Whether no run asks for a GPU, or for what there is."""
+    return all(run.settings["device"] == "cpu" for run in runs)
+
+
 def check_data(runs: Sequence[Planned]) -> None:
     """Raises UsageError where datasets are not at hand."""
     if lacking := sorted({dataset for run in runs for dataset in run.missing}):

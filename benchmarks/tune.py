@@ -29,7 +29,7 @@ from zoo.benchmarks.records import LEAST_IS_BEST, Result
 from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import digits, mean
-from zoo.benchmarks.suite import check_data, check_devices, planned_run
+from zoo.benchmarks.suite import check_data, check_devices, on_cpu, planned_run
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError, nearest
 from zoo.settings.overrides import as_overrides, typed
@@ -179,7 +179,8 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
     check_devices(runs)
     check_data(runs)
     with showing() as show:
-        finished = Runner(runs, folder, Local(jobs, folder), show=show).go()
+        here = Local(jobs, folder, per_gpu=0) if on_cpu(runs) else Local(jobs, folder)
+        finished = Runner(runs, folder, here, show=show).go()
     failures(finished)
     results = [found for job in finished if isinstance(found := read_run(job.dir), Result)]
     values = [result.figure("final") for result in results]

@@ -511,14 +511,16 @@ def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):
     assert Local(None, tmp_path, gpus=1, per_gpu=2).places == ["1", "1"]
     assert launcher("local", None, tmp_path, ["gpus=0,1", "per_gpu=1"]).places == ["0", "1"]
     assert launcher("local", 3, tmp_path, ["gpus=[1]"]).places == ["1"] * 3
+    assert Local(3, tmp_path, per_gpu=0).places == [None] * 3
+    assert Local(3, tmp_path, per_gpu=0).gpus == 0
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["gpus=0,7"], "there is no GPU 7 here, but 0, 1"),
-        (["per_gpu=0"], "per_gpu must be at least 1"),
-        (["per_gpu=x"], "per_gpu=x: per_gpu must be at least 1, a whole number.$"),
+        (["per_gpu=-1"], "per_gpu must be at least 0"),
+        (["per_gpu=x"], "per_gpu=x: per_gpu must be at least 0, a whole number.$"),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(monkeypatch, tmp_path, options, says):
@@ -718,6 +720,14 @@ def test_a_second_runner_in_the_same_folder_is_refused_and_a_run_that_goes_on_el
     assert main(["bench", "mine", "--dir", str(folder), "seed=0", "algo=stream_ac"]) == 0
     assert elsewhere.wait() == 0
     assert not list(folder.glob("*.log"))
+
+
+@pytest.mark.slow
+def test_ray_takes_gpus_but_for_runs_on_the_cpu(tmp_path):
+    for per_gpu, expected in ((4, (1, 4)), (0, (0, 2))):
+        found = launcher("ray", None, tmp_path, ["num_cpus=2", "num_gpus=1"], per_gpu=per_gpu)
+        assert (found.gpus, len(found.places)) == expected
+        found.close()
 
 
 @pytest.mark.slow

@@ -75,6 +75,21 @@ def test_a_search_begun_again_runs_nothing_twice(capsys):
     assert all(path.stat().st_mtime_ns == when for path, when in runs.items())
 
 
+def test_trials_on_the_cpu_take_a_core_each_beside_gpus_too(monkeypatch):
+    places = []
+
+    def play(self):
+        places.append(len(self.launcher.places))
+        raise RunError("enough")
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("zoo.benchmarks.launchers.cores", lambda: 3)
+    monkeypatch.setattr(tune.Runner, "go", play)
+    for device in ("cpu", "cuda"):
+        assert main([*SEARCH, "algo.lr=interval(1e-4,1e-2)", "sweeper.n_trials=1", f"device={device}"]) == 1
+    assert places == [3, 8]
+
+
 def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys):
     def play(self):
         for job in self.jobs:
