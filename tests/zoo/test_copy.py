@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -359,11 +360,15 @@ def test_the_algorithm_may_be_given_as_a_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_help_shows_a_default_with_a_percent_sign(folder: Path) -> None:
+def test_help_explains_settings_and_shows_a_default_with_a_percent_sign(folder: Path) -> None:
     shutil.copy(folder / "data.hdf5", folder / "50%s.hdf5")
     file = copied("bc", folder, "env=InvertedPendulum-v5", f"dataset={folder / '50%s.hdf5'}")
-    shown = subprocess.run([sys.executable, file, "--help"], capture_output=True, text=True)
-    assert (shown.returncode, "50%s.hdf5" in shown.stdout) == (0, True), shown.stderr
+    wide = os.environ | {"COLUMNS": "999"}
+    shown = subprocess.run([sys.executable, file, "--help"], capture_output=True, text=True, env=wide)
+    assert shown.returncode == 0, shown.stderr
+    options = " ".join(shown.stdout.split())
+    assert f"an HDF5 file in D4RL's layout (default {folder / '50%s.hdf5'})" in options
+    assert "--batch-size BATCH_SIZE transitions per update (default 256)" in options
 
 
 @pytest.mark.slow

@@ -52,8 +52,7 @@ class EnvStepper:
     """Steps environments: tensors in, transitions out. `obs` `[N, ...]` is what to act on."""
 
     def __init__(self, envs: SyncVectorEnv, seed: Sequence[int], device: torch.device) -> None:
-        self.envs, self.device, self.num_envs = envs, device, envs.num_envs
-        self.spec = Spec.of(envs)
+        self.envs, self.device, self.num_envs, self.spec = envs, device, envs.num_envs, Spec.of(envs)
         self.obs = torch.as_tensor(envs.reset(seed=[*seed])[0], dtype=torch.float32, device=device)
         envs.action_space.seed(seed[0] + self.num_envs)  # apart from the environments'
         self.ended = np.zeros(self.num_envs, dtype=bool)  # whether the last step was each episode's last

@@ -102,10 +102,9 @@ class Adam(torch.optim.Adam):
     def minimize(self, loss: Tensor) -> None:
         """One step down the gradient of a scalar loss."""
         self.zero_grad()
-        parameters = self.param_groups[0]["params"]
-        loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
+        loss.backward(inputs=self.param_groups[0]["params"])  # type: ignore[no-untyped-call]
         if self.max_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, self.max_norm)
+            nn.utils.clip_grad_norm_(self.param_groups[0]["params"], self.max_norm)
         if self.decay_steps is not None:
             done = torch.tensor(min(self.updates / self.decay_steps, 1.0))
             self.param_groups[0]["lr"] = float(self.lr * self.decay(done))

@@ -2,6 +2,8 @@
 
 import argparse
 import csv
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,13 +164,13 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    notes = dict(re.findall(r"^    (\w+): .*?  # (.+)", inspect.getsource(Config).replace("%", "%%"), re.MULTILINE))
     for name, default in vars(Config()).items():
         of, *others = get_args(Config.__annotations__[name]) or (Config.__annotations__[name],)  # list[int], int | None
         kind: dict[str, Any] = {"type": (lambda text, of=of: None if text == "none" else of(text)) if others else of}
-        kind |= {"nargs": "+" if isinstance(default, list) else None}
-        shown = f"default {default}".replace("%", "%%")
-        if isinstance(default, bool):
-            kind = {"action": argparse.BooleanOptionalAction}
+        kind |= {"nargs": "+"} if isinstance(default, list) else {}
+        kind = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else kind
+        shown = f"{notes[name]} (default %(default)s)"
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=shown, **kind)
     run = Run(Config(**vars(parser.parse_args())))
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
