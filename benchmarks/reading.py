@@ -89,7 +89,8 @@ def read_run(run_dir: Path) -> Result | str:
             if name not in ("step", "returns")
         }
         metrics = _metrics(run_dir)
-        columns |= _training_return(metrics, steps) | _data_value(metrics, steps)
+        updates = record["config"]["steps"] if record["config"].get("online_steps") else 0
+        columns |= _training_return(metrics, steps, updates) | _data_value(metrics, steps)
         returns = np.array((rows[-1].get("returns") or "").split(), float)
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
@@ -130,10 +131,14 @@ def _data_value(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, n
     return {"data_value": values[np.searchsorted(known, steps, side="right")]}
 
 
-def _training_return(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, np.ndarray]:
-    """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none."""
+def _training_return(metrics: list[dict[str, str]], steps: np.ndarray, updates: int) -> dict[str, np.ndarray]:
+    """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none.
+
+    Args:
+        updates: steps before the first of an environment.
+    """
     rows = [row for row in metrics if row.get("episode_return") and row.get("episode_length")]
-    means, counts, before = [], [], 0
+    means, counts, before = [], [], updates
     for row in rows:  # the mean of the episodes that ended since the row before
         length, step = float(row["episode_length"]), int(row["step"])
         if length == length:

@@ -7,7 +7,8 @@ and the mean of these means with its standard deviation over the curves and its 
     python benchmarks/scripts/curves.py --training 100000 RUN_DIR_OR_CSV ...
 
 Prints each run's mean return of the episodes it trained on, those that ended in so many last steps, from `metrics.csv`
-or CSV files with the columns `step` and `episode_return`.
+or CSV files with the columns `step` and `episode_return`. A row is the mean of the episodes that ended since the row
+before, and weighs as much as they are many, by the column `episode_length`; without that column all rows weigh alike.
 """
 
 import argparse
@@ -23,8 +24,17 @@ from zoo.benchmarks.stats import LEAST_RUNS, mean
 def curve(path: Path, file_name: str, column: str) -> dict[int, float]:
     """The numbers of a column by their step, rows without one left out."""
     with (path / file_name if path.is_dir() else path).open(newline="") as file:
-        rows = {int(row["step"]): float(row[column] or "nan") for row in csv.DictReader(file)}
+        rows = {int(row["step"]): float(row.get(column) or "nan") for row in csv.DictReader(file)}
     return {step: value for step, value in rows.items() if not math.isnan(value)}
+
+
+def training_return(path: Path, count: int) -> float:
+    """The mean return of the episodes that ended in so many last steps."""
+    returns, lengths = (curve(path, "metrics.csv", column) for column in ("episode_return", "episode_length"))
+    steps, values = np.array(list(returns)), np.array(list(returns.values()))
+    episodes = np.diff(steps, prepend=0) / np.array(list(lengths.values())) if lengths else np.ones(len(steps))
+    last = steps > steps[-1] - count
+    return float(np.average(values[last], weights=episodes[last]))
 
 
 def print_evaluations(curves: list[dict[int, float]], names: list[str], count: int) -> list[float]:
@@ -51,8 +61,7 @@ def main() -> None:
     if args.training is None:
         last = print_evaluations([curve(path, "evaluations.csv", args.column) for path in args.paths], names, args.last)
     else:
-        curves = [curve(path, "metrics.csv", "episode_return") for path in args.paths]
-        last = [float(np.mean([v for step, v in one.items() if step > max(one) - args.training])) for one in curves]
+        last = [training_return(path, args.training) for path in args.paths]
         for name, value in zip(names, last, strict=True):
             print(f"{name:<39} {value:.1f}")
     spread = f" +- {np.std(last, ddof=1):.1f}" if len(last) > 1 else ""

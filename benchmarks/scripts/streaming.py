@@ -84,7 +84,7 @@ class Theirs:
         max_episode_steps: int | None = None,
     ) -> None:
         sys.path.insert(0, str(folder))
-        self.algo, self.returns = algo, list[float]()
+        self.algo, self.episodes = algo, list[tuple[float, float]]()  # returns and lengths
         self.raw = Raw(gymnasium.make(env_id, max_episode_steps=max_episode_steps))
         frames = len(self.raw.observation_space.shape or ()) == 3
         discrete = isinstance(self.raw.action_space, gymnasium.spaces.Discrete)
@@ -129,7 +129,7 @@ class Theirs:
             self.agent.update_params(self.obs, self.action, reward, obs, done, *extra)
         self.obs = obs
         if done:
-            self.returns.append(float(info["episode"]["r"]))
+            self.episodes.append((float(info["episode"]["r"]), float(info["episode"]["l"])))
             self.obs, _ = self.env.reset()
 
 
@@ -210,15 +210,15 @@ def main() -> None:
         return
     with args.out.open("w") as file:
         rows = csv.writer(file)
-        rows.writerow(["step", "seconds", "episode_return"])
+        rows.writerow(["step", "seconds", "episode_return", "episode_length"])
         begun = time.perf_counter()
         for step in range(1, args.steps + 1):
             theirs.step()
             if step % LOG_EVERY == 0:
-                mean = statistics.mean(theirs.returns) if theirs.returns else ""
-                rows.writerow([step, round(time.perf_counter() - begun, 2), mean])
+                means = [statistics.mean(column) for column in zip(*theirs.episodes, strict=True)] or ["", ""]
+                rows.writerow([step, round(time.perf_counter() - begun, 2), *means])
                 file.flush()
-                theirs.returns.clear()
+                theirs.episodes.clear()
 
 
 if __name__ == "__main__":

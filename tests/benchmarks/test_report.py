@@ -472,10 +472,14 @@ def test_published_training_returns_are_compared_with_training_returns_alone(run
     assert rows["td3"].verdict == "not comparable: no return of training episodes is known"
 
 
-def test_a_training_return_is_the_mean_of_the_last_hundred_episodes(run, tmp_path):
-    folder = run("a", "algo=stream_ac env=hopper steps=1000", [1.0])
-    lengths, returns, rows, step = [5] * 60 + [10] * 70, list(range(130)), [], 0
-    for start in range(0, 130, 10):  # a row after every ten episodes
+@pytest.mark.parametrize(
+    ("given", "updates", "episodes"),
+    [("algo=stream_ac env=hopper steps=1000", 0, 130), ("algo=iql env=hopper steps=5000 online_steps=600", 5000, 90)],
+)
+def test_a_training_return_is_the_mean_of_the_last_hundred_episodes(run, tmp_path, given, updates, episodes):
+    folder = run("a", given, [1.0])
+    lengths, returns, rows, step = [5] * 60 + [10] * (episodes - 60), list(range(episodes)), [], updates
+    for start in range(0, episodes, 10):  # a row after every ten episodes
         step += sum(lengths[start : start + 10])
         rows.append([step, 1.0, np.mean(returns[start : start + 10]), np.mean(lengths[start : start + 10])])
     with (folder / "metrics.csv").open("w", newline="") as file:

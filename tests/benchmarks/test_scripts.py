@@ -62,6 +62,10 @@ def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):
 def test_the_training_episodes_of_the_last_steps_are_averaged(tmp_path):
     (tmp_path / "run.csv").write_text("step,episode_return\n10,1\n20,\n30,4\n40,6\n")
     assert curves("--training", "20", str(tmp_path / "run.csv")).split()[-1] == "5.0"
+    rows = ["step,episode_return,episode_length", "1000,100,100", "2000,,", "3000,3000,1000", "4000,100,100"]
+    (tmp_path / "run.csv").write_text("\n".join(rows))  # in the last 3,000 steps two of 3,000 and ten of 100
+    mean = float(curves("--training", "3000", str(tmp_path / "run.csv")).split()[-1])
+    assert mean == pytest.approx(7000 / 12, abs=0.1)
 
 
 def test_the_shares_of_an_algorithms_time_are_those_of_the_whole():
