@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.peers import EPISODES
-from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result, defaults
+from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result, defaults, used
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
 from zoo.data.samplers import SAMPLERS
@@ -123,7 +123,7 @@ class Reference:
     def settings(self, result: Result) -> dict[str, Any]:
         """The settings of algorithm and sampler that the published figure was reached with."""
         usual = result.usual(self.preset) or (result.usual() if self.preset == "paper" else {})
-        return chosen(usual) | VARIANTS.get(self.algorithm, ("", {}))[1] | {"sampler.name": self.sampler}
+        return used(chosen(usual) | VARIANTS.get(self.algorithm, ("", {}))[1] | {"sampler.name": self.sampler})
 
     def aside(self, result: Result) -> str:
         """A remark for a comparison; empty where there is none."""

@@ -17,6 +17,7 @@ import numpy as np
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
+from zoo.data.samplers import USED_BY
 from zoo.envs import EnvConfig
 from zoo.envs.config import DYNAMICS
 from zoo.errors import UsageError, quoted
@@ -140,7 +141,9 @@ class Result:
         for name, run_dir in self.begun_with.items():
             origin = [self.origins[name]] if name in self.apart and name in self.origins else []
             chosen[name] = "-".join([seedless(run_dir), *origin])
-        return chosen | ({SIMULATOR: "warp"} if self.config["env"].get("backend") == "warp" else {})
+        if "algo.expert" in chosen:
+            chosen["algo.expert"] = bare(chosen["algo.expert"])
+        return used(chosen) | ({SIMULATOR: "warp"} if self.config["env"].get("backend") == "warp" else {})
 
     @property
     def begun_with(self) -> dict[str, str]:
@@ -223,9 +226,10 @@ class Result:
             usual = {key: value for key, value in zoos.items() if not key.startswith("algo.")}
         named_apart = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")
         changed = {k: v for k, v in flat(self.config).items() if k not in named_apart and (k, v) not in usual.items()}
-        named |= {
-            group: changed.pop(f"{group}.name") for group in ("sampler", "corruption") if f"{group}.name" in changed
-        }
+        for group in ("sampler", "corruption"):
+            if any(key.startswith(f"{group}.") for key in changed):  # a group's settings are typed with its name
+                named[group] = self.config[group]["name"]
+                changed.pop(f"{group}.name", None)
         return " ".join([start, *map(typed, as_overrides(named | changed))])
 
     @property
@@ -242,14 +246,22 @@ class Result:
         return digest([settings, code, data, cut])
 
 
+def used(settings: dict[str, Any]) -> dict[str, Any]:
+    """Flat settings without those that the chosen sampler does not use."""
+    sampler = settings.get("sampler.name")
+    unused = {f"sampler.{name}" for name, samplers in USED_BY.items() if sampler not in samplers}
+    return {key: value for key, value in settings.items() if key not in unused}
+
+
 def seedless(run_dir: str) -> str:
     """The name of a run's folder without its seed."""
     return Path(re.sub(r"-?seed\d+[^/]*", "", run_dir)).name
 
 
 def bare(dataset: str) -> str:
-    """The name of a dataset; of a file with its whole path, the file's."""
-    return Path(dataset).name if Path(dataset).is_absolute() else dataset
+    """A dataset or mixture by its name; of files with their whole paths, the files'."""
+    parts = [(part.amount, part.name) for part in parse_mixture(dataset)]
+    return "+".join(amount + (Path(name).name if Path(name).is_absolute() else name) for amount, name in parts)
 
 
 def shared(record: dict[str, Any]) -> dict[str, Any]:
@@ -257,10 +269,17 @@ def shared(record: dict[str, Any]) -> dict[str, Any]:
     config = {**record["config"], "run_dir": None}
     config |= {name: seedless(config[name]) for name in RUNS if config.get(name)}
     if config.get("dataset"):
-        config["dataset"] = "+".join(part.amount + bare(part.name) for part in parse_mixture(config["dataset"]))
+        config["dataset"] = bare(config["dataset"])
+    if config["algo"].get("expert"):
+        config["algo"] = config["algo"] | {"expert": bare(config["algo"]["expert"])}
     if (config.get("corruption") or {}).get("critic"):
         config["corruption"] = config["corruption"] | {"critic": seedless(config["corruption"]["critic"])}
     record = {key: value for key, value in record.items() if key != "folder"} | {"config": config}
+    if (record.get("algorithm") or {}).get("file"):
+        file = Path(record["algorithm"]["file"])  # two of one name are told apart by the folders' names
+        record["algorithm"] = record["algorithm"] | {"file": str(Path(file.parent.name, file.name))}
+    if record.get("notes"):
+        record["notes"] = [re.sub(r"(?<!\S)(\w*=)?/\S*/", r"\1", note) for note in record["notes"]]
     for name in ("dataset", "demonstrations"):
         if (record.get(name) or {}).get("sources"):
             sources = [{"name": bare(one["name"]), "kind": one["kind"]} for one in record[name]["sources"]]

@@ -116,6 +116,31 @@ def test_a_file_of_ones_own_is_a_method_of_its_own_and_its_command_runs_it(run, 
     assert compose(["algo=iql", *overrides])[2] == mine.config
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "algo=cql dataset=random+5%expert preset=paper",  # whose sampler has settings although it is the default
+        "algo=iql sampler=uniform sampler.alpha=0.2",
+        "algo=iql corruption=none corruption.rate=0.5",
+        "algo=iql sampler=top sampler.fraction=0.5 corruption=random-obs corruption.rate=0.5",
+    ],
+)
+def test_the_command_of_a_run_repeats_it(run, tmp_path, given):
+    run("a", f"env=hopper {given}", [1.0])
+    (result,), _ = read(tmp_path)
+    again = compose(shlex.split(result.command)[2:])[2]
+    assert again | {"preset": None} == result.config | {"preset": None}
+
+
+def test_settings_that_a_sampler_does_not_use_tell_no_methods_apart(run, tmp_path):
+    for seed, more in enumerate(("sampler=uniform", "sampler=uniform sampler.alpha=0.2", "sampler=return")):
+        run(str(seed), f"algo=iql env=hopper seed={seed} {more}", [1.0])
+    run("3", "algo=iql env=hopper seed=3 sampler=return sampler.alpha=0.2 sampler.fraction=0.5", [1.0])
+    assert sorted(result.method for result in read(tmp_path)[0]) == [
+        "iql", "iql", "iql, return", "iql, sampler.alpha=0.2, return",
+    ]  # fmt: skip
+
+
 def test_settings_that_vary_within_a_task_tell_methods_apart_and_how_a_run_was_run_does_not(run, tmp_path):
     run("a", "algo=iql env=hopper steps=10", [1.0])
     run("b", "algo=iql env=hopper steps=10 seed=1 compile=true device=cpu", [1.0])
@@ -150,11 +175,15 @@ def test_an_export_names_no_folder_of_the_machine(run, tmp_path):
     run(
         "a", f"algo=rlpd env=hopper dataset={data} init_from={tmp_path}/cql-seed3 run_dir={tmp_path}/run", [1.0],
         folder=str(tmp_path), dataset={"name": data, "fingerprint": "x", "sources": [sources]},
+        notes=[f"dataset={data}: 3 of 10 actions lie outside", f"{data} was changed"],
     )  # fmt: skip
+    run("b", f"algo=recoil env=hopper algo.expert=1ep:{tmp_path}/e.hdf5", [1.0])
+    run("c", "algo=iql env=hopper", [1.0], algorithm={"file": f"{tmp_path}/mine/my.py"})
     before = [(result.task, result.method) for result in read(tmp_path)[0]]
     assert main(["bench", "export", str(tmp_path), str(tmp_path / "out" / "a.csv")]) == 0
     text = (tmp_path / "out" / "a.csv").read_text()
-    assert "mine.hdf5" in text
+    for kept in ("mine.hdf5", "1ep:e.hdf5", "mine/my.py", "dataset=mine.hdf5: 3 of 10 actions lie outside"):
+        assert kept in text
     assert str(tmp_path) not in text
     assert [(result.task, result.method) for result in read(tmp_path / "out")[0]] == before
 
@@ -525,12 +554,12 @@ def test_a_figure_for_other_data_or_another_budget_is_shown_but_not_compared(run
         ("algo=iql", "other settings"),  # the usual ones are its authors', the figures CORL's
         ("algo=iql algo.normalize_obs=true algo.normalize_reward=false", ""),
         ("algo=iql preset=paper algo.expectile=0.5", "other settings"),
-        ("algo=iql preset=paper sampler=uniform sampler.alpha=0.3", "other settings"),
         ("algo=iql preset=paper algo.hidden=[4]", "other settings"),
         ("algo=iql preset=paper reward_shift=-1", "other settings"),
         ("algo=bc algo.top_fraction=0.1 algo.lr=1", "other settings"),
         ("algo=iql preset=paper", ""),
         ("algo=iql preset=paper compile=true", ""),
+        ("algo=iql preset=paper sampler=uniform sampler.alpha=0.3", ""),
         ("algo=bc algo.top_fraction=0.1", ""),
     ],
 )

@@ -204,6 +204,11 @@ def test_a_mistake_is_refused_in_one_line_that_says_what_to_type(zoo, tmp_path, 
     assert not list(tmp_path.iterdir())  # nothing left behind
 
 
+def test_a_sweep_beside_another_value_of_its_key_is_refused(zoo):
+    result = zoo("run", "-m", "algo=sac", "env=pendulum", "seed=0,1", "seed=2")
+    assert (result.code, result.err) == (2, "zoo: seed=0,1 and another value of seed are both given. Leave one out\n")
+
+
 @pytest.mark.parametrize("sweep", ["algo.tau=interval(0.1,0.2)", "env=glob(*)"])
 def test_a_sweep_without_values_is_refused_in_one_line(zoo, sweep):
     result = zoo("run", "-m", "algo=sac", *(["env=pendulum"] if "env" not in sweep else []), sweep)

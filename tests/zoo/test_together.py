@@ -337,7 +337,16 @@ def test_a_dataset_is_read_once_for_all_seeds(zoo, monkeypatch, pendulum_file):
     assert records[0] == records[1] == records[2]
 
 
-@pytest.mark.parametrize(("given", "folders"), [("runs", ["runs/seed2", "runs/seed5"]), ("[a,b]", ["a", "b"])])
+@pytest.mark.parametrize(
+    ("given", "folders"),
+    [
+        ("runs", ["runs/seed2", "runs/seed5"]),
+        ("[a,b]", ["a", "b"]),
+        ("[2026_01,'1e5']", ["2026_01", "1e5"]),
+        ("", ["seed2", "seed5"]),
+        ("null", ["null", "null"]),
+    ],
+)
 def test_the_settings_of_each_seed_are_those_of_a_run_alone(given, folders):
     arguments = ["algo=iql", "env=hopper", "algo.tau=0.1", "preset=paper", "dataset=medium"]
     found = seed_by_seed([*arguments, "seeds=2,5", f"run_dir={given}"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from zoo.errors import UsageError
 
 SAMPLERS = ("uniform", "return", "advantage", "top")
+USED_BY = {"alpha": ("return", "advantage"), "fraction": ("top",)}  # the samplers that a setting concerns
 BATCHES = 64  # as many does `Weighted` draw at a time; of `Uniform`, see `zoo.data.ahead`
 
 

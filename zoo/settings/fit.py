@@ -2,7 +2,7 @@
 
 from zoo.checks import before_last
 from zoo.data.corruption import CorruptionConfig
-from zoo.data.samplers import SamplerConfig
+from zoo.data.samplers import USED_BY, SamplerConfig
 from zoo.envs import EnvConfig, series
 from zoo.errors import UsageError
 from zoo.settings.config import RunConfig
@@ -82,11 +82,12 @@ def without_effect(config: RunConfig) -> list[str]:
     sampler, corruption, env = config.sampler, config.corruption, config.env
     by_sampler, by_corruption = f"sampler={sampler.name}", f"corruption={corruption.name}"
     clean = corruption.name == CorruptionConfig.name
+    used_by = {name: sampler.name in samplers for name, samplers in USED_BY.items()}
     return [
         f"{key}={value} does nothing with {other}"
         for key, value, default, used, other in (
-            ("sampler.alpha", sampler.alpha, SamplerConfig.alpha, sampler.name in ("return", "advantage"), by_sampler),
-            ("sampler.fraction", sampler.fraction, SamplerConfig.fraction, sampler.name == "top", by_sampler),
+            ("sampler.alpha", sampler.alpha, SamplerConfig.alpha, used_by["alpha"], by_sampler),
+            ("sampler.fraction", sampler.fraction, SamplerConfig.fraction, used_by["fraction"], by_sampler),
             ("corruption.rate", corruption.rate, CorruptionConfig.rate, not clean, by_corruption),
             ("corruption.scale", corruption.scale, CorruptionConfig.scale, not clean, by_corruption),
             ("corruption.critic", corruption.critic, None, corruption.needs_critic, by_corruption),

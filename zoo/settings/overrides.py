@@ -42,16 +42,19 @@ def value_of(override: Override) -> str:
 
 def expand(arguments: Sequence[str]) -> list[list[str]]:
     """Every combination of a multirun's values: `seed=0,1 env=a` -> `[[seed=0, env=a], [seed=1, env=a]]`."""
-    choices = []
-    for override in parse(arguments):
+    choices, overrides = [], parse(arguments)
+    keys = [override.get_key_element() for override in overrides]
+    for override, key in zip(overrides, keys, strict=True):
         if override.is_sweep_override():
+            if keys.count(key) > 1:
+                raise UsageError(f"{override.input_line} and another value of {key} are both given. Leave one out")
             try:
                 values = list(override.sweep_string_iterator())
             except HydraException as error:
                 raise UsageError(
                     f"{override.input_line} has no values one after another: list them, or search with sweeper=optuna."
                 ) from error
-            choices.append([f"{override.get_key_element()}={value}" for value in values])
+            choices.append([f"{key}={value}" for value in values])
         else:
             choices.append([str(override.input_line)])
     return [list(combination) for combination in itertools.product(*choices)]
@@ -92,7 +95,10 @@ def folders(text: str) -> list[str]:
     value = parse([f"run_dir={text}"])[0].value()
     if value == []:
         raise UsageError("[] names no folder. Give one, or several: [DIR,DIR]")
-    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    if not isinstance(value, list):
+        return [str(value)]
+    items = re.findall(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|[^\s,][^,]*""", text[1:-1])
+    return [name for item in items for name in folders(item.strip())]  # what looks like a number stays as it was typed
 
 
 def _literal(value: Any) -> str:
@@ -103,5 +109,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_literal, value))}]"
     if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
-        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+        # a backslash is itself, but before a quote
+        return "'" + re.sub(r"\\+(?='|$)", lambda found: 2 * found[0], str(value)).replace("'", "\\'") + "'"
     return str(value)

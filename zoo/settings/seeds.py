@@ -51,10 +51,10 @@ def seed_by_seed(
         raise UsageError(f"seeds={text} names {'a seed twice' if seeds else 'none'}. Give for example: seeds=0-7")
     rest = [argument for argument in arguments if not argument.startswith(("seeds=", "run_dir="))]
     dirs: list[str | None] = [None] * len(seeds)
-    if "run_dir" in given:
+    if given.get("run_dir", "null") != "null":
         named = folders(given["run_dir"])
         if not given["run_dir"].startswith("["):
-            named = [f"{named[0].rstrip('/')}/seed{seed}" for seed in seeds]
+            named = [str(Path(named[0], f"seed{seed}")) for seed in seeds]
         if len(set(named)) < len(seeds) or len(named) > len(seeds):
             raise UsageError(
                 f"run_dir={given['run_dir']} must name {len(seeds)} folders, one for each seed, or one that they all "
