@@ -28,7 +28,7 @@ FAMILY = "offline"
 SETTING = "offline"
 DATA = "required"
 ACTION_SPACES = ("continuous", "discrete")
-FRAMES = True
+FRAMES = ("discrete",)
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Config:
     target_every: int = 250  # environment steps between moves of the target network; Atari: 1_000
     tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
     epsilon: float = 0.05  # probability of a random action in the end; Atari: 0.01
-    exploration_fraction: float = 0.2  # share of all steps over which epsilon falls from 1; Atari: 0.1
+    exploration_fraction: float = 0.2  # share of the steps in which epsilon falls from 1; `init_from`: none; Atari: 0.1
     eval_epsilon: float = 0.05  # the same in evaluations that sample actions: Atari, MiniGrid
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
@@ -151,7 +151,8 @@ def train(run: "Run", config: Config) -> DQN:
         return (step + envs.num_envs) // every - step // every
 
     for step in run.steps():
-        progress = min(1.0, step / max(1.0, config.exploration_fraction * run.config.steps))
+        falling = config.exploration_fraction * run.config.steps if run.config.init_from is None else 0.0
+        progress = min(1.0, step / falling) if falling else 1.0
         action = agent.explore(agent.act(envs.obs), 1 + progress * (config.epsilon - 1))
         transition = envs.step(action)
         if config.clip_reward:

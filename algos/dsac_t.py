@@ -61,7 +61,7 @@ class Config:
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
     batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
-    learning_starts: int = 10_000  # environment steps of uniform actions before the first update
+    learning_starts: int = 10_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
     train_every: int = 1  # environment steps per update; the authors take 20
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     half_square: bool = False  # the spread's squared error is halved, as in the authors' code
@@ -173,7 +173,8 @@ def train(run: "Run", config: Config) -> DSACT:
     run.track(agent=agent, buffer=buffer)
     for step in run.steps():
         learning = step >= config.learning_starts
-        action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
+        knowing = learning or run.config.init_from is not None
+        action = agent.act(envs.obs, explore=True) if knowing else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
             for update in range(step // config.train_every, (step + envs.num_envs) // config.train_every):

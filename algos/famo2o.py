@@ -2,8 +2,8 @@
 
 IQL clones actions weighted by exp(beta A): the higher beta, the further from the data. No beta is right everywhere. So
 one network learns the policies for all beta in a range, and a second one, the balance policy pi_b, chooses beta for
-each state, to maximize the action's value. It is trained on the dataset too, but used only from the first online step
-on.
+each state, to maximize the action's value. It is trained on the dataset too; the family learns at the beta that it
+chooses only from the first online step on.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2                 (IQL, Eq. 5)
     family   L_pi = E[-exp(b (min Q'(s, a) - V(s))) log pi(a|s, b)]                                    (Eq. 5)

@@ -47,7 +47,7 @@ FAMILY = "offline"
 SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous", "discrete")
-FRAMES = True
+FRAMES = ("discrete",)
 
 
 @dataclass

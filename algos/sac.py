@@ -48,7 +48,7 @@ class Config:
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
     batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
-    learning_starts: int = 5_000  # environment steps of uniform actions before the first update
+    learning_starts: int = 5_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that comes from `dataset`
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
@@ -134,7 +134,8 @@ def train(run: "Run", config: Config) -> SAC:
     run.track(agent=agent, buffer=buffer)
     for step in run.steps():
         learning = step >= config.learning_starts
-        action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
+        knowing = learning or run.config.init_from is not None
+        action = agent.act(envs.obs, explore=True) if knowing else envs.random_action()
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated

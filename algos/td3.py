@@ -51,7 +51,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
-    learning_starts: int = 25_000  # environment steps of uniform actions before the first update
+    learning_starts: int = 25_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
@@ -122,7 +122,8 @@ def train(run: "Run", config: Config) -> TD3:
     run.track(agent=agent, buffer=buffer)
     for step in run.steps():
         learning = step >= config.learning_starts
-        action = agent.act(envs.obs, explore=True) if learning else envs.random_action()
+        knowing = learning or run.config.init_from is not None
+        action = agent.act(envs.obs, explore=True) if knowing else envs.random_action()
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated

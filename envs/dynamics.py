@@ -17,7 +17,7 @@ def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> 
     """The environment with the dynamics that the settings ask for, in training or evaluation; as it was if with none.
 
     Raises:
-        ValueError: they ask for other dynamics, and it is not simulated by MuJoCo.
+        ValueError: they ask for other dynamics, and it is not simulated by MuJoCo, or has no gravity.
     """
     if not config.changes:
         return env
@@ -25,6 +25,8 @@ def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> 
     if not hasattr(model, "geom_friction") or not isinstance(env.action_space, Box):
         names = ", ".join(f"env.{name}={value}" for name, value in config.changes.items())
         raise ValueError(f"{names}: {config.id} is no task of MuJoCo's, and only these can be changed. Leave it out")
+    if config.gravity != 1 and not model.opt.gravity.any():
+        raise ValueError(f"env.gravity={config.gravity}: {config.id} has no gravity. Leave it out")
     if config.changed_in not in ("both", "training" if training else "evaluation"):
         return env
     model.opt.gravity[:] *= config.gravity

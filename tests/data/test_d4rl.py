@@ -35,7 +35,7 @@ def naive(rows: Arrays, next_observations: bool, timeouts: bool, limit: int) -> 
         if next_observations:
             kept.append((i, rows.next_obs[i], final))
         elif not final:
-            kept.append((i, rows.obs[i] if last else rows.obs[i + 1], False))
+            kept.append((i, rows.obs[i] if last or rows.terminated[i] else rows.obs[i + 1], False))
         elif kept and kept[-1][0] == i - 1 and not rows.terminated[i - 1]:
             kept[-1] = (i - 1, kept[-1][1], True)
     return kept

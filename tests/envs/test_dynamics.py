@@ -94,6 +94,14 @@ def test_other_simulators_are_refused_wherever_they_are_made(where):
             make(config, 1, training=training)
 
 
+def test_gravity_is_refused_where_there_is_none():
+    pytest.importorskip("gymnasium_robotics")
+    config = EnvConfig("PointMaze_UMaze-v3", gravity=2)
+    with pytest.raises(ValueError, match=r"env.gravity=2: PointMaze_UMaze-v3 has no gravity. Leave it out"):
+        make(config, 1)
+    assert make(EnvConfig("PointMaze_UMaze-v3", friction=2.0), 1).num_envs == 1
+
+
 @pytest.mark.parametrize("backend", ["envpool", "warp"])
 def test_backends_that_hide_the_model_are_refused(backend):
     with pytest.raises(ValueError, match=rf"env.backend={backend} has no env.friction. Type: env.backend=gymnasium"):

@@ -174,6 +174,10 @@ REFUSED = {
     "a share of the data that is none": (
         ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"], ["algo.offline_fraction=0.001", "batch of 256"],
     ),
+    "a share of the data that is all": (
+        ["algo=sac", "env=pendulum", "dataset=demo", "algo.offline_fraction=0.999"],
+        ["algo.offline_fraction=0.999: of a batch of 256 that is every transition, and none of its own. Give less."],
+    ),
     "a list without its brackets": (
         ["algo=iql", "env=pendulum", "algo.hidden=256,256"], ["algo.hidden takes a list. Write: algo.hidden=[256,256]"],
     ),
@@ -187,7 +191,8 @@ REFUSED = {
     "a folder for a dataset": (["algo=bc", "env=pendulum", "dataset=/tmp"], ["dataset=/tmp does not exist"]),
     "a folder of two names": (["algo=bc", "env=pendulum", "run_dir=a=b,c"], ["run_dir=a=b,c", "commas or ="]),
     "frames for vectors offline": (
-        ["algo=cql", "env=CarRacing-v3", "env.backend=envpool"], ["cql needs vectors", "Try: bc, iql."],
+        ["algo=cql", "env=CarRacing-v3", "env.backend=envpool"],
+        ["cql needs vectors", "continuous actions and observations of shape [3, 96, 96]. No algorithm here learns"],
     ),
 }  # fmt: skip
 

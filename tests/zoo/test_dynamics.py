@@ -96,6 +96,17 @@ def test_what_is_held_out_is_learned_from_by_no_member():
     assert len(again.held_out) == 1_000  # at most
 
 
+def test_a_terminal_step_whose_successor_is_not_known_is_not_learned_from():
+    model, data = EnsembleDynamics(2, 2, [8] * 4, members=3, elites=1), linear_data(1_000)
+    data.terminated[:100] = True
+    data.next_obs[:50] = data.obs[:50]
+    model.prepare(data, seed=3)
+    learned = torch.cat([model.held_out, model.bootstrap.flatten()])
+    assert len(model.held_out) == 190
+    assert learned.min() >= 50
+    assert torch.isin(torch.arange(50, 100), learned).any()
+
+
 def test_learns_the_outcome_and_how_sure_it_can_be(learned):
     data = linear_data(500, seed=1)
     mean, log_var = (x[learned.elites].mean(0) for x in learned(data.obs, data.action))

@@ -337,6 +337,14 @@ def test_frames_pass_through_an_encoder_first():
     torch.testing.assert_close(critic(frames, action)[1, 3, 0], critic.net(features)[1, 3, action[3]])
 
 
+def test_observations_of_two_dimensions_are_vectors_to_a_network():
+    spec, obs = Spec((5, 3), num_actions=4), torch.randn(7, 5, 3)
+    net = network_for(spec, 2, [8])
+    torch.testing.assert_close(net(obs), net[1](obs.flatten(1)))
+    assert CategoricalPolicy(spec, [8]).mode(obs).shape == (7,)
+    assert isinstance(network_for(Spec((5,), num_actions=4), 2, [8]), MLP)
+
+
 def test_a_normalizer_leaves_bytes_as_they_are():
     normalizer, frames = Normalizer((2, 6, 5)), torch.randint(0, 255, (5, 2, 6, 5), dtype=torch.uint8)
     assert normalizer(frames) is frames

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import zoo
+from zoo.algos.dqn import DQN
 from zoo.algos.rlpd import RLPD
 from zoo.errors import UsageError
 from zoo.models.dynamics import EnsembleDynamics
 from zoo.runs.load import load_agent
+from zoo.runs.stepper import EnvStepper
 
 NETWORKS = ("actor.", "critic.", "target_critic.", "log_alpha")
 OPTIMIZERS = ("actor_optimizer.", "critic_optimizer.", "alpha_optimizer.")
@@ -49,6 +51,25 @@ def first_state(monkeypatch, agent_class) -> dict[str, torch.Tensor]:
 
     monkeypatch.setattr(agent_class, "update", seen)
     return found
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3", "dsac_t"])
+def test_an_actor_that_another_run_has_trained_acts_from_the_first_step_on(algo, tmp_path, monkeypatch):
+    settings = {"hidden": [8], "learning_starts": 10, "batch_size": 4}
+    train(algo, tmp_path / "one", steps=30, algo_config=settings)
+    monkeypatch.delattr(EnvStepper, "random_action")
+    train(algo, tmp_path / "other", steps=30, init_from=str(tmp_path / "one"), algo_config=settings)
+
+
+def test_a_q_network_that_another_run_has_trained_explores_little_from_the_first_step_on(tmp_path, monkeypatch):
+    settings = {"hidden": [8], "learning_starts": 10, "batch_size": 4}
+    explored, explore = [], DQN.explore
+    monkeypatch.setattr(DQN, "explore", lambda agent, action, e: explored.append(e) or explore(agent, action, e))
+    train("dqn", tmp_path / "one", steps=30, env="cartpole", algo_config=settings)
+    assert explored[0] == 1
+    explored.clear()
+    train("dqn", tmp_path / "other", steps=30, env="cartpole", init_from=str(tmp_path / "one"), algo_config=settings)
+    assert explored == [pytest.approx(0.05)] * 30
 
 
 def test_the_same_algorithm_begins_with_networks_and_moments(offline, pendulum_file, tmp_path, monkeypatch):
@@ -172,6 +193,7 @@ def test_a_dynamics_model_goes_on_learning_and_a_rate_that_decays_within_a_part_
     assert least_error.isinf().all()
     assert step == expected["dynamics.optimizer.step"] > 0
     assert found["behavior.optimizer.step"] == expected["behavior.optimizer.step"] > 0
+    assert found["goal.scale"] == expected["goal.scale"]
 
 
 @pytest.fixture

@@ -57,7 +57,8 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
     truncated[-1] = not terminated[-1]
     if next_obs is not None:
         return Arrays(obs, action, reward, next_obs, terminated, truncated)
-    next_obs = np.concatenate([obs[1:], obs[-1:]])  # no value is taken of a terminal step's
+    next_obs = np.concatenate([obs[1:], obs[-1:]])
+    next_obs[terminated] = obs[terminated]  # not known, see `zoo.models.dynamics.unknown`; no value is taken of it
     keep = ~truncated
     if not keep.any():
         raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")

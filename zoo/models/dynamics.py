@@ -120,10 +120,11 @@ class EnsembleDynamics(nn.Module):
     def prepare(self, data: Dataset, seed: int) -> None:
         """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, by the seed alone."""
         generator = torch.Generator(data.device).manual_seed(seed)
-        order = torch.randperm(len(data), generator=generator, device=data.device)
-        held_out = min(int(HOLDOUT * len(data)), MAX_HOLDOUT)
+        known = (~unknown(data)).nonzero().squeeze(-1)
+        order = known[torch.randperm(len(known), generator=generator, device=data.device)]
+        held_out = min(int(HOLDOUT * len(order)), MAX_HOLDOUT)
         if held_out < 1:
-            raise UsageError(f"a dynamics model cannot be learned from {len(data)} transitions: take at least 5.")
+            raise UsageError(f"a dynamics model cannot be learned from {len(order)} transitions: take at least 5.")
         self.held_out, seen = order[:held_out], order[held_out:]
         shape = (self.members, len(seen))
         self.bootstrap = seen[torch.randint(len(seen), shape, generator=generator, device=data.device)]
@@ -225,9 +226,16 @@ def model_rollouts(
             return
 
 
+def unknown(data: Dataset) -> Tensor:
+    """The terminal transitions `[N]` bool whose successors a dataset does not have: it gives the same state again."""
+    return data.terminated & (data.next_obs == data.obs).all(-1)
+
+
 def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
     """The stage `dynamics` of a run that tracks the agent with the model: trains it, for so many epochs at most."""
     dynamics.prepare(data, run.config.seed)
+    if left_out := int(unknown(data).sum()):
+        run.report(f"{left_out:,} terminal steps, whose successors the data do not have, are left out")
     dynamics.update = run.compiled(dynamics.update)  # type: ignore[method-assign]
     for _ in run.stage("dynamics", epochs, until=lambda: dynamics.converged):
         run.log(dynamics.epoch())

@@ -69,7 +69,8 @@ class FrameEncoder(nn.Sequential):
 def network_for(spec: Spec, outputs: int, hidden: Sequence[int]) -> nn.Module:
     """`[B, ...] -> [B, outputs]`: an MLP of vectors; of frames, whatever `hidden` is, their encoder and one layer."""
     if not spec.is_image:
-        return MLP(spec.obs_dim, outputs, hidden)
+        net = MLP(spec.obs_dim, outputs, hidden)
+        return net if len(spec.obs_shape) == 1 else nn.Sequential(nn.Flatten(), net)
     frames, features = encoder(spec.obs_shape)
     return nn.Sequential(frames, MLP(features, outputs, []))
 

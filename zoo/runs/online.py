@@ -90,6 +90,6 @@ def after(data: "Dataset", batch: Batch) -> Batch:
 @torch.no_grad()
 def data_value(agent: Learner, data: "Dataset") -> Metrics:
     """The critics' mean value of transitions that lie evenly over the dataset: what learning online does to it."""
-    some = gather(data, torch.linspace(0, len(data) - 1, VALUED, device=data.device).long())
+    some = gather(data, torch.arange(VALUED, device=data.device) * (len(data) - 1) // (VALUED - 1))
     values = agent.critic_values(some.obs, some.action)
     return {} if values is None else {"data_value": values.mean()}

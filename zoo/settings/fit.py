@@ -25,11 +25,11 @@ def check_fit(config: RunConfig, chosen: Algorithm) -> None:
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
     if chosen.data not in ("none", "required") and chosen.takes_data(config):
         share, batch_size = getattr(config.algo, chosen.data), config.algo.batch_size
+        given = f"algo.{chosen.data}={share}: of a batch of {batch_size} that is"
         if not round(share * batch_size):
-            raise UsageError(
-                f"algo.{chosen.data}={share}: of a batch of {batch_size} that is no transition. Give more, "
-                f"or learn without a dataset: algo.{chosen.data}=0"
-            )
+            raise UsageError(f"{given} no transition. Give more, or learn without a dataset: algo.{chosen.data}=0")
+        if round(share * batch_size) == batch_size:
+            raise UsageError(f"{given} every transition, and none of its own. Give less.")
     rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
     if rescaled and chosen.takes_goals:
         raise UsageError(f"reward_scale and reward_shift: {name} learns goals, without rewards. Leave them out.")

@@ -131,18 +131,18 @@ class Algorithm:
         """`continuous`, `discrete` or both."""
         return tuple(self._constant("ACTION_SPACES"))
 
-    @property
-    def takes_frames(self) -> bool:
-        """Whether it takes frames, and observations of any shape; else vectors alone."""
-        return self._declares("FRAMES")
+    def takes_frames(self, action_space: str) -> bool:
+        """Whether it takes frames, and observations of any shape, with such actions; else vectors alone."""
+        return self._declares("FRAMES") or self._declares("FRAMES", (action_space,))
 
     @property
     def takes_goals(self) -> bool:
         """Whether it learns to reach goals, from data without rewards; needs an environment that gives them."""
         return self._declares("GOALS")
 
-    def _declares(self, name: str) -> bool:
-        return any(isinstance(node, ast.Assign) and ast.unparse(node) == f"{name} = True" for node in self._tree.body)
+    def _declares(self, name: str, value: Any = True) -> bool:
+        declared = f"{name} = {value}"
+        return any(isinstance(node, ast.Assign) and ast.unparse(node) == declared for node in self._tree.body)
 
     @functools.cached_property
     def module(self) -> ModuleType:
@@ -228,11 +228,12 @@ def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str)
             f"{chosen.name} does not learn to reach goals; the data of this environment has states to reach and no "
             f"rewards. Try: {with_goals}{online}."
         )
-    if len(spec.obs_shape) != 1 and not chosen.takes_frames:
-        able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames]
+    if len(spec.obs_shape) != 1 and not chosen.takes_frames(spec.action_space):
+        able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames(spec.action_space)]
         raise UsageError(
-            f"{chosen.name} needs vectors; the environment has observations of shape {list(spec.obs_shape)}. "
-            f"Try: {', '.join(able)}."
+            f"{chosen.name} needs vectors; the environment has {spec.action_space} actions and observations of shape "
+            f"{list(spec.obs_shape)}. "
+            + (f"Try: {', '.join(able)}." if able else "No algorithm here learns from data of them yet.")
         )
 
 
