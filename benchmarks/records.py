@@ -279,7 +279,7 @@ def shared(record: dict[str, Any]) -> dict[str, Any]:
         file = Path(record["algorithm"]["file"])  # two of one name are told apart by the folders' names
         record["algorithm"] = record["algorithm"] | {"file": str(Path(file.parent.name, file.name))}
     if record.get("notes"):
-        record["notes"] = [re.sub(r"(?<!\S)(\w*=)?/\S*/", r"\1", note) for note in record["notes"]]
+        record["notes"] = [re.sub(r"(?<![\w.])/[^\s+]*/", "", note) for note in record["notes"]]
     for name in ("dataset", "demonstrations"):
         if (record.get(name) or {}).get("sources"):
             sources = [{"name": bare(one["name"]), "kind": one["kind"]} for one in record[name]["sources"]]

@@ -179,7 +179,7 @@ def check_devices(runs: Sequence[Planned]) -> None:
 
 
 def on_cpu(runs: Sequence[Planned]) -> bool:
-    """Whether no run asks for a GPU, or for what there is."""
+    """Whether all runs are to be on the CPU, beside GPUs too."""
     return all(run.settings["device"] == "cpu" for run in runs)
 
 

@@ -175,14 +175,14 @@ def test_an_export_names_no_folder_of_the_machine(run, tmp_path):
     run(
         "a", f"algo=rlpd env=hopper dataset={data} init_from={tmp_path}/cql-seed3 run_dir={tmp_path}/run", [1.0],
         folder=str(tmp_path), dataset={"name": data, "fingerprint": "x", "sources": [sources]},
-        notes=[f"dataset={data}: 3 of 10 actions lie outside", f"{data} was changed"],
+        notes=[f"dataset={data}: 3 of 10 actions lie outside", f"10%{data}+{tmp_path}/b.hdf5 was changed"],
     )  # fmt: skip
     run("b", f"algo=recoil env=hopper algo.expert=1ep:{tmp_path}/e.hdf5", [1.0])
     run("c", "algo=iql env=hopper", [1.0], algorithm={"file": f"{tmp_path}/mine/my.py"})
     before = [(result.task, result.method) for result in read(tmp_path)[0]]
     assert main(["bench", "export", str(tmp_path), str(tmp_path / "out" / "a.csv")]) == 0
     text = (tmp_path / "out" / "a.csv").read_text()
-    for kept in ("mine.hdf5", "1ep:e.hdf5", "mine/my.py", "dataset=mine.hdf5: 3 of 10 actions lie outside"):
+    for kept in ("1ep:e.hdf5", "mine/my.py", "dataset=mine.hdf5: 3 of 10 actions", "10%mine.hdf5+b.hdf5 was"):
         assert kept in text
     assert str(tmp_path) not in text
     assert [(result.task, result.method) for result in read(tmp_path / "out")[0]] == before
