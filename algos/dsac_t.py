@@ -171,10 +171,10 @@ def train(run: "Run", config: Config) -> DSACT:
     agent = DSACT(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
+    trained = run.config.init_from is not None
     for step in run.steps():
         learning = step >= config.learning_starts
-        knowing = learning or run.config.init_from is not None
-        action = agent.act(envs.obs, explore=True) if knowing else envs.random_action()
+        action = agent.act(envs.obs, explore=True) if learning or trained else envs.random_action()
         buffer.add(envs.step(action))
         if learning:
             for update in range(step // config.train_every, (step + envs.num_envs) // config.train_every):

@@ -9,8 +9,8 @@ several episodes, and the few that return more than the best episode of the data
     3  imagine episodes      from the data's first observations; keep those that beat the data, until there are enough
     4  clone them            L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + ... + r_T; act with g_0 = the best return kept
 
-Stages 1 to 3 come before the steps of a run, which are the updates of stage 4. Each writes a row a pass to its own CSV
-file and can be resumed; what was kept is left as `rollouts.hdf5`, a dataset for `zoo data show` or other algorithms.
+Stages 1 to 3 come before the steps of a run, which are the updates of stage 4. What was kept is left as
+`rollouts.hdf5`, a dataset for other algorithms.
 
 Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
 shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:

@@ -171,10 +171,11 @@ def train(run: "Run", config: Config) -> RLPD:
     agent = RLPD(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
+    trained = run.config.init_from is not None
     for step in run.steps():
         learning = step >= config.learning_starts
-        knowing = learning or run.config.init_from is not None
-        buffer.add(envs.step(agent.act(envs.obs, explore=True) if knowing else envs.random_action()))
+        action = agent.act(envs.obs, explore=True) if learning or trained else envs.random_action()
+        buffer.add(envs.step(action))
         if learning:
             for i in range(1, envs.num_envs * config.utd_ratio + 1):
                 batch = buffer.sample(config.batch_size - offline)

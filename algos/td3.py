@@ -120,10 +120,10 @@ def train(run: "Run", config: Config) -> TD3:
     agent = TD3(envs.spec, config)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
+    trained = run.config.init_from is not None
     for step in run.steps():
         learning = step >= config.learning_starts
-        knowing = learning or run.config.init_from is not None
-        action = agent.act(envs.obs, explore=True) if knowing else envs.random_action()
+        action = agent.act(envs.obs, explore=True) if learning or trained else envs.random_action()
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated

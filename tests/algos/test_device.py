@@ -25,7 +25,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids
 def observations(algorithm):
     """Vectors, and frames where it takes them."""
     frames = Spec((2, 6, 6), num_actions=4)
-    return [*specs(algorithm), *([frames] if algorithm.takes_frames else [])]
+    return [*specs(algorithm), *([frames] if algorithm.takes_frames("discrete") else [])]
 
 
 def variants():

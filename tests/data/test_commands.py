@@ -181,6 +181,7 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("import ../mine.hdf5 pendulum/ünï", ["ünï cannot be a dataset's name"]),
         ("import ../mine.hdf5 pendulum/null", ["null cannot be a dataset's name"]),
         ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
+        ("import pendulum/other mine.hdf5", ["the file comes first: zoo data import mine.hdf5 pendulum/other"]),
         ("verify pendulum/mien", ["Nearest: mine"]),
         ("make pendulum", ["no kind of dataset is given", "random, medium, medium-replay"]),
         ("make pendulum expret", ["expret is not a kind of dataset", "Nearest: expert"]),
@@ -193,6 +194,7 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("make pendulum medium algo.gama=1", ["algo.gama does not exist"]),
         ("make pendulum medium num_envs=2", ["num_envs=2", "one environment"]),
         ("make pendulum steps=10", ["no kind of dataset is given"]),
+        ("make Hopper-v3 random", ["env=Hopper-v3 cannot be made"]),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_says_what_to_type_and_changes_nothing(
@@ -360,6 +362,22 @@ def test_verify_finds_episodes_that_are_too_long_or_do_not_chain(zoo, tmp_path) 
         tmp_path / "broken.hdf5", episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)
     )
     assert_one_line(zoo("data", "verify", broken, "--env", "pendulum"), 1, "1 steps whose successor")
+
+
+def test_show_and_export_say_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:
+    rows = episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)
+    broken = write_d4rl(tmp_path / "broken.hdf5", rows)
+    for command in (("show", broken), ("export", broken, tmp_path / "out.hdf5")):
+        result = zoo("data", *command, "--env", "pendulum")
+        assert result.code == 0
+        assert "does not say where its episodes end: 1 times a successor is not the next row" in result.out
+
+
+def test_a_file_in_a_folder_of_its_environments_name_is_that_file(zoo, file, tmp_path) -> None:
+    Path("pendulum").mkdir()
+    write_d4rl(Path("pendulum/mine.hdf5"), episodes([7], [True]))
+    write_d4rl(Path("mine.hdf5"), ROWS)
+    assert "transitions  7" in zoo("data", "show", "pendulum/mine.hdf5", "--env", "pendulum").out
 
 
 def test_import_cuts_and_tells_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:

@@ -187,6 +187,23 @@ def test_random_data_needs_no_training(tmp_path) -> None:
     assert len(read(tmp_path, "random").reward) >= 50
 
 
+def test_a_command_that_was_stopped_makes_what_it_had_not_made_yet(made, tmp_path, capsys) -> None:
+    home, arguments = tmp_path / "home", [*KINDS, "--size", "700", *SMALL]
+    shutil.copytree(made, home)
+    assert make_in(home, *arguments) == 2  # all is there
+    assert "random-v0 exists" in capsys.readouterr().err
+    for kind in ("expert", "medium-expert"):
+        shutil.rmtree(store_of(home) / f"{kind}-v0")
+    before = tree(store_of(home))
+    assert make_in(home, *arguments) == 0
+    assert "random is there" in capsys.readouterr().out
+    assert tree(store_of(home)).items() >= before.items()
+    assert same(read(home, "medium-expert"), read(made, "medium-expert"))
+    shutil.rmtree(store_of(home) / "expert-v0")
+    assert make_in(home, *arguments, "--seed", "1") == 2  # another command's are not taken for its own
+    assert "random-v0 exists" in capsys.readouterr().err
+
+
 def test_collected_episodes_are_what_the_environments_play_for_these_actions() -> None:
     env = EnvConfig(id="InvertedPendulum-v5")
     arrays = collect(env, lambda rollout: rollout.random_action(), 300, seed=7)

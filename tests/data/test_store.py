@@ -12,6 +12,7 @@ import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from minari.data_collector import EpisodeBuffer
 
+from zoo.data import minari as stored
 from zoo.data.arrays import concatenate
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari, write_minari
@@ -199,6 +200,37 @@ def test_a_dataset_is_replaced_only_by_force(tmp_path) -> None:
     write(tmp_path / "mine", other, force=True)
     assert same(read_minari(tmp_path / "mine" / "data"), other)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_another_command_wrote_meanwhile_is_not_replaced(tmp_path, monkeypatch) -> None:
+    other, write_data = episodes([5, 6], [True, True], seed=1), stored._write_data
+    meanwhile = [other]
+
+    def slowly(*arguments) -> None:
+        write_data(*arguments)
+        if meanwhile:
+            write(tmp_path / "mine", meanwhile.pop())
+
+    monkeypatch.setattr(stored, "_write_data", slowly)
+    with pytest.raises(UsageError, match="--force"):
+        write(tmp_path / "mine")
+    assert same(read_minari(tmp_path / "mine" / "data"), other)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_cannot_be_put_in_place_leaves_what_was_there(tmp_path, monkeypatch) -> None:
+    write(tmp_path / "mine")
+    before, rename = tree(tmp_path), Path.rename
+
+    def refuses(path: Path, target: Path) -> Path:
+        if path.name == "dataset":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuses)
+    with pytest.raises(RunError, match="Nothing there has changed"):
+        write(tmp_path / "mine", force=True)
+    assert tree(tmp_path) == before
 
 
 def test_what_is_no_dataset_is_not_replaced_even_by_force(tmp_path) -> None:

@@ -51,6 +51,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "data.missing_ends": "",
         "taken % VALUED_EVERY < envs.num_envs": False,  # a copy has no such metric
     }
+    facts |= of_spec("goal_dim", SOME if algorithm.takes_goals else 0)
     facts |= of_spec("is_image", False) | of_spec("num_actions", SOME if spec.num_actions else None)
     facts |= {
         "len(shape) == 3": False,

@@ -45,6 +45,17 @@ def flag(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
 
 
+ABSENT = (  # what messages and comments say of the zoo's commands and settings that a copy does not have
+    "; zoo data verify checks the data",
+    r" zoo data verify checks the data\.",
+    r"; see them: zoo data show [^\"]*",
+    r" env\.max_episode_steps sets one\.",
+    r" Leave (it )?out:? sampler=[^.]*\.",
+    ", or `init_from`'s policy",
+    "; `init_from`: none",
+)
+
+
 def plain(text: str) -> str:
     """Messages and docstrings in the words of a file that stands alone."""
     text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
@@ -52,12 +63,14 @@ def plain(text: str) -> str:
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"algo\.(\w+)=null", lambda found: flag(found[1]) + " none", text)
     text = re.sub(r"algo\.(\w+)=false", lambda found: flag("no_" + found[1]), text)
     text = re.sub(r"algo\.(\w+)=true", lambda found: flag(found[1]), text)
     text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
     text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
-    text = text.replace("; zoo data verify checks the data", "")
+    for absent in ABSENT:
+        text = re.sub(absent, "", text)
     return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)
 
 

@@ -180,9 +180,14 @@ def write_minari(
         whole = partial / "dataset"
         _write_data(arrays, whole / "data", minari_id, env_id, metadata, flat)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():
-            folder.rename(partial / "replaced")
-        whole.rename(folder)
+        check_free(folder, force)  # once more: another command may have written it meanwhile
+        try:
+            if folder.exists():
+                folder.rename(partial / "replaced")
+            whole.rename(folder)
+        finally:
+            if (partial / "replaced").exists() and not folder.exists():
+                (partial / "replaced").rename(folder)
 
 
 def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadata: dict[str, Any], flat: bool) -> None:

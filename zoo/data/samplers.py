@@ -50,7 +50,7 @@ class Episodes(Protocol):
 
 
 class Sampler(Protocol):
-    """Gives indices `[B]`; `prefetched` are those of the next batches, which a checkpoint holds.
+    """Gives indices `[B]`; `prefetched` are those of the next batches.
 
     Attributes:
         weights: `[N]` how often each is sampled, up to a factor; None where all are alike.

@@ -40,8 +40,11 @@ def learn_online(
     et al. 2020, arXiv 2006.09359, section IV-D). With `online_fraction` that share of it is of what has been collected,
     however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), all in
     Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retain nothing of the dataset. What is collected is normalized and
-    scaled as the dataset was. `returns` takes in what is collected, an episode when it has ended. `update` takes a
-    batch and the number of updates before it; without one `agent.update` takes the batch.
+    scaled as the dataset was.
+
+    Args:
+        returns: takes in what is collected, an episode when it has ended.
+        update: takes a batch and the number of updates before it; without one `agent.update` takes the batch.
     """
     config = run.config
     if not config.online_steps:

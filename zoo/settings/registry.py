@@ -263,5 +263,6 @@ def describe_families() -> Iterator[tuple[str, str]]:
 def describe_environments() -> Iterator[tuple[str, str, str]]:
     """Name, Gymnasium id and the comment that heads each entry."""
     for name, path in environments().items():
-        comment, gymnasium_id, *_ = path.read_text().splitlines()
-        yield name, gymnasium_id.removeprefix("id: "), comment.removeprefix("# ")
+        lines = path.read_text().splitlines()
+        comment = lines[0].removeprefix("# ") if lines and lines[0].startswith("#") else ""
+        yield name, next((line.removeprefix("id: ") for line in lines if line.startswith("id: ")), ""), comment

@@ -1,11 +1,12 @@
 """`zoo data import`: a file, or a folder of them, into the local Minari store."""
 
+import dataclasses
 from pathlib import Path
 
 from zoo.commands.data.names import HEADER, describe_origin, locate, new_folder, new_id, print_table, row
 from zoo.commands.parser import Parser
 from zoo.data.catalog import FILE_SUFFIXES, Source, kind_of
-from zoo.errors import UsageError
+from zoo.errors import UsageError, quoted
 
 
 def main(arguments: list[str]) -> int:
@@ -19,6 +20,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", metavar="ENV/NAME", help="what it will be called: dataset=NAME with env=ENV")
     parser.add_argument("--force", action="store_true", help="replace the dataset of that name")
     args = parser.parse_args(arguments)
+    if Path(args.name).suffix in FILE_SUFFIXES:
+        raise UsageError(f"the file comes first: zoo data import {quoted(args.name)} {quoted(args.file)}")
     env, name = locate(args.name, None)
     folder = new_folder(env, name)
     files = sorted(path for path in args.file.glob("*") if path.suffix in FILE_SUFFIXES)
@@ -32,7 +35,7 @@ def main(arguments: list[str]) -> int:
     from zoo.envs import spec_of
 
     check_replaceable(folder, args.force)
-    parts, spec = [], spec_of(env)
+    parts, spec = [], spec_of(dataclasses.replace(env, backend="gymnasium"))  # whose spaces are written beside the data
     for file in files or [args.file]:
         arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
         parts.append(fitted(arrays, spec, str(file), env))

@@ -1,9 +1,11 @@
 """`zoo data make`: datasets of D4RL's kinds, by the zoo's own agents."""
 
 import argparse
+import dataclasses
+import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.commands.data.names import HEADER, describe_origin, environment, new_folder, new_id, print_table, row
 from zoo.commands.parser import Parser
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_intermixed_args(arguments)
     overrides = [text for text in args.kinds if "=" in text]
     kinds = [text for text in args.kinds if "=" not in text]
-    env, targets, untrained = _check_make(args, kinds, overrides)
+    env, targets, untrained = _check_make(args, kinds, overrides, origin := describe_origin(["make", *arguments]))
 
     from zoo.commands.data.collect import Collector
     from zoo.commands.data.train import train, trainer
@@ -85,16 +87,16 @@ def main(arguments: list[str]) -> int:
         parts = collector.mixture(kind)
         arrays = concatenate([part.arrays for _, part in parts])
         name = args.name or kind
-        origin = describe_origin(["make", *arguments]) | {
+        made = origin | {
             "seed": args.seed,
             "training": collector.training(),
             "parts": [part.record(part_kind) for part_kind, part in parts],
         }
         metadata = {
-            "description": f"{env.id}, {kind}: made by `{origin['command']}` of rl-zoo {origin['version']}.",
+            "description": f"{env.id}, {kind}: made by `{made['command']}` of rl-zoo {made['version']}.",
             "author": {"rl-zoo"},
             "algorithm_name": trainer(env).upper() if run_dir else theirs,
-            "zoo": origin,
+            "zoo": made,
         }
         flat = args.out is None  # what is made for elsewhere is to be small
         write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=flat)
@@ -108,7 +110,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_make(
-    args: argparse.Namespace, kinds: list[str], overrides: list[str]
+    args: argparse.Namespace, kinds: list[str], overrides: list[str], origin: dict[str, Any]
 ) -> tuple["EnvConfig", dict[str, Path], bool]:
     """Checks the request before an hour of training: the environment, a folder for each kind, whether to train."""
     env = environment(args.env)
@@ -128,14 +130,18 @@ def _check_make(
     if not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed} must lie between 0 and {2**32 - 1}.")
     if not kinds:
-        raise UsageError(f"no kind of dataset is given. There are: {', '.join(D4RL_KINDS)}.")
+        there_are = (
+            f"There are: {', '.join(made_kinds(env.id))}." if made_kinds(env.id) else "Of this task none is made."
+        )
+        raise UsageError(f"no kind of dataset is given. {there_are}")
     if (args.name or args.out) and len(kinds) > 1:
         raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.commands.data.collect import check_kinds
-    from zoo.commands.data.train import open_run
+    from zoo.commands.data.train import BACKEND, open_run
     from zoo.data.minari import check_replaceable
+    from zoo.envs import spec_of
 
     trained = [check_kinds(kind, env) for kind in kinds] if not args.policy else []
     if overrides and not any(trained):
@@ -146,6 +152,20 @@ def _check_make(
     if args.run:
         open_run(args.run, env)
     targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}
+    there = [] if args.force else [kind for kind, folder in targets.items() if _made_by(origin, folder)]
+    if len(there) < len(targets):  # the command was stopped after these
+        for kind in there:
+            print(f"{kind} is there: {targets.pop(kind)}")
+    spec_of(dataclasses.replace(env, backend=BACKEND))
     for folder in targets.values():
         check_replaceable(folder, args.force)
     return env, targets, any(trained) and not args.run
+
+
+def _made_by(origin: dict[str, Any], folder: Path) -> bool:
+    """Whether a dataset is there that the same command of the same code has written."""
+    try:
+        made = json.loads((folder / "data" / "metadata.json").read_text())["zoo"]
+        return all(made[key] == value for key, value in origin.items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

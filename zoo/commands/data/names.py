@@ -26,7 +26,7 @@ def environment(name: str) -> "EnvConfig":
 def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
     """`hopper/medium`, a full Minari id or a file -> its environment and its name as `dataset=` takes it."""
     if env is not None:
-        return environment(env), name.removeprefix(f"{env}/")
+        return environment(env), name if Path(name).suffix in FILE_SUFFIXES else name.removeprefix(f"{env}/")
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
     of_env, _, dataset = name.rpartition("/")

@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
     if args.png and args.png.suffix != ".png":
         raise UsageError(f"--png {args.png} must end in .png.")
     from zoo.checkpoint import check_file
-    from zoo.data.arrays import fitted
-    from zoo.data.load import load_arrays
+    from zoo.data.arrays import fitted, missing_ends
+    from zoo.data.load import load_arrays, step_limit
     from zoo.envs import spec_of
     from zoo.settings.config import flat
 
@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
     arrays, sources = load_arrays(env, name)
     fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
+    if missing := missing_ends(arrays, name, env, step_limit(env)):
+        print(f"{missing} Until then episodes are not what is counted here.")
     for source in sources:
         print(f"source       {source.kind}  {source.path}")
     print(f"transitions  {len(arrays.reward):,}")

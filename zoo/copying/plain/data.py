@@ -59,6 +59,8 @@ class Dataset(dataset.Dataset):
         self, arrays: Sequence[np.ndarray], spec: Spec, device: torch.device, sampler: SamplerConfig | None = None
     ) -> None:
         self.spec, self.device, self.reward_scale = spec, device, 1.0
+        if arrays[0].shape[1:] != ((spec.state_dim,) if spec.goal_dim else spec.obs_shape):
+            raise SystemExit("--dataset: its observations have another shape than the environment's")
         if arrays[1].shape[1:] != (() if spec.num_actions else (spec.action_dim,)):
             raise SystemExit("--dataset: its actions have another shape than the environment's")
         self.obs, self.action, self.reward, self.next_obs, self.terminated, self.truncated = (
@@ -66,7 +68,7 @@ class Dataset(dataset.Dataset):
         )
         if spec.num_actions:
             self.action = self.action.long()
-        ends = np.flatnonzero(arrays[4] | arrays[5])
+        ends = episode_ends(arrays)
         starts = np.append(0, ends[:-1] + 1)
         self.episode_starts = torch.from_numpy(starts).to(device)
         self.episode_lengths = torch.from_numpy(ends + 1 - starts).to(device)
@@ -79,6 +81,14 @@ class Dataset(dataset.Dataset):
 
     def _report(self, line: str) -> None:
         print(line, flush=True)
+
+
+def episode_ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The rows at which episodes end. Raises SystemExit where the data does not say."""
+    ended = arrays[4] | arrays[5]
+    if (arrays[3][:-1] != arrays[0][1:])[~ended[:-1]].any():
+        raise SystemExit("--dataset: it does not say where its episodes end. Mark these rows in its timeouts")
+    return np.flatnonzero(ended)
 
 
 def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:

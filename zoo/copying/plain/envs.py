@@ -36,9 +36,9 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, envs: VectorEnv) -> "Spec":
         shape, space = envs.single_observation_space.shape or (), envs.single_action_space
-        if shape and isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+        if len(shape) == 1 and isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
             return cls(obs_shape=shape, obs_dim=math.prod(shape), num_actions=int(space.n))
-        if shape and isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
+        if len(shape) == 1 and isinstance(space, gymnasium.spaces.Box) and space.is_bounded() and len(space.shape) == 1:
             low, high = tuple(space.low.tolist()), tuple(space.high.tolist())
             return cls(obs_shape=shape, obs_dim=math.prod(shape), action_low=low, action_high=high, action_dim=len(low))
         raise SystemExit(f"--env: has {envs.single_observation_space}, {space}, which this algorithm cannot take")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -75,7 +74,8 @@ class Run:
 
     def time_limit(self) -> int | None:
         """Steps after which an episode is truncated, if any."""
-        return gymnasium.spec(self.config.env).max_episode_steps
+        spec = self.eval_envs.envs[0].spec
+        return spec.max_episode_steps if spec else None
 
     def dataset(self) -> Dataset:
         """The dataset, on the run's device."""
@@ -164,7 +164,7 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    notes = dict(re.findall(r"^    (\w+): .*?  # (.+)", inspect.getsource(Config).replace("%", "%%"), re.MULTILINE))
+    notes = dict(re.findall(r"^    (\w+): [^#]*  # (.+)", inspect.getsource(Config).replace("%", "%%"), re.MULTILINE))
     for name, default in vars(Config()).items():
         of, *others = get_args(Config.__annotations__[name]) or (Config.__annotations__[name],)  # list[int], int | None
         kind: dict[str, Any] = {"type": (lambda text, of=of: None if text == "none" else of(text)) if others else of}
