@@ -369,6 +369,36 @@ def test_help_explains_settings_and_shows_a_default_with_a_percent_sign(folder: 
     options = " ".join(shown.stdout.split())
     assert f"an HDF5 file in D4RL's layout (default {folder / '50%s.hdf5'})" in options
     assert "--batch-size BATCH_SIZE transitions per update (default 256)" in options
+    file = copied("ppo", folder, "algo.hidden=[64,64,64,64]")  # a default of several lines
+    shown = subprocess.run([sys.executable, file, "--help"], capture_output=True, text=True, env=wide, check=True)
+    assert "widths of the tanh layers of actor and critic each (default [64, 64, 64, 64])" in " ".join(
+        shown.stdout.split()
+    )
+
+
+@pytest.mark.slow
+def test_data_that_do_not_fit_are_refused_in_one_line(folder: Path) -> None:
+    file = copied("td3_bc", folder, "env=InvertedPendulum-v5")
+    other = "have another shape than the environment's"
+    for name, field, change, says in (
+        ("ends", "timeouts", np.zeros_like, "it does not say where its episodes end. Mark these rows in its timeouts"),
+        ("actions", "actions", lambda x: x.repeat(2, 1), f"its actions {other}"),
+        ("wide", "observations", lambda x: x.repeat(2, 1), f"its observations {other}"),
+    ):
+        with h5py.File(folder / "data.hdf5") as data, h5py.File(folder / f"{name}.hdf5", "w") as changed:
+            for key in data:
+                changed[key] = change(data[key][()]) if key.endswith(field) else data[key][()]
+        command = [sys.executable, file, "--dataset", folder / f"{name}.hdf5", "--run-dir", name, "--steps", "10"]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+        assert (result.returncode, result.stderr.strip()) == (1, f"--dataset: {says}")
+
+
+@pytest.mark.slow
+def test_a_module_may_be_named_that_registers_the_environment(folder: Path) -> None:
+    file = copied("stream_td", folder)
+    command = [sys.executable, file, "--env", "one_action:OneAction-v0", "--steps", "50", "--run-dir", "of-module"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": "."})
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow
