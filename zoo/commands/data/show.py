@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
     if missing := missing_ends(arrays, name, env, step_limit(env)):
-        print(f"{missing} Until then episodes are not what is counted here.")
+        print(missing)
     for source in sources:
         print(f"source       {source.kind}  {source.path}")
     print(f"transitions  {len(arrays.reward):,}")
