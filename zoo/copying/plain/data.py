@@ -68,7 +68,7 @@ class Dataset(dataset.Dataset):
         )
         if spec.num_actions:
             self.action = self.action.long()
-        ends = episode_ends(arrays)
+        ends = np.flatnonzero(episode_ends(arrays))
         starts = np.append(0, ends[:-1] + 1)
         self.episode_starts = torch.from_numpy(starts).to(device)
         self.episode_lengths = torch.from_numpy(ends + 1 - starts).to(device)
@@ -84,11 +84,11 @@ class Dataset(dataset.Dataset):
 
 
 def episode_ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The rows at which episodes end. Raises SystemExit where the data does not say."""
-    ended = arrays[4] | arrays[5]
+    """Whether an episode ends at each row, `[N]` bool. Raises SystemExit where the data does not say."""
+    ended: np.ndarray = arrays[4] | arrays[5]
     if (arrays[3][:-1] != arrays[0][1:])[~ended[:-1]].any():
         raise SystemExit("--dataset: it does not say where its episodes end. Mark these rows in its timeouts")
-    return np.flatnonzero(ended)
+    return ended
 
 
 def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
