@@ -145,13 +145,13 @@ def train(run: "Run", config: Config) -> DQN:
     agent = DQN(envs.spec, config)
     buffer = replay_buffer(config.buffer_size, envs.spec, run.device, envs.num_envs, run.config.env.is_atari)
     run.track(agent=agent, buffer=buffer)
+    falling = config.exploration_fraction * run.config.steps if run.config.init_from is None else 0.0  # steps
 
     def times(every: int) -> int:
         """How many multiples of `every` this pass of the loop brings."""
         return (step + envs.num_envs) // every - step // every
 
     for step in run.steps():
-        falling = config.exploration_fraction * run.config.steps if run.config.init_from is None else 0.0
         progress = min(1.0, step / falling) if falling else 1.0
         action = agent.explore(agent.act(envs.obs), 1 + progress * (config.epsilon - 1))
         transition = envs.step(action)

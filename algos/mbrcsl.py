@@ -181,7 +181,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
     run.report(f"{kept.summary()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {run.config.env.name}")
 
-    scale = config.return_scale or (float(agent.goal.scale) if run.config.init_from else None)  # that of its weights
+    scale = config.return_scale or (float(agent.goal.scale) if run.config.init_from else None)  # what they learned with
     run.report(agent.goal.set_target(config.target_return, imagined.episode_returns, scale, "the imagined episodes"))
     return_to_go = imagined.return_to_go()
     for _ in run.steps():

@@ -276,7 +276,7 @@ def shared(record: dict[str, Any]) -> dict[str, Any]:
         config["corruption"] = config["corruption"] | {"critic": seedless(config["corruption"]["critic"])}
     record = {key: value for key, value in record.items() if key != "folder"} | {"config": config}
     if (record.get("algorithm") or {}).get("file"):
-        file = Path(record["algorithm"]["file"])  # two of one name are told apart by the folders' names
+        file = Path(record["algorithm"]["file"])  # with its folder's name: there may be two files of one name
         record["algorithm"] = record["algorithm"] | {"file": str(Path(file.parent.name, file.name))}
     if record.get("notes"):
         record["notes"] = [re.sub(r"(?<![\w.])/[^\s+]*/", "", note) for note in record["notes"]]

@@ -130,9 +130,8 @@ def _check_make(
     if not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed} must lie between 0 and {2**32 - 1}.")
     if not kinds:
-        there_are = (
-            f"There are: {', '.join(made_kinds(env.id))}." if made_kinds(env.id) else "Of this task none is made."
-        )
+        known = ", ".join(made_kinds(env.id))
+        there_are = f"There are: {known}." if known else "Of this task none is made."
         raise UsageError(f"no kind of dataset is given. {there_are}")
     if (args.name or args.out) and len(kinds) > 1:
         raise UsageError(f"--{'name' if args.name else 'out'} is for one dataset; {' '.join(kinds)} are {len(kinds)}.")
