@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch._inductor.config  # looks for the compiler, now, before a test names one that is missing
+from torch import Tensor, nn
 
 from zoo.agent import Metrics
 from zoo.errors import RunError, UsageError
 from zoo.runs import compilation
-from zoo.runs.compilation import GRAPH, accelerated, compile_update, compiles, needed_to_compile
+from zoo.runs.compilation import GRAPH, accelerated, compile_update, compiles, needed_to_compile, reproducible
 from zoo.runs.cuda_graph import Replayed
 from zoo.runs.interruption import Interruption
 from zoo.settings.compose import compose
@@ -292,6 +293,27 @@ class Scaled:
     def update(self, x: torch.Tensor, negative: bool = False) -> Metrics:
         y = self.factor * self.weight * x
         return {"y": -y if negative else y}
+
+
+@pytest.mark.usefixtures("compiler")
+def test_on_a_gpu_what_is_added_to_one_place_is_added_in_a_fixed_order():
+    """The gradient of an embedding: the compiler's own kernel would take the order in which its threads come."""
+    embedding, rows = nn.Embedding(5, 3), torch.randint(5, (40,))
+
+    def update(index: Tensor) -> dict[str, Tensor]:
+        loss = embedding(index).square().sum()
+        return {"gradient": torch.autograd.grad(loss, embedding.weight)[0]}
+
+    from torch._inductor.utils import run_and_get_code  # imports the compiler
+
+    torch._dynamo.config.trace_autograd_ops = True
+    for backend, fixed in (("inductor", False), (reproducible, True)):
+        compiled = torch.compile(update, backend=backend, fullgraph=True, options={"cpp.vec_isa_ok": True})
+        found, (code,) = run_and_get_code(compiled, rows)
+        torch.testing.assert_close(found, update(rows))
+        assert ("aten.index_put_" in code) == fixed
+        torch.compiler.reset()
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_each_agent_has_compiled_code_of_its_own():

@@ -189,6 +189,25 @@ def interrupted_and_resumed(
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
+@each_device
+@pytest.mark.parametrize("name", ["iql", "td3_bc", "sac"])
+def test_a_run_beside_others_is_what_it_is_alone(zoo, pendulum_file, tmp_path, name, device):
+    """Its random numbers too: those that its update takes, and the indices of the batches that are sampled ahead."""
+    settings = [
+        f"algo={name}", "env=pendulum", "steps=150", "eval_every=75", "log_every=50", "eval_episodes=2", "logger=none",
+        f"device={device}", "algo.hidden=[16]", "algo.batch_size=32", "env.backend=gymnasium",
+        "compile=graph" if device.type == "cuda" else "compile=false",
+    ]  # fmt: skip
+    settings.append("algo.learning_starts=20" if name == "sac" else f"dataset={pendulum_file}")
+    assert zoo("run", *settings, "seeds=1,3", f"run_dir={tmp_path / 'together'}").code == 0
+    assert zoo("run", *settings, "seed=3", f"run_dir={tmp_path / 'alone'}").code == 0
+    found, expected = weights(tmp_path / "together" / "seed3"), weights(tmp_path / "alone")
+    assert found.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=3e-3, atol=3e-3)
+
+
 SMALL = {  # settings of a run of seconds, of the algorithms that have them
     "hidden": [32], "batch_size": 32, "learning_starts": 20, "num_steps": 10, "minibatches": 2, "context": 3,
     "width": 8, "dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "rollout_batch": 10, "rollout_length": 2,

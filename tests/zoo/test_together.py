@@ -20,6 +20,7 @@ from zoo.errors import RunError
 from zoo.nn.optim import Adam
 from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
+from zoo.runs.device import OwnRandomNumbers
 from zoo.runs.run import Run
 from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
 from zoo.settings.compose import compose
@@ -376,6 +377,39 @@ def test_runs_side_by_side_have_random_numbers_of_their_own():
     join = functools.partial(side_by_side.join, compiles=False)
     found = side_by_side.run([functools.partial(train, *case, join=join) for case in cases])
     assert found == expected
+
+
+def test_what_is_drawn_between_the_turns_of_runs_moves_none_of_them_on(monkeypatch):
+    """On a GPU, by a stand-in for its generator: it points to a state, which others may share."""
+
+    class Generator:
+        def __init__(self, state: list[int]) -> None:
+            self.state = state
+
+        def clone_state(self) -> "Generator":
+            return Generator(list(self.state))
+
+        def graphsafe_get_state(self) -> "Generator":
+            return Generator(self.state)
+
+        def graphsafe_set_state(self, other: "Generator") -> None:
+            self.state = other.state
+
+        def draw(self) -> int:
+            self.state[0] += 1
+            return self.state[0]
+
+    generator = Generator([10])
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", [generator])
+    runs = [OwnRandomNumbers(torch.device("cuda")) for _ in range(2)]
+    drawn: list[list[int]] = [[], [], []]
+    for turn in range(4):
+        for run, numbers in zip(runs, drawn, strict=False):
+            with run:
+                numbers += [generator.draw() for _ in range(turn)]
+            drawn[2].append(generator.draw())
+    assert drawn == [[11, 12, 13, 14, 15, 16]] * 2 + [[*range(11, 19)]]
 
 
 # --- What is done for every agent at every update ---

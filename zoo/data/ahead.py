@@ -6,7 +6,7 @@ from torch import Tensor
 
 from zoo.data.batch import Batch, gather
 from zoo.data.dataset import Dataset
-from zoo.data.samplers import BATCHES, Uniform
+from zoo.data.samplers import BATCHES
 
 MOST = 64 * 2**20  # bytes that are gathered at once
 
@@ -14,34 +14,36 @@ MOST = 64 * 2**20  # bytes that are gathered at once
 class SampledAhead:
     """In the place of a dataset's `sample`.
 
-    The sampler's indices of the next batches are slices of one tensor, of which a checkpoint holds the rest. Their
-    transitions are gathered when the first slice comes, and a batch is a slice of those.
+    The sampler's `prefetched`, which a checkpoint holds, are the indices of the next batches. The transitions of all of
+    them are gathered at once, and a batch is a slice of those.
     """
 
     def __init__(self, data: Dataset) -> None:
         self._data = data
-        self._of: list[Tensor] = []  # the indices, and what their transitions were gathered from
-        self._batches: list[Batch] = []
+        self._of: list[Tensor] = []  # what is left of the indices, and the data that the batches were gathered from
+        self._batches: list[Batch] = []  # freed at once when the next are gathered, which the garbage collector ignores
+        self._size = self._next = 0  # of each; which one comes
 
     def __call__(self, batch_size: int) -> Batch:
         """`batch_size` transitions, sampled with replacement by the sampler."""
-        data, index = self._data, self._indices(batch_size)
-        whole, offset = index._base, index.storage_offset()
-        if not batch_size or whole is None or whole.numel() % batch_size or offset % batch_size:
-            return gather(data, index)
-        of = [whole, data.obs, data.action, data.reward, data.next_obs, data.terminated]
-        if len(self._batches) * batch_size != whole.numel() or not all(map(operator.is_, of, self._of)):
-            if whole.numel() * sum(field[0].nbytes for field in of) > MOST:
-                return gather(data, index)
-            fields = (field.view(-1, batch_size, *field.shape[1:]).unbind() for field in gather(data, whole))
-            self._of, self._batches = of, [Batch(*batch) for batch in zip(*fields, strict=True)]
-        return self._batches[offset // batch_size]
-
-    def _indices(self, batch_size: int) -> Tensor:
-        sampler = self._data.sampler
-        if not isinstance(sampler, Uniform):
-            return sampler(batch_size)  # draws many at a time itself
+        data, sampler = self._data, self._data.sampler
         if sampler.prefetched.numel() < batch_size:
-            sampler.prefetched = sampler(BATCHES * batch_size)
-        index, sampler.prefetched = sampler.prefetched[:batch_size], sampler.prefetched[batch_size:]
-        return index
+            sampler.prefetched = sampler.draw(BATCHES * batch_size)
+        of = [sampler.prefetched, data.obs, data.action, data.reward, data.next_obs, data.terminated]
+        self._next += 1
+        if self._next >= len(self._batches) or self._size != batch_size or not all(map(operator.is_, of, self._of)):
+            if not batch_size:
+                return gather(data, sampler.prefetched[:0])
+            self._batches, self._size, self._next = self._gathered(sampler.prefetched, batch_size), batch_size, 0
+        sampler.prefetched = of[0] = sampler.prefetched[batch_size:]
+        self._of = of
+        return self._batches[self._next]
+
+    def _gathered(self, index: Tensor, batch_size: int) -> list[Batch]:
+        """The batches of these indices, or the first of them."""
+        data = self._data
+        row = sum(field[0].nbytes for field in (data.obs, data.action, data.reward, data.next_obs, data.terminated))
+        count = min(index.numel(), max(1, MOST // (row * batch_size)) * batch_size) // batch_size
+        batches = gather(data, index[: count * batch_size])
+        fields = (field.view(count, batch_size, *field.shape[1:]).unbind() for field in batches)
+        return [Batch(*fields) for fields in zip(*fields, strict=True)]

@@ -16,7 +16,7 @@ from zoo.errors import UsageError
 
 SAMPLERS = ("uniform", "return", "advantage", "top")
 USED_BY = {"alpha": ("return", "advantage"), "fraction": ("top",)}  # the samplers that a setting concerns
-BATCHES = 64  # as many does `Weighted` draw at a time; of `Uniform`, see `zoo.data.ahead`
+BATCHES = 64  # as many does `Weighted` draw at a time; on a GPU `Uniform` too, see `zoo.data.ahead`
 
 
 @dataclass
@@ -60,6 +60,7 @@ class Sampler(Protocol):
     weights: Tensor | None
 
     def __call__(self, batch_size: int) -> Tensor: ...
+    def draw(self, count: int) -> Tensor: ...
 
 
 class Uniform:
@@ -71,7 +72,11 @@ class Uniform:
         self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # on a GPU alone
 
     def __call__(self, batch_size: int) -> Tensor:
-        return torch.randint(self.size, (batch_size,), device=self.device)
+        return self.draw(batch_size)
+
+    def draw(self, count: int) -> Tensor:
+        """So many indices."""
+        return torch.randint(self.size, (count,), device=self.device)
 
 
 class Weighted:

@@ -93,13 +93,13 @@ def needed_to_compile(device: str = "cpu", oldest: str = SURE) -> str | None:
 
 
 def compile_update(
-    update: Callable[..., Any], backend: str = "inductor", device: torch.device | None = None
+    update: Callable[..., Any], backend: str | Callable[..., Any] = "inductor", device: torch.device | None = None
 ) -> Callable[..., Any]:
     """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
 
     Args:
         update: of an agent, or a function of the same manner.
-        backend: of `torch.compile`.
+        backend: of `torch.compile`; "inductor" is `reproducible` where there is a GPU.
         device: if it is a GPU, the update is a CUDA graph too, see `zoo.runs.cuda_graph`; then the tensors that it
             changes must stay where they are in memory.
 
@@ -119,7 +119,7 @@ def compile_update(
         options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
         # on a GPU a reduction takes the order that it took before, not the one that is the fastest now
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            options["deterministic"] = True
+            options["deterministic"], backend = True, reproducible
         if torch.__version__ < SURE:  # which on a GPU stops at an assertion of its own
             options["loop_ordering_after_fusion"] = False
         if platform.machine() == "x86_64":
@@ -144,6 +144,18 @@ def compile_update(
             raise failed_to_compile(error) from error
 
     return Replayed(compiled_update, device) if device and device.type == "cuda" else compiled_update
+
+
+def reproducible(graph: Any, inputs: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The compiler without additions by several threads to one place, whose order is another at each call."""
+    from torch._inductor.compile_fx import compile_fx
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        return compile_fx(graph, inputs, config_patches=options)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def changing(guards: Sequence[Any]) -> list[bool]:

@@ -117,3 +117,29 @@ def restore_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:  # else it was written where there was no GPU
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class OwnRandomNumbers:
+    """The random numbers of one of several runs in a process, which the others do not move on. They begin as they are.
+
+    Within `with` they are those that operations take.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cpu = torch.get_rng_state()
+        self._gpu: torch.Generator | None = None
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # else there are no generators yet
+            self._generator = torch.cuda.default_generators[device.index or 0]
+            self._gpu = self._generator.clone_state()
+
+    def __enter__(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._gpu:  # on a GPU the generator is lent a state, which it moves on: none is copied, which takes longer
+            self._others = self._generator.graphsafe_get_state()
+            self._generator.graphsafe_set_state(self._gpu)
+
+    def __exit__(self, *_: object) -> None:
+        self._cpu = torch.get_rng_state()
+        if self._gpu:
+            self._generator.graphsafe_set_state(self._others)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -73,6 +74,23 @@ class CsvLog:
         writer.writerows(rows)
         with replacing(self.path) as file:
             file.write(text.getvalue().encode())
+
+
+class Latest:
+    """The latest of each metric. Until they are asked for, none is read, and no device waited for.
+
+    Args:
+        metrics: to begin with.
+    """
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        self._within: dict[str, Mapping[str, Any]] = dict.fromkeys(metrics, metrics)
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        self._within |= dict.fromkeys(metrics, metrics)
+
+    def read(self) -> dict[str, float]:
+        return {name: float(metrics[name]) for name, metrics in self._within.items()}
 
 
 class EpisodeMeans:

@@ -1,5 +1,6 @@
 """Single operations of an update that is traced: random numbers from outside, and lists of tensors one by one."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,20 @@ aten = torch.ops.aten
 
 # --- Random numbers ---------------------------------------------------------------------------------------------------
 
-Draw = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]  # an operation and what it is called with
+Draw = Callable[[], Tensor]  # gives the next random numbers
 
 
-def draw(operation: Callable[..., Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    """Random numbers, as that operation gives them for tensors of these shapes."""
-    return operation(*tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, arguments), **named)
+def draw_of(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Draw:
+    """The random numbers that an operation gives for tensors of these shapes."""
+    empty = emptied(arguments)
+    if operation._schema.is_mutable:  # each time in a tensor of its own
+        return lambda: operation(*emptied(empty), **named)
+    return functools.partial(operation, *empty, **named)
+
+
+def emptied(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors like those among the values, without their contents."""
+    return tuple(tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, values))
 
 
 def is_random(operation: Any) -> bool:
@@ -33,8 +42,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_random(func):
-            templates = tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, args)
-            self.draws.append((func, templates, kwargs or {}))
+            self.draws.append(draw_of(func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

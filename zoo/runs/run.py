@@ -19,7 +19,7 @@ from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
-from zoo.runs.logging import EpisodeMeans, Logger, ProgressBar, parse_loggers, terminal
+from zoo.runs.logging import EpisodeMeans, Latest, Logger, ProgressBar, parse_loggers, terminal
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
@@ -54,7 +54,7 @@ class Run:
         begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "stages": {}}
         linear.begin(begun["linear"])
         self.done: int = begun["step"]
-        self.metrics: Metrics = begun.get("metrics", {})
+        self._metrics = Latest(begun.get("metrics", {}))
         self._seconds: float = begun["seconds"]
         self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
         self._tracked = Tracked(run_dir, algorithm.path)
@@ -142,7 +142,7 @@ class Run:
 
     def log(self, metrics: Metrics) -> None:
         """Keeps the latest of each metric; they are read, and the device waited for, only when a row is due."""
-        self.metrics |= metrics
+        self._metrics.add(metrics)
 
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
@@ -164,7 +164,7 @@ class Run:
                 seconds = time.perf_counter() - mark
                 self._seconds += seconds
                 self._logger.stage(name, done, self._values(f"in pass {done:,} of {name}"), seconds)
-                self.metrics = {}
+                self._metrics = Latest({})
                 bar.update(done)
                 spent = self.record.setdefault("stages", {}).setdefault(name, {"seconds": 0.0})
                 spent["seconds"], spent["passes"] = round(spent["seconds"] + seconds, 2), done
@@ -183,7 +183,7 @@ class Run:
             self._evaluate()  # what the online steps begin from
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
-            self._state, self.metrics = None, {}  # those of a checkpoint before the online steps, if they come now
+            self._state, self._metrics = None, Latest({})  # not those before the online steps, if they come now
 
     def online_steps(self) -> Iterator[int]:
         """Continues after `steps()` in the training environments, for the `online_steps` of the run."""
@@ -231,7 +231,7 @@ class Run:
 
     def _values(self, when: str) -> dict[str, float]:
         """The metrics as numbers. Raises RunError where one is not finite."""
-        values = {name: float(value) for name, value in self.metrics.items()}
+        values = self._metrics.read()
         if broken := sorted(name for name, value in values.items() if not math.isfinite(value)):
             self._save_state(self.dir / "diverged.pt")
             raise diverged(self.dir, when, broken)
@@ -277,7 +277,7 @@ class Run:
                 "format": FORMAT,
                 "step": self.done,
                 "seconds": self._seconds,
-                "metrics": {name: float(value) for name, value in self.metrics.items()},
+                "metrics": self._metrics.read(),
                 "stages": self._stages,
                 "tracked": self._tracked.state_dict(),
                 "rng": rng_state(self.device),

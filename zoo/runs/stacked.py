@@ -23,7 +23,7 @@ from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
 from zoo.runs.device import enough_memory
-from zoo.runs.operations import EACH, Player, Recorder, copied, draw
+from zoo.runs.operations import EACH, Player, Recorder, copied
 
 aten = torch.ops.aten
 PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
@@ -97,7 +97,7 @@ class StackedUpdate:
 
     def noise(self) -> list[Tensor]:
         """The random numbers that one agent's next update takes, from the generators as they stand."""
-        return [draw(operation, arguments, named) for operation, arguments, named in self._draws]
+        return [draw() for draw in self._draws]
 
     def __call__(self, noise: Sequence[list[Tensor]], given: Sequence[list[Any]]) -> "list[Row]":
         """Updates all agents.

@@ -20,7 +20,7 @@ from zoo.data.dataset import Dataset
 from zoo.runs.compilation import GRAPH, accelerated, compile_update
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.dataset import reading_once
-from zoo.runs.device import restore_rng, rng_state
+from zoo.runs.device import OwnRandomNumbers
 from zoo.runs.interruption import Interruption
 from zoo.runs.stacked import Stack, StackedUpdate, largest_product
 
@@ -57,7 +57,7 @@ class Together:
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds, self.device, self.interruption = seeds, device, Interruption()
         self._members: list[greenlet] = []
-        self._rng: list[dict[str, Tensor]] = []  # of each run, while it waits
+        self._random: list[OwnRandomNumbers] = []  # of each run
         self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
         self._dataset: Dataset | None = None  # of the first run that has one
         self._compiles: bool | str = False
@@ -67,7 +67,7 @@ class Together:
     def run(self, trains: Sequence[Callable[[], Any]]) -> list[Any]:
         """Runs all to their ends. Returns what each returned, or the exception that ended it."""
         self._members = [greenlet(train) for train in trains]
-        self._rng = [rng_state(self.device) for _ in trains]
+        self._random = [OwnRandomNumbers(self.device) for _ in trains]
         answers: dict[int, Any] = dict.fromkeys(range(len(trains)), ())
         results: dict[int, Any] = {}
         begin = contextlib.ExitStack()  # in their first turns, in which they open their datasets
@@ -97,15 +97,13 @@ class Together:
 
     def _go_on(self, i: int, answer: Any) -> Any:
         """Has a run continue to its next request, which is returned, or to its end."""
-        restore_rng(self._rng[i], self.device)
         try:
-            if isinstance(answer, Exception):
-                return self._members[i].throw(answer)
-            return self._members[i].switch(*answer)
+            with self._random[i]:
+                if isinstance(answer, Exception):
+                    return self._members[i].throw(answer)
+                return self._members[i].switch(*answer)
         except Exception as error:
             return error
-        finally:
-            self._rng[i] = rng_state(self.device)
 
     def join(self, update: Callable[..., Metrics], compiles: bool | str) -> Callable[..., Metrics]:
         """An update of the run that calls this, to be taken together with those of the others."""
@@ -162,10 +160,8 @@ class Together:
         """The random numbers of a run's next update."""
         if not program.random:
             return []
-        restore_rng(self._rng[i], self.device)
-        noise = program.noise()
-        self._rng[i] = rng_state(self.device)
-        return noise
+        with self._random[i]:
+            return program.noise()
 
     def _program(self, requests: dict[int, Request]) -> StackedUpdate | None:
         """The program of a kind of update; None where it would be no faster."""

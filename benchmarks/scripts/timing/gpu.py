@@ -67,18 +67,22 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     return batch
 
 
-def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE) -> Run:
-    """Batches and updates of an algorithm, as a run with that `compile` takes them."""
+def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE, precision: str = "highest") -> Run:
+    """Batches and updates of an algorithm, as a run with that `compile` and `matmul_precision` takes them."""
     begin()
+    torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
     agent = make(algo, where)
     batch, update = source(agent, where, size), accelerated(agent.update, compiled, where)
     return repeat(lambda: update(batch()))
 
 
-def seeds(algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE) -> Run:
+def seeds(
+    algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE, precision: str = "highest"
+) -> Run:
     """Batches and updates of so many agents as one program."""
     begin()
+    torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
     agents = [make(algo, where) for _ in range(count)]
     batch = source(agents[0], where, size)
