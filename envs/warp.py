@@ -160,8 +160,8 @@ class WarpEnvs:
         rows = 4 * contacts + model.njnt  # a pyramid each, and the joints' limits
         put: Any = self._mujoco_warp.put_model(model)
         if self._device.type == "cuda":  # what takes no time to be in a fixed order
-            # with ATOMICS too an H200 takes ten times as long, and after 100 steps as few of 4,096 HalfCheetahs as without
-            # are the same to the last bit, one in twenty
+            # with ATOMICS too an H200 takes ten times as long, and after 100 steps no more of 4,096 HalfCheetahs than
+            # without are the same to the last bit: one in twenty
             order = self._mujoco_warp.DeterminismType
             put.opt.deterministic = int(order.CONTACTS | order.CONSTRAINT)
         return put, self._mujoco_warp.make_data(model, self.num_envs, nconmax=contacts, njmax=rows)
