@@ -2,11 +2,13 @@
 
 import csv
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,8 +91,7 @@ def read_run(run_dir: Path) -> Result | str:
             if name not in ("step", "returns")
         }
         metrics = _metrics(run_dir)
-        updates = record["config"]["steps"] if record["config"].get("online_steps") else 0
-        columns |= _training_return(metrics, steps, updates) | _data_value(metrics, steps)
+        columns |= _training_return(metrics, steps, offline_updates(record)) | _data_value(metrics, steps)
         returns = np.array((rows[-1].get("returns") or "").split(), float)
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
@@ -131,6 +132,24 @@ def _data_value(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, n
     return {"data_value": values[np.searchsorted(known, steps, side="right")]}
 
 
+def offline_updates(record: dict[str, Any]) -> int:
+    """Steps of a run before the first of an environment, by its `run.json`."""
+    config = record["config"]
+    return int(config["steps"]) if config.get("online_steps") else 0
+
+
+def episodes(steps: Sequence[int], lengths: Sequence[float], updates: int) -> np.ndarray:
+    """How many episodes have ended since the row before.
+
+    Args:
+        steps: of the rows in which some have.
+        lengths: their mean lengths.
+        updates: steps before the first of an environment.
+    """
+    counts: np.ndarray = np.diff(np.array(steps, int), prepend=updates) / np.array(lengths)
+    return counts
+
+
 def _training_return(metrics: list[dict[str, str]], steps: np.ndarray, updates: int) -> dict[str, np.ndarray]:
     """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none.
 
@@ -138,14 +157,10 @@ def _training_return(metrics: list[dict[str, str]], steps: np.ndarray, updates: 
         updates: steps before the first of an environment.
     """
     rows = [row for row in metrics if row.get("episode_return") and row.get("episode_length")]
-    means, counts, before = [], [], updates
-    for row in rows:  # the mean of the episodes that ended since the row before
-        length, step = float(row["episode_length"]), int(row["step"])
-        if length == length:
-            means.append(float(row["episode_return"]))
-            counts.append((step - before) / length)
-            before = step
-    if not any(counts):  # one that ended at step 0 was not of training
+    rows = [row for row in rows if not math.isnan(float(row["episode_length"]))]
+    means = [float(row["episode_return"]) for row in rows]
+    counts = episodes([int(row["step"]) for row in rows], [float(row["episode_length"]) for row in rows], updates)
+    if not counts.any():  # one that ended at step 0 was not of training
         return {}
     later = np.cumsum(counts[::-1])[::-1] - counts  # episodes after those of each row
     weights = np.clip(LAST_EPISODES - later, 0, counts)

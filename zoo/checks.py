@@ -134,9 +134,10 @@ def check_share(name: str, share: float, batch_size: int) -> None:
     Raises:
         ValueError: one of them has none.
     """
-    if 0 < share < 1 and not 0 < round(share * batch_size) < batch_size:
-        whole = f"algo.{name}={share} of algo.batch_size={batch_size}"
-        raise ValueError(f"{whole} is no transition, or every one. Take a larger batch")
+    count = round(share * batch_size)
+    if 0 < share < 1 and count in (0, batch_size):
+        found = "no transition" if count == 0 else "every transition"
+        raise ValueError(f"algo.{name}={share} of algo.batch_size={batch_size} is {found}. Take a larger batch")
 
 
 def before_last(steps: int, num_envs: int) -> int:

@@ -13,11 +13,13 @@ before, and weighs as much as they are many, by the column `episode_length`; wit
 
 import argparse
 import csv
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 
+from zoo.benchmarks.reading import episodes, offline_updates
 from zoo.benchmarks.stats import LEAST_RUNS, mean
 
 
@@ -32,9 +34,10 @@ def training_return(path: Path, count: int) -> float:
     """The mean return of the episodes that ended in so many last steps."""
     returns, lengths = (curve(path, "metrics.csv", column) for column in ("episode_return", "episode_length"))
     steps, values = np.array(list(returns)), np.array(list(returns.values()))
-    episodes = np.diff(steps, prepend=0) / np.array(list(lengths.values())) if lengths else np.ones(len(steps))
+    updates = offline_updates(json.loads((path / "run.json").read_text())) if path.is_dir() else 0
+    weights = episodes(list(lengths), list(lengths.values()), updates) if lengths else np.ones(len(steps))
     last = steps > steps[-1] - count
-    return float(np.average(values[last], weights=episodes[last]))
+    return float(np.average(values[last], weights=weights[last]))
 
 
 def print_evaluations(curves: list[dict[int, float]], names: list[str], count: int) -> list[float]:

@@ -100,7 +100,7 @@ def test_updates_as_the_loops_do(agent, spec, make_batch):
 
 @pytest.mark.parametrize("settings", [{"real_fraction": 0.001}, {"real_fraction": 0.5, "batch_size": 1}])
 def test_a_batch_without_data_or_without_the_model_is_refused(settings):
-    with pytest.raises(ValueError, match="no transition, or every one"):
+    with pytest.raises(ValueError, match=r"is (no|every) transition"):
         Config(**settings)
 
 

@@ -1,5 +1,6 @@
 """The scripts, run as scripts: their own folder is then the first place where Python looks for a module."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ def test_curves_are_laid_side_by_side_with_the_mean_and_its_interval(tmp_path):
     assert lines[5][-3:] == ["4.0", "+-", "1.8"]
     assert lines[6][-2:] == ["[-0.5,", "8.5]"]  # 4 -+ t(0.975, 2) = 4.303 times 1.803 / sqrt(3)
     assert "interval" not in curves(*paths[:2])
+
+
+def test_updates_before_a_run_goes_online_are_no_steps_of_its_episodes(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"config": {"steps": 1000, "online_steps": 40}}))
+    rows = "step,episode_return,episode_length\n500,,\n1020,1.0,20\n1030,nan,nan\n1040,4.0,10\n"
+    (tmp_path / "metrics.csv").write_text(rows)
+    assert "3.0\n" in curves("--training", "2000", str(tmp_path))  # one episode and two
 
 
 def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):

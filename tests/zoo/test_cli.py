@@ -172,11 +172,12 @@ REFUSED = {
         ["algo=sac", "env=CarRacing-v3", "env.backend=envpool"], ["sac needs", "[3, 96, 96]. Try: ppo, stream_ac."],
     ),
     "a share of the data that is none": (
-        ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"], ["algo.offline_fraction=0.001", "batch of 256"],
+        ["algo=sac", "env=pendulum", "algo.offline_fraction=0.001"],
+        ["algo.offline_fraction=0.001 of algo.batch_size=256 is no transition", "or learn without a dataset"],
     ),
     "a share of the data that is all": (
         ["algo=sac", "env=pendulum", "dataset=demo", "algo.offline_fraction=0.999"],
-        ["algo.offline_fraction=0.999: of a batch of 256 that is every transition, and none of its own. Give less."],
+        ["algo.offline_fraction=0.999 of algo.batch_size=256 is every transition. Take a larger batch"],
     ),
     "a list without its brackets": (
         ["algo=iql", "env=pendulum", "algo.hidden=256,256"], ["algo.hidden takes a list. Write: algo.hidden=[256,256]"],

@@ -117,8 +117,12 @@ class EnsembleDynamics(nn.Module):
 
     # --- Training -----------------------------------------------------------------------------------------------------
 
-    def prepare(self, data: Dataset, seed: int) -> None:
-        """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, by the seed alone."""
+    def prepare(self, data: Dataset, seed: int) -> int:
+        """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, by the seed alone.
+
+        Returns:
+            How many terminal transitions are left out, whose successors the data do not have.
+        """
         generator = torch.Generator(data.device).manual_seed(seed)
         known = (~unknown(data)).nonzero().squeeze(-1)
         order = known[torch.randperm(len(known), generator=generator, device=data.device)]
@@ -133,6 +137,7 @@ class EnsembleDynamics(nn.Module):
         std = x[seen].std(0, correction=0)
         self.inputs.std.copy_(torch.where(std < 1e-12, 1.0, std))
         self.x, self.target = self.inputs(x), torch.cat([data.next_obs - data.obs, data.reward[:, None]], -1)
+        return len(data) - len(known)
 
     def epoch(self) -> Metrics:
         """One pass over every member's sample, in batches of one size; then their errors on held-out data.
@@ -233,8 +238,7 @@ def unknown(data: Dataset) -> Tensor:
 
 def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
     """The stage `dynamics` of a run that tracks the agent with the model: trains it, for so many epochs at most."""
-    dynamics.prepare(data, run.config.seed)
-    if left_out := int(unknown(data).sum()):
+    if left_out := dynamics.prepare(data, run.config.seed):
         run.report(f"{left_out:,} terminal steps, whose successors the data do not have, are left out")
     dynamics.update = run.compiled(dynamics.update)  # type: ignore[method-assign]
     for _ in run.stage("dynamics", epochs, until=lambda: dynamics.converged):

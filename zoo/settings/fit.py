@@ -1,6 +1,6 @@
 """Whether the settings of a run fit each other."""
 
-from zoo.checks import before_last
+from zoo.checks import before_last, check_share
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import USED_BY, SamplerConfig
 from zoo.envs import EnvConfig, series
@@ -24,12 +24,10 @@ def check_fit(config: RunConfig, chosen: Algorithm) -> None:
             share = "" if chosen.data == "none" else f", or give algo.{chosen.data}=0.5"
             raise UsageError(f"{key}={value}: {name} learns online, without a dataset. Leave it out{share}.")
     if chosen.data not in ("none", "required") and chosen.takes_data(config):
-        share, batch_size = getattr(config.algo, chosen.data), config.algo.batch_size
-        given = f"algo.{chosen.data}={share}: of a batch of {batch_size} that is"
-        if not round(share * batch_size):
-            raise UsageError(f"{given} no transition. Give more, or learn without a dataset: algo.{chosen.data}=0")
-        if round(share * batch_size) == batch_size:
-            raise UsageError(f"{given} every transition, and none of its own. Give less.")
+        try:
+            check_share(chosen.data, getattr(config.algo, chosen.data), config.algo.batch_size)
+        except ValueError as error:
+            raise UsageError(f"{error}, or learn without a dataset: algo.{chosen.data}=0") from error
     rescaled = (config.reward_scale, config.reward_shift) != (RunConfig.reward_scale, RunConfig.reward_shift)
     if rescaled and chosen.takes_goals:
         raise UsageError(f"reward_scale and reward_shift: {name} learns goals, without rewards. Leave them out.")
