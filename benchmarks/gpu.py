@@ -67,11 +67,14 @@ def seeds() -> Iterator[Table]:
         given: dict[str, Any] = {"compiled": best(), "precision": precision} | CUDA
         one = {f"zoo, {algo}": Subject("gpu.py", "updates", {"algo": algo} | given) for algo in FIRST}
         yield Table(f"Updates of a run{title}", 200, one, note=f"Compiled, and a CUDA graph. {ON_GPU}")
-        several = {
-            f"zoo, {algo} of {count} seeds": Subject("gpu.py", "seeds", {"algo": algo, "count": count} | given)
-            for algo, count in itertools.product(FIRST, SEEDS)
-        }
-        yield Table(f"Updates of all of several seeds{title}", 10, several, note=note)
+        for replayed, which in ((False, ""), (True, ", the CUDA graph alone")):
+            several = {
+                f"zoo, {algo} of {count} seeds": Subject(
+                    "gpu.py", "seeds", {"algo": algo, "count": count, "replayed": replayed} | given
+                )
+                for algo, count in itertools.product(FIRST, SEEDS)
+            }
+            yield Table(f"Updates of all of several seeds{title}{which}", 10, several, note=note)
 
 
 def peers() -> Iterator[Table]:

@@ -5,12 +5,15 @@ import inspect
 import json
 
 import pytest
+import tape
 import torch
 
 from zoo.benchmarks import gpu as script
 from zoo.benchmarks.scripts.timing import budget, gpu
 from zoo.benchmarks.scripts.timing.budget import measure_within
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
+from zoo.runs import cuda_graph
+from zoo.runs.cuda_graph import WARM_UPS, Replayed
 from zoo.settings.registry import algorithms
 
 TIMING = "zoo.benchmarks.scripts.timing"
@@ -99,6 +102,19 @@ def test_every_algorithm_learns_from_batches_of_random_rows(algo):
 
 def test_several_agents_are_updated_at_once():
     gpu.seeds("ppo", 2, "cpu", compiled=False, size=4)(1)
+
+
+def test_the_cuda_graph_of_several_agents_is_replayed_alone(monkeypatch):
+    """By a stand-in."""
+    monkeypatch.setattr(cuda_graph, "recorded", tape.recorded)
+    monkeypatch.setattr(cuda_graph, "warmed_up", tape.warmed_up)
+    monkeypatch.setattr(gpu, "accelerated", lambda update, how, device: Replayed(update, device))
+    calls, update = [], gpu.StackedUpdate.__call__
+    monkeypatch.setattr(gpu.StackedUpdate, "__call__", lambda *given: calls.append(given) or update(*given))
+    run = gpu.seeds("sac", 2, "cpu", size=4, replayed=True)
+    assert len(calls) == WARM_UPS + 1
+    run(3)
+    assert len(calls) == WARM_UPS + 1
 
 
 def test_only_the_parts_that_are_named_are_measured_and_the_others_kept(tmp_path, capsys, monkeypatch):

@@ -31,19 +31,22 @@ class Replayed:
             a tuple or a list. What else it reads and writes on the device must stay where it is in memory.
         device: a GPU.
 
+    Attributes:
+        recordings: by the kind of the arguments.
+
     Raises:
         RunError: from the update, where it cannot be recorded.
     """
 
     def __init__(self, update: Callable[..., Any], device: torch.device) -> None:
         self._update, self._device = update, device
-        self._recordings: dict[Any, Recording] = {}  # by the kind of the arguments
+        self.recordings: dict[Any, Recording] = {}
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         kind = kind_of(positional), *((name, kind_of(value)) for name, value in named.items())
-        recording = self._recordings.get(kind)
+        recording = self.recordings.get(kind)
         if recording is None:
-            recording = self._recordings[kind] = Recording(self._update, positional, named, self._device)
+            recording = self.recordings[kind] = Recording(self._update, positional, named, self._device)
         return recording(tensors_in((positional, named)))
 
 
@@ -52,6 +55,9 @@ class Recording:
 
     What is copied in and out is copied together, tensors of one type or shape by one kernel: a launch takes as long as
     a small matrix product.
+
+    Attributes:
+        replay: replays it for the arguments of the call before; None until it is recorded.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class Recording:
         self._copies = [(rows, [arguments[i] for i in rows]) for rows in alike(x.dtype for x in arguments)]
         self._call = functools.partial(update, *positional, **named)
         self._device, self._warm_ups = device, WARM_UPS
-        self._replay: Callable[[], None] | None = None
+        self.replay: Callable[[], None] | None = None
 
     def __call__(self, arguments: list[Tensor]) -> Any:
         for rows, places in self._copies:
@@ -70,9 +76,9 @@ class Recording:
         if self._warm_ups:
             self._warm_ups -= 1
             return warmed_up(self._call, self._device)
-        if self._replay is None:
-            self._replay, self._stacks = recorded(self._stacked, self._device)
-        self._replay()
+        if self.replay is None:
+            self.replay, self._stacks = recorded(self._stacked, self._device)
+        self.replay()
         outputs: list[Any] = [None] * self._structure.num_leaves
         for rows, stack in zip(self._rows, self._stacks, strict=True):
             for i, output in zip(rows, stack.clone().unbind(), strict=True):

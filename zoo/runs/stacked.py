@@ -68,6 +68,9 @@ class StackedUpdate:
         arguments: an example of what it is called with, positional and named.
         compiler: what compiles the program, if anything does.
 
+    Attributes:
+        run: the program, as the compiler gives it.
+
     Raises:
         UsageError: it cannot be one program.
         RunError: the GPU is full.
@@ -88,7 +91,7 @@ class StackedUpdate:
             raise UsageError(
                 f"the updates of several seeds cannot be one program: {reason} Run them one after another: -m seed=0,1"
             ) from error
-        self._run = compiler(self._program) if compiler else self._program
+        self.run = compiler(self._program) if compiler else self._program
 
     @property
     def random(self) -> bool:
@@ -110,7 +113,7 @@ class StackedUpdate:
             The metrics of each.
         """
         data = [torch.stack([each[i] for each in given]) for i in self._used]
-        metrics = self._run([torch.stack(each) for each in zip(*noise, strict=True)], data)
+        metrics = self.run([torch.stack(each) for each in zip(*noise, strict=True)], data)
         columns = dict(zip(self._metrics, metrics, strict=True))
         return [Row(columns, i) for i in range(len(given))]
 

@@ -15,7 +15,7 @@ from zoo.data.ahead import SampledAhead
 from zoo.data.batch import Batch
 from zoo.data.dataset import Dataset
 from zoo.runs.compilation import accelerated
-from zoo.runs.cuda_graph import leaves
+from zoo.runs.cuda_graph import WARM_UPS, Replayed, leaves
 from zoo.runs.stacked import Stack, StackedUpdate
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
@@ -78,9 +78,15 @@ def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE
 
 
 def seeds(
-    algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE, precision: str = "highest"
-) -> Run:
-    """Batches and updates of so many agents as one program."""
+    algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE, precision: str = "highest",
+    replayed: bool = False,
+) -> Run:  # fmt: skip
+    """Batches and updates of so many agents as one program.
+
+    Args:
+        replayed: its CUDA graph alone, again and again for one batch and the same random numbers: what is left without
+            Python.
+    """
     begin()
     torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
@@ -88,4 +94,11 @@ def seeds(
     batch = source(agents[0], where, size)
     compiler = partial(accelerated, how=compiled, device=where)
     program = StackedUpdate(Stack(agents), agents[0].update, ((batch(),), {}), compiler)
-    return repeat(lambda: program([program.noise() for _ in agents], [leaves(batch()) for _ in agents]))
+    run = repeat(lambda: program([program.noise() for _ in agents], [leaves(batch()) for _ in agents]))
+    if replayed:
+        assert isinstance(program.run, Replayed)
+        run(WARM_UPS + 1)
+        (recording,) = program.run.recordings.values()
+        assert recording.replay is not None
+        return repeat(recording.replay)
+    return run
