@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.budget import measure_within
 from zoo.benchmarks.scripts.timing.page import as_markdown
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
@@ -61,20 +62,21 @@ def updates(compiled: bool | str, title: str, count: int) -> Iterator[Table]:
 
 
 def seeds() -> Iterator[Table]:
-    """One run, and several as one program, in float32 and with TF32."""
-    note = f"Of all agents together, each with a batch of 256 of its own; compiled, and a CUDA graph. {ON_GPU}"
+    """One run, in float32 and with TF32, and several with TF32 as one program."""
+    note = f"Compiled, and a CUDA graph. {ON_GPU}"
     for precision, title in (("highest", ""), ("high", ", with TF32")):
         given: dict[str, Any] = {"compiled": best(), "precision": precision} | CUDA
         one = {f"zoo, {algo}": Subject("gpu.py", "updates", {"algo": algo} | given) for algo in FIRST}
-        yield Table(f"Updates of a run{title}", 200, one, note=f"Compiled, and a CUDA graph. {ON_GPU}")
-        for replayed, which in ((False, ""), (True, ", the CUDA graph alone")):
-            several = {
-                f"zoo, {algo} of {count} seeds": Subject(
-                    "gpu.py", "seeds", {"algo": algo, "count": count, "replayed": replayed} | given
-                )
-                for algo, count in itertools.product(FIRST, SEEDS)
-            }
-            yield Table(f"Updates of all of several seeds{title}{which}", 10, several, note=note)
+        yield Table(f"Updates of a run{title}", 200, one, note=note)
+    note = f"Of all agents together, each with a batch of 256 of its own. {note}"
+    for replayed, which in ((False, ""), (True, ", the CUDA graph alone")):
+        several = {
+            f"zoo, {algo} of {count} seeds": Subject(
+                "gpu.py", "seeds", {"algo": algo, "count": count, "replayed": replayed} | given
+            )
+            for algo, count in itertools.product(FIRST, SEEDS)
+        }
+        yield Table(f"Updates of all of several seeds, with TF32{which}", 10, several, note=note)
 
 
 def peers() -> Iterator[Table]:
@@ -118,7 +120,7 @@ PARTS: dict[str, tuple[Callable[[], Iterator[Table]], float]] = {
     "compiled": (partial(updates, True, "compiled and as a CUDA graph", 200), 0.1),
     "eager": (partial(updates, False, "eager", 50), 0.05),
 }
-AT_ONCE = 8  # tests
+AT_ONCE = 16  # tests, at most
 OUTCOMES = ("PASSED", "FAILED", "ERROR")
 
 
@@ -149,7 +151,7 @@ def tests(seconds: float, device: str) -> dict[str, Any]:
     places, marks = (marked, "gpu") if device == "cuda" else (["tests/zoo/test_gpu.py"], "not gpu and not slow")
     command = [sys.executable, "-m", "pytest", "-vv", "-m", marks, "--tb=short", "-p", "no:cacheprovider", *places]
     if device == "cuda" and importlib.util.find_spec("xdist"):
-        command += ["-n", str(AT_ONCE)]
+        command += ["-n", str(min(AT_ONCE, cores())), "--maxschedchunk", "1"]  # some take ten times as long
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     over = ""
     try:
