@@ -142,7 +142,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
         if not missing:
             content, *origins = (fingerprint(config.env.id, config.env.name, name) for name in names)
     elif config.env.id.startswith(series.PREFIX):
-        content = file_digest(series.find(config.env.id.removeprefix(series.PREFIX)))
+        content = file_digest(series.find(config.env.id))
     runs = {"init_from": config.init_from, "base": config.base, "corruption.critic": config.corruption.critic}
     for key, run in runs.items():
         if run is None:

@@ -59,6 +59,8 @@ class EnvConfig:
             raise ValueError(
                 f"env.sticky={self.sticky}: {self.id} has no sticky actions, only Atari games have. Leave it out"
             )
+        if self.changes and self.is_atari:
+            raise ValueError(not_mujoco(self))
         for name in DYNAMICS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"env.{name}={getattr(self, name)} must be a number that is not below 0")
@@ -106,3 +108,10 @@ class EnvConfig:
         if re.fullmatch(SPARSE_ANT_MAZE, self.id):
             returns = np.minimum(returns, self.expert_score)
         return 100 * (returns - self.random_score) / (self.expert_score - self.random_score)
+
+
+def not_mujoco(config: EnvConfig) -> str:
+    """Why its dynamics cannot be changed."""
+    names = ", ".join(f"env.{name}={value}" for name, value in config.changes.items())
+    why = "is simulated within EnvPool" if config.id.startswith("dmc/") else "is no task of MuJoCo's"
+    return f"{names}: {config.id} {why}, and cannot be changed. Leave it out"

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-from zoo.envs.config import EnvConfig
+from zoo.envs.config import EnvConfig, not_mujoco
 
 
 def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> gymnasium.Env[Any, Any]:
@@ -23,8 +23,7 @@ def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> 
         return env
     model: Any = getattr(env.unwrapped, "model", None)
     if not hasattr(model, "geom_friction") or not isinstance(env.action_space, Box):
-        names = ", ".join(f"env.{name}={value}" for name, value in config.changes.items())
-        raise ValueError(f"{names}: {config.id} is no task of MuJoCo's, and only these can be changed. Leave it out")
+        raise ValueError(not_mujoco(config))
     if config.gravity != 1 and not model.opt.gravity.any():
         raise ValueError(f"env.gravity={config.gravity}: {config.id} has no gravity. Leave it out")
     if config.changed_in not in ("both", "training" if training else "evaluation"):

@@ -22,8 +22,9 @@ PACKAGES = {
 
 # EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
-# these are not: it leaves out the contact forces, which are observed; it draws the car and its track in another way
-OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v2", "CarRacing-v3")
+# these are not: it leaves out the contact forces, which are observed; it draws the car and its track in another way;
+# Gymnasium's Pusher-v4 needs an older MuJoCo
+OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v2", "CarRacing-v3", "Pusher-v4")
 SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 
 # MuJoCo Warp simulates MuJoCo's models; of these ones `zoo.envs.warp_tasks` has what Gymnasium makes of them
@@ -90,7 +91,7 @@ def exists(env_id: str) -> bool:
         load_package(env_id)
         return bool(gymnasium.spec(env_id))
     except ValueError:
-        if in_envpool():  # which has nearly all of them, and not this one
+        if in_envpool() and env_id.startswith(SAME_IN_ENVPOOL):  # it has nearly all of these, and not this one
             return False
         raise
     except gymnasium.error.Error:

@@ -27,13 +27,14 @@ TRACE_DECAY = 0.999
 EPISODE = 1_000
 
 
-def find(name: str) -> Path:
-    """The file of a series. Raises ValueError where there is none."""
+def find(env_id: str, folder: Path = Path()) -> Path:
+    """The file of a series: one that is shipped, or in a folder. Raises ValueError where there is none."""
+    name = env_id.removeprefix(PREFIX)
     shipped = Path(__file__).parent / "data"
-    for folder in (Path(), shipped):
+    for place in (shipped, folder):
         for suffix in (".csv", ".csv.gz"):
-            if (folder / (name + suffix)).is_file():
-                return folder / (name + suffix)
+            if (place / (name + suffix)).is_file():
+                return (place / (name + suffix)).absolute()
     names = ", ".join(sorted(path.name.removesuffix(".csv.gz") for path in shipped.iterdir()))
     raise ValueError(
         f"env={PREFIX}{name}: there is no {name}.csv here. The zoo has {names}. Try: env={PREFIX}{names.split(',')[0]}"
@@ -86,8 +87,8 @@ def is_number(text: str) -> bool:
 class Series(gymnasium.Env[np.ndarray, np.int64]):
     """Observes `[columns]`. There is one action, which does nothing."""
 
-    def __init__(self, name: str) -> None:
-        self._obs, self._reward = load(find(name))
+    def __init__(self, path: Path) -> None:
+        self._obs, self._reward = load(path)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._obs.shape[1:], np.float32)
         self.action_space = gymnasium.spaces.Discrete(1)
         self.at = 0
@@ -105,11 +106,11 @@ class Series(gymnasium.Env[np.ndarray, np.int64]):
         return self._obs[self.at], float(self._reward[self.at]), False, False, {}
 
 
-def register(env_id: str) -> None:
-    """Makes a series one of Gymnasium's environments. Raises ValueError where there is no such file."""
+def register(env_id: str, folder: Path = Path()) -> None:
+    """Makes a series, its file in a folder, one of Gymnasium's environments. Raises ValueError where there is none."""
     if env_id not in gymnasium.registry:
         name = env_id.removeprefix(PREFIX)
         if not re.fullmatch(r"[\w.-]+", name):
             raise ValueError(f"env={env_id}: a series is named by letters, digits, ., _ and - only. Rename the file.")
-        find(name)
-        gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"name": name}, max_episode_steps=EPISODE)
+        path = find(env_id, folder)
+        gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"path": path}, max_episode_steps=EPISODE)

@@ -152,7 +152,7 @@ class Policy:
 
     def _tensor(self, x: np.ndarray | float) -> Tensor:
         """Numbers on the device, those with a fraction in single precision."""
-        tensor = torch.as_tensor(x, device=self._device)
+        tensor = torch.tensor(np.asarray(x), device=self._device)  # a copy: the caller may change what it gave
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _batch(self, obs: np.ndarray) -> tuple[Tensor, bool]:
@@ -166,6 +166,6 @@ class Policy:
             raise ValueError(f"observations must be one of shape {list(shape)} or a batch, not {list(array.shape)}")
         if array.dtype != np.uint8 and not np.isfinite(array).all():
             raise ValueError("observations hold NaN or infinite numbers")
-        obs_ = torch.as_tensor(array, device=self._device)
+        obs_ = torch.as_tensor(np.require(array, requirements=("C", "W")), device=self._device)
         single = obs_.ndim == len(shape)
         return (obs_[None] if single else obs_), single

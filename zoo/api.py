@@ -52,8 +52,9 @@ def resume(run_dir: str | Path, file: str | Path | None = None) -> Run:
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
-    config, algorithm, record = reopen(Path(run_dir), None if file is None else Path(file))
-    config.resume = str(run_dir)
+    folder = Path(run_dir).expanduser()
+    config, algorithm, record = reopen(folder, None if file is None else Path(file).expanduser())
+    config.resume = str(folder)
     return _executed(config, algorithm, record["config"])
 
 
@@ -83,5 +84,6 @@ def load(
         RunError: the checkpoint is missing or damaged.
     """
     with preserved():
-        _, agent, _ = load_agent(Path(run_dir), None if file is None else Path(file), step)
+        own = None if file is None else Path(file).expanduser()
+        _, agent, _ = load_agent(Path(run_dir).expanduser(), own, step)
     return Policy(agent.to(resolve_device(device)))

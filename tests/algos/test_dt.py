@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.agent import Policy
 from zoo.algos.dt import DT, Block, Config, Windows
 
 SMALL = {"context": 5, "layers": 2, "heads": 2, "width": 16, "dropout": 0.0}
@@ -128,6 +129,20 @@ def test_acts_step_by_step_as_it_would_on_whole_windows(spec, context):
             torch.testing.assert_close(actions[t], agent.policy(*window, timestep, dropout=0.0)[:, -1])
         agent.observe(obs[t], actions[t], reward[t])
         left.append(left[-1] - reward[t])
+
+
+def test_an_action_that_was_observed_is_kept_when_its_array_changes(spec):
+    policies = [Policy(DT(spec, Config(**SMALL | {"context": 3}))) for _ in range(2)]
+    policies[1].agent.load_state_dict(policies[0].agent.state_dict())
+    obs, buffer = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32), np.zeros(2, np.float32)
+    for policy in policies:
+        policy.begin(1)
+    for seen in obs:
+        action = policies[0].act(seen)
+        buffer[:] = policies[1].act(seen[::-1].copy()[::-1])  # also a view that runs backwards
+        np.testing.assert_allclose(buffer, action, rtol=1e-6)
+        policies[0].observe(seen, action, 1.0)
+        policies[1].observe(seen, buffer, 1.0)
 
 
 def test_the_learning_rate_of_the_first_update(spec):

@@ -70,6 +70,9 @@ def test_scores_are_of_the_task_as_it_is():
     assert score() == score("env.gravity=2", "env.changed_in=training") == own
     assert score("env.gravity=2") is score("env.action_noise=0.1", "env.changed_in=evaluation") is None
     assert score("env.gravity=2", "env.random_score=0", "env.expert_score=100") == 50
+    assert score("env.gravity=2", "env.random_score=0") is None  # the other would be of the task as it is
+    given = compose(["algo=sac", "env=hopper", "env.random_score=0", "env.expert_score=100"])[0]
+    assert given.env.score_source is None
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,15 @@ def test_other_simulators_are_refused_wherever_they_are_made(where):
     for training in (True, False):
         with pytest.raises(ValueError, match=r"env.gravity=2: Pendulum-v1 is no task of MuJoCo's"):
             make(config, 1, training=training)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [("ALE/Pong-v5", "is no task of MuJoCo's"), ("dmc/cheetah-run", "is simulated within EnvPool")],
+)
+def test_games_and_what_envpool_simulates_are_refused(env_id, says):
+    with pytest.raises(ValueError, match=rf"env.gravity=2: {env_id} {says}, and cannot be changed. Leave it out"):
+        make(EnvConfig(env_id, gravity=2), 1)
 
 
 def test_gravity_is_refused_where_there_is_none():

@@ -207,6 +207,15 @@ def test_the_games_and_worlds_of_an_installed_package_are_known():
     assert not exists("ALE/Pnog-v5")
 
 
+def test_what_another_package_has_is_said_to_need_it_where_envpool_is_installed(monkeypatch):
+    pytest.importorskip("envpool")
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    for env_id in [env_id for env_id in gymnasium.registry if env_id.startswith("AntMaze")]:
+        monkeypatch.delitem(gymnasium.registry, env_id)
+    with pytest.raises(ValueError, match=r"env=AntMaze_UMaze-v5 needs gymnasium_robotics. Type: pip install"):
+        exists("AntMaze_UMaze-v5")
+
+
 def test_time_limits_are_those_of_gymnasium():
     assert [time_limit(env_id) for env_id in ("Hopper-v5", "dmc/dog-run", "minatar/breakout")] == [1000, 1000, 10_000]
     assert time_limit("MiniGrid-Nowhere-v0") is None

@@ -58,17 +58,32 @@ def test_an_episode_is_a_thousand_steps_and_the_next_one_goes_on_where_it_ended(
 
 def test_the_series_that_is_shipped_is_what_its_docstring_says():
     arrays, _ = load_arrays(EnvConfig("Hopper-v5", "hopper"), "demo")
-    rows = np.loadtxt(series.find("hopper"), delimiter=",", skiprows=1)
+    rows = np.loadtxt(series.find("series/hopper"), delimiter=",", skiprows=1)
     made = np.column_stack([arrays.obs, arrays.reward])[24_000:36_000]
     np.testing.assert_allclose(rows, made, rtol=1e-3)
-    assert series.find("hopper").stat().st_size < 500_000
+    assert series.find("series/hopper").stat().st_size < 500_000
 
 
 def test_names_may_hold_any_sign_and_a_file_may_have_a_byte_order_mark_and_empty_lines(here):
     (here / "mine.csv").write_text("\ufeffdate,A #1,OT\n2016-07-01 00:00:00,1,2\n2,3,4\n\n3,5,6\n\n", encoding="utf-8")
-    obs, reward = series.load(series.find("mine"))
+    obs, reward = series.load(series.find("series/mine"))
     assert obs.shape == (3, 2)
     np.testing.assert_allclose(reward, [0.5, 1.0, 0.0])
+
+
+def test_a_run_finds_its_series_again_from_another_folder(here, monkeypatch, capsys):
+    (here / "ett.csv").write_text(ETT)
+    settings = ["algo=stream_td", "env=series/ett", "steps=50", "eval_every=50", "eval_episodes=1", "logger=none"]
+    assert main(["run", *settings, "run_dir=run"]) == 0
+    del series.gymnasium.registry["series/ett"]
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert main(["eval", str(here / "run")]) == 0, capsys.readouterr().err
+
+
+def test_a_series_of_the_zoos_is_not_replaced_by_a_file_of_its_name(here):
+    (here / "hopper.csv").write_text(ETT)
+    assert series.find("series/hopper").parent != here
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def test_stable_baselines3_takes_an_exported_policy_and_its_critics(zoo, trained
         if "ppo" in name:
             values = model.policy.predict_values(seen)[:, 0]
         elif name == "dqn":
+            assert model.target_update_interval == 250
             values = model.q_net(seen).gather(1, torch.from_numpy(action)[:, None])[:, 0]
         else:
             unit = torch.from_numpy(model.policy.scale_action(action))

@@ -1,6 +1,7 @@
 """Fitted Q evaluation finds what a policy returns, not what the data's policy returned."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,18 @@ def test_the_last_return_is_that_of_the_last_evaluation_that_was_not_cut_short(t
     assert np.isnan(last_return(tmp_path))
     (tmp_path / "evaluations.csv").write_text("step,return_mean,score\n10,5.0,1.0\n20,7.0,2.0\n30,")
     assert last_return(tmp_path) == 7.0
+
+
+def test_policies_of_other_makers_are_ranked_beside_runs(zoo, finished, trained, tmp_path):
+    online = trained("sac", "pendulum", "algo.hidden=[16]", "steps=64", "eval_every=64", "algo.learning_starts=32",
+                     "algo.batch_size=8", "env.backend=gymnasium")  # fmt: skip
+    assert zoo("export", online, "--format", "sb3", "--out", tmp_path / "policy.zip").code == 0
+    dataset = json.loads((finished / "run.json").read_text())["config"]["dataset"]
+    arguments = ("--fqe", "--updates", "5", "--dataset", dataset)
+    result = zoo("eval", finished, tmp_path / "policy.zip", *arguments, "--env", "pendulum")
+    assert result.code == 0, result.err
+    assert str(tmp_path / "policy.zip") in result.out
+    assert "is for ZIP files" in zoo("eval", finished, *arguments, "--env", "pendulum").err
 
 
 def test_the_command_ranks_several_runs_and_refuses_those_that_cannot_be_compared(zoo, finished, train, trained):

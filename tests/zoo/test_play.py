@@ -206,10 +206,13 @@ def test_the_colours_of_an_atari_game_are_those_of_what_the_agent_sees():
 def test_a_critic_of_other_rewards_than_the_environments_is_said_to_be_one(finished, trained):
     from zoo.commands.play import _unit
     from zoo.runs.load import load_agent
+    from zoo.runs.residual import Base, Corrected
 
     for run_dir, unit in ((finished, " (scaled)"), (trained(*PPO), ""), (trained(*SAC), "")):
         config, agent, _ = load_agent(run_dir)
         assert _unit(agent, config) == unit
+    config, agent, _ = load_agent(trained(*PPO))
+    assert _unit(Corrected(Base(agent, 0.1), agent), config) == ""
     config, agent, _ = load_agent(trained(*DQN, "algo.clip_reward=true"))
     assert _unit(agent, config) == " (clipped)"
     config, agent, _ = load_agent(trained(*PPO, "reward_scale=2"))

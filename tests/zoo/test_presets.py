@@ -26,6 +26,13 @@ def test_riql_takes_what_its_table_says_for_the_corruption():
     assert (config.algo.sigma, config.algo.quantile, config.algo.num_critics) == (0.5, 0.25, 3)
 
 
+def test_a_task_is_known_however_it_is_named():
+    for corruption in ("corruption=random-obs", "corruption.name=random-obs"):
+        for env in ("hopper", "Hopper-v5"):
+            config = settings("algo=riql", f"env={env}", corruption)
+            assert (config.algo.sigma, config.corruption.name) == (0.1, "random-obs")
+
+
 def test_a_later_entry_that_is_for_fewer_tasks_counts_more():
     assert settings("algo=iql", "env=hopper", "dataset=expert").algo.policy == "gaussian"
     assert settings("algo=iql", "env=hopper", "dataset=medium").algo.policy == "deterministic"

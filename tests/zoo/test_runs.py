@@ -541,6 +541,25 @@ def test_eval_of_a_copys_run_needs_the_file_and_says_so(edited_run, zoo):
     assert package.load(run_dir, file).act(np.zeros(3)).shape == (1,)
 
 
+def test_a_copy_begins_with_what_it_has_trained_and_commands_name_it(edited_run, pendulum_file):
+    run_dir, file = edited_run
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, file, "env=pendulum", f"dataset={pendulum_file}", "steps=5", "eval_episodes=1"]
+        command += ["logger=none", "algo.hidden=[8]", *arguments]
+        done = subprocess.run(command, cwd=run_dir.parent, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run("run_dir=next", "init_from=run")
+    assert code == 0, said
+    assert "init_from=run: begins with" in said
+    assert f"see it: zoo eval run --file {file}" in run("run_dir=run")[1]
+    resumed = subprocess.run(
+        [sys.executable, file, "resume=run"], cwd=run_dir.parent, capture_output=True, text=True, check=False
+    )
+    assert f"See it: zoo eval run --file {file}" in resumed.stderr
+
+
 def test_a_file_runs_no_other_algorithm(edited_run):
     done = subprocess.run(
         [sys.executable, edited_run[1], "algo=sac", "env=pendulum"], capture_output=True, text=True, check=False

@@ -22,7 +22,7 @@ from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.device import OwnRandomNumbers
 from zoo.runs.run import Run
-from zoo.runs.stacked import Row, Stack, largest_product, tensors_of
+from zoo.runs.stacked import Row, Stack, StackedUpdate, largest_product, tensors_of
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms
@@ -158,6 +158,53 @@ def test_a_seed_that_ends_early_keeps_its_weights_and_the_others_learn_as_with_i
         found, expected = (tmp_path / folder / f"seed{seed}" for folder in ("runs", "whole"))
         assert evaluations(found) == evaluations(expected)
         assert all(torch.equal(x, weights_of(expected)[name]) for name, x in weights_of(found).items())
+
+
+def test_seeds_that_remain_when_one_has_failed_learn_as_one_program(zoo, tmp_path, monkeypatch):
+    """It failed before the first update."""
+    taken = counted_programs(monkeypatch)
+    (tmp_path / "runs" / "seed1").mkdir(parents=True)
+    (tmp_path / "runs" / "seed1" / "here.txt").touch()
+    assert zoo("run", *SETTINGS, "seeds=1-3", "run_dir=runs").code == 2
+    assert len(taken) == 60
+    assert zoo("run", *SETTINGS, "seed=3", "run_dir=alone").code == 0
+    assert evaluations(tmp_path / "runs" / "seed3") == pytest.approx(evaluations(tmp_path / "alone"), rel=0.01)
+
+
+def test_a_seed_that_stopped_a_step_behind_is_waited_for(zoo, tmp_path, monkeypatch):
+    """TD3+BC moves its actor at every second step: else they would never take the same update again."""
+    settings = ("algo=td3_bc", "algo.hidden=[16]", "algo.batch_size=32", "env=hopper", "eval_episodes=2")
+    settings += (*SMALL, "logger=none")
+    log, logged = Run.log, []
+
+    def interrupted(run, metrics):
+        log(run, metrics)
+        logged.append(run.config.seed)
+        if logged.count(2) == 20 and run.config.seed == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "log", interrupted)
+        assert zoo("run", *settings, "seeds=1,2", "run_dir=runs").code == 130
+    steps = [torch.load(tmp_path / f"runs/seed{seed}/checkpoint.pt", weights_only=True)["step"] for seed in (1, 2)]
+    assert steps == [21, 20]
+    taken = counted_programs(monkeypatch)
+    assert zoo("run", "resume=runs").code == 0
+    assert len(taken) == 60 - 21
+    assert zoo("run", *settings, "seed=2", "run_dir=alone").code == 0
+    assert evaluations(tmp_path / "runs" / "seed2") == pytest.approx(evaluations(tmp_path / "alone"), rel=0.01)
+
+
+def counted_programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows whenever several agents are updated as one."""
+    taken, update = [], StackedUpdate.__call__
+
+    def counted(program, noise, given):
+        taken.append(len(given))
+        return update(program, noise, given)
+
+    monkeypatch.setattr(StackedUpdate, "__call__", counted)
+    return taken
 
 
 @pytest.mark.slow
@@ -413,6 +460,30 @@ def test_what_is_drawn_between_the_turns_of_runs_moves_none_of_them_on(monkeypat
 
 
 # --- What is done for every agent at every update ---
+
+
+def test_dropout_that_is_one_operation_is_drawn_for_each_agent():
+    """As on a GPU."""
+
+    class Dropped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def update(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            left, kept = torch.native_dropout(self.weight * x, 0.25, True)
+            return {"left": left, "gradient": torch.autograd.grad(left.sum(), self.weight)[0], "kept": kept}
+
+    agents, x = [Dropped() for _ in range(2)], torch.arange(1.0, 401)
+    program = StackedUpdate(Stack(agents), agents[0].update, ((x,), {}), None)
+    torch.manual_seed(0)
+    noise = [program.noise() for _ in agents]
+    rows = program(noise, [[x], [2 * x]])
+    for row, given in zip(rows, (x, 2 * x), strict=True):
+        torch.testing.assert_close(row["left"], given * row["kept"] / 0.75)
+        torch.testing.assert_close(row["gradient"], row["left"].sum())
+        assert 250 < row["kept"].sum() < 350
+    assert not torch.equal(rows[0]["kept"], rows[1]["kept"])
 
 
 def test_leaves_are_what_pytorch_finds():

@@ -16,9 +16,10 @@ REQUIRED = (
 EXTRAS = {
     "wandb": "wandb", "trackio": "trackio", "envpool": "envpool", "atari": "ale_py", "minatar": "minatar",
     "minigrid": "minigrid", "robotics": "gymnasium_robotics", "ogbench": "ogbench", "box2d": "Box2D",
-    "plot": "matplotlib", "bench": "plotly", "scale": "submitit", "tune": "optuna", "peers": "stable_baselines3",
-    "warp": "mujoco_warp", "video": "imageio_ffmpeg", "onnx": "onnxruntime", "sb3": "stable_baselines3",
-    "serve": "fastapi", "copy": "libcst",
+    "plot": "matplotlib", "bench": "scipy matplotlib plotly", "scale": "ray submitit", "tune": "optuna scipy",
+    "peers": "stable_baselines3 gym cv2 torchrl", "warp": "warp mujoco_warp", "video": "imageio_ffmpeg PIL pygame",
+    "onnx": "onnx onnxscript onnxruntime", "sb3": "stable_baselines3", "serve": "fastapi uvicorn",
+    "copy": "libcst ruff",
 }  # fmt: skip
 
 
@@ -39,9 +40,10 @@ def main(arguments: list[str]) -> int:
             missing.append(name)
             print(f"  {name:<12} MISSING: pip install {name}")
     print("\nextras")
-    for extra, module in EXTRAS.items():
+    for extra, modules in EXTRAS.items():
+        there = all(importlib.util.find_spec(module) for module in modules.split())
         absent = f"not installed: pip install 'rl-zoo[{extra}]'"
-        print(f"  {extra:<12} {'installed' if importlib.util.find_spec(module) else absent}")
+        print(f"  {extra:<12} {'installed' if there else absent}")
     print("\nmachine")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"  cpu          {cores} cores for this process; a run takes threads=1")

@@ -68,7 +68,7 @@ def estimate(
 
     if len(paths) > 1 and importlib.util.find_spec("scipy") is None:
         raise UsageError("a ranking needs scipy. Type: pip install 'rl-zoo[bench]'")
-    players = [open_player(path, env, file) for path in paths]
+    players = [open_player(path, *_own(path, paths, env, file)) for path in paths]
     configs = [config for config, _ in players]
     _same([config.env.id for config in configs], "play different environments", "Rank those of one.")
     if dataset is None:
@@ -96,6 +96,17 @@ def estimate(
         print(f"fqe          return {value:10.2f} [{low:.2f}, {high:.2f}], {by}", flush=True)
     if len(paths) > 1:
         print("\n".join(["", *ranking(paths, estimates, [last_return(path) for path in paths])]))
+
+
+def _own(path: Path, paths: Sequence[Path], env: str | None, file: Path | None) -> tuple[str | None, Path | None]:
+    """The environment and the algorithm file for one of several policies: for ZIP files, for runs of such a file."""
+    from zoo.runs.load import read_record
+
+    if path.suffix == ".zip":
+        return env, file
+    any_zip = any(other.suffix == ".zip" for other in paths)
+    of_file = len(paths) == 1 or read_record(path)["algorithm"]["file"] is not None
+    return None if any_zip else env, file if of_file else None
 
 
 def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Sequence[float]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.commands.parser import Parser
 from zoo.commands.player import HELP, STEP_HELP, chosen_seed, open_player
-from zoo.errors import UsageError, quoted
+from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -108,12 +108,11 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
         raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
     if not (run_dir / "run.json").is_file():
         raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
-    from zoo.runs.load import read_record
+    from zoo.runs.load import read_record, resume_command
 
     record = read_record(run_dir)
     if record["status"] != "finished":
-        continued = quoted(f"resume={run_dir}")
-        raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: zoo run {continued}")
+        raise UsageError(f"--log: the run in {run_dir} is not finished. Finish it: {resume_command(run_dir)}")
     if record["config"]["logger"] == "none":
         raise UsageError(f"--log: the run in {run_dir} has no trackers: it was started with logger=none.")
     return record
@@ -136,7 +135,8 @@ def _unit(agent: "Agent", config: "RunConfig") -> str:
     """What is to be said of a critic that learned other rewards than the environment's and cannot undo that."""
     if getattr(config.algo, "clip_reward", False):
         return " (clipped)"
-    normalized = getattr(config.algo, "normalize_reward", False) and not hasattr(agent, "reward_unit")
+    critic = getattr(agent, "agent", agent)  # of an agent that corrects another policy
+    normalized = getattr(config.algo, "normalize_reward", False) and not hasattr(critic, "reward_unit")
     return " (scaled)" if normalized or (config.reward_scale, config.reward_shift) != (1, 0) else ""
 
 

@@ -43,7 +43,7 @@ class SampledAhead:
         """The batches of these indices, or the first of them."""
         data = self._data
         row = sum(field[0].nbytes for field in (data.obs, data.action, data.reward, data.next_obs, data.terminated))
-        count = min(index.numel(), max(1, MOST // (row * batch_size)) * batch_size) // batch_size
+        count = min(BATCHES, index.numel() // batch_size, max(1, MOST // (row * batch_size)))
         batches = gather(data, index[: count * batch_size])
         fields = (field.view(count, batch_size, *field.shape[1:]).unbind() for field in batches)
         return [Batch(*fields) for fields in zip(*fields, strict=True)]

@@ -74,6 +74,8 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
     config, settings = agent.config, {}
     if algorithm != "ppo":
         settings = {"buffer_size": 1, "batch_size": config.batch_size, "tau": config.tau}
+    if algorithm == "dqn":
+        settings["target_update_interval"] = config.target_every
     hidden = [] if agent.spec.is_image else list(config.hidden)
     policy: dict[str, Any] = {"net_arch": hidden}
     if agent.spec.is_image and agent.spec.obs_dtype != "uint8":

@@ -19,7 +19,7 @@ from zoo.envs import in_envpool, resolve_backend
 from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
 from zoo.runs.device import enough_memory, peak_memory
-from zoo.runs.load import finished, load_adversary, load_state, read_record
+from zoo.runs.load import command_for, finished, load_adversary, load_state, read_record, resume_command
 from zoo.runs.lock import LOCK, locked
 from zoo.runs.logging import terminal
 from zoo.runs.provenance import code_version, provenance
@@ -31,7 +31,7 @@ from zoo.settings.registry import Algorithm
 if TYPE_CHECKING:
     from zoo.runs.together import Together
 
-LIMITED_ELSEWHERE = ("ALE/", "MiniGrid-", "MinAtar/")  # environments whose own code ends every episode
+LIMITED_ELSEWHERE = ("ALE/", "MiniGrid-")  # environments whose own code ends every episode
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
 
 
@@ -114,7 +114,8 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
         raise UsageError(str(error)) from error
     record["config"]["env"]["backend"] = env.backend
     if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.changes:
-        terminal().print(f"env.backend=gymnasium: EnvPool does not have {env.id}", markup=False)
+        how = "has another" if env.id in in_envpool() else "does not have"
+        terminal().print(f"env.backend=gymnasium: EnvPool {how} {env.id}", markup=False)
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:
@@ -139,15 +140,14 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
             if finished(run_dir):
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. "
-                    f"Take another folder, or see it: {algorithm.command_for('eval', run_dir)}"
+                    f"Take another folder, or see it: {command_for('eval', run_dir)}"
                 )
             if not (run_dir / "checkpoint.pt").exists():
                 raise UsageError(
                     f"run_dir={run_dir} holds a run that stopped before its first checkpoint. Take another folder, "
                     f"or delete it: rm -r {quoted(run_dir)}"
                 )
-            continued = quoted(f"resume={run_dir}")
-            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: zoo run {continued}")
+            raise UsageError(f"run_dir={run_dir} holds an unfinished run. Continue it: {resume_command(run_dir)}")
         if run_dir.exists() and (not run_dir.is_dir() or any(path.name != LOCK for path in run_dir.iterdir())):
             raise UsageError(f"run_dir={run_dir} exists and is not an empty folder. Take another one.")
     for attempt in itertools.count(2):
@@ -182,7 +182,7 @@ def _last_state(run_dir: Path) -> dict[str, Any]:
     """What the last checkpoint of an unfinished run holds."""
     if finished(run_dir):
         raise UsageError(
-            f"resume={run_dir}: this run has finished. See it: zoo eval {quoted(run_dir)}. "
+            f"resume={run_dir}: this run has finished. See it: {command_for('eval', run_dir)}. "
             "To train further, start a new run with init_from=DIR"
         )
     return load_state(run_dir / "checkpoint.pt", ". Start a new run.")

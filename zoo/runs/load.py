@@ -1,5 +1,6 @@
 """A run that exists, read from its folder: its settings, its record and its agent."""
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -13,6 +14,7 @@ from zoo import checkpoint
 from zoo.agent import Agent
 from zoo.data.catalog import from_folder
 from zoo.data.corruption import Adversary, CorruptionConfig
+from zoo.envs import series
 from zoo.envs.names import exists
 from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
@@ -46,7 +48,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     settings = _from_folder(record["config"], Path(record.get("folder", "")))
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
-        command = f"Continue it: python {quoted(made_by)} {quoted(f'resume={run_dir}')}; "
+        command = f"Continue it: {resume_command(run_dir)}; "
         raise UsageError(
             f"{run_dir} was made by {made_by}, which is not one of the zoo's files. "
             f"{'' if record['status'] == 'finished' else command}zoo eval, play and export take it by "
@@ -55,6 +57,9 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     if file is not None and not file.is_file():
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
     algo, env = settings.pop("algo"), dict(settings.pop("env"))
+    if env["id"].startswith(series.PREFIX):
+        with contextlib.suppress(ValueError):  # then it may be in the working directory
+            series.register(env["id"], Path(record.get("folder", "")))
     if not _is_registered(env["id"]):
         raise UsageError(
             f"{run_dir}: env={env['id']}, in which it was trained, is not registered. Import the module that does: "
@@ -111,6 +116,24 @@ def load_agent(
         path = kept_agent(run_dir, str(step))
         state = checkpoint.load(path)
     return config, build_agent(config, algorithm, record, state, path), record
+
+
+def load_agent_for(algorithm: Algorithm, run_dir: Path) -> tuple[RunConfig, Agent, dict[str, Any]]:
+    """As `load_agent`, for a run of an algorithm: a file that is not the zoo's reads the runs that it made."""
+    made_by = read_record(run_dir)["algorithm"]["file"]
+    return load_agent(run_dir, algorithm.path if made_by == str(algorithm.path) else None)
+
+
+def command_for(name: str, run_dir: Path) -> str:
+    """How `zoo eval` and the like are typed for a run."""
+    made_by = read_record(run_dir)["algorithm"]["file"]
+    return f"zoo {name} {quoted(run_dir)}" + (f" --file {quoted(made_by)}" if made_by else "")
+
+
+def resume_command(run_dir: Path) -> str:
+    """What continues a run."""
+    made_by = read_record(run_dir)["algorithm"]["file"]
+    return f"{f'python {quoted(made_by)}' if made_by else 'zoo run'} {quoted(f'resume={run_dir}')}"
 
 
 def kept_agent(run_dir: Path, step: str) -> Path:
@@ -187,7 +210,7 @@ def load_base(
         what = "a policy with continuous actions, whose observations are vectors, can be corrected"
         raise UsageError(f"base={config.base}: {what}; {config.env.id} has others. Leave it out.")
     try:
-        config_, agent, of_base = load_agent(Path(config.base))
+        config_, agent, of_base = load_agent_for(algorithm, Path(config.base))
     except UsageError as error:
         raise UsageError(f"base={config.base}: {error}") from error
     _check_other("base", Path(config.base), of_base, record, "the policy that this run corrects")
@@ -217,8 +240,7 @@ def _check_other(setting: str, folder: Path, other: dict[str, Any], record: dict
     if record.setdefault(setting.rpartition(".")[2], found) != found:
         raise UsageError(f"{setting}={folder} is no longer {role}. Put that one back.")
     if other["status"] != "finished":
-        continued = quoted(f"resume={folder}")
-        raise UsageError(f"{setting}={folder} is not finished. Continue it first: zoo run {continued}")
+        raise UsageError(f"{setting}={folder} is not finished. Continue it first: {resume_command(folder)}")
     return found["checkpoint"]
 
 

@@ -61,11 +61,12 @@ def learn_online(
     if returns:
         returns.take_in(buffer)
     for step in run.online_steps():
-        obs, action, reward, next_obs, *ended = envs.step(agent.act(envs.obs, explore=True))
+        obs, action, reward, next_obs, *ends = envs.step(agent.act(envs.obs, explore=True))
         reward = reward * data.reward_scale
-        buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ended), envs.ended)
-        if returns and envs.ended.any():
-            returns.take_in(buffer, envs.ended)
+        ended = envs.ended if returns or config.env.is_atari else None  # environments on a GPU are waited for
+        buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ends), ended)
+        if returns and ended is not None and ended.any():
+            returns.take_in(buffer, ended)
         taken = step - config.steps
         if taken >= config.online_starts:
             done = (taken - config.online_starts) * config.online_updates

@@ -33,29 +33,49 @@ def is_random(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps which random numbers are asked for."""
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes part where random numbers are asked for."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.draws: list[Draw] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_random(func):
-            self.draws.append(draw_of(func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-class Player(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives these in place of the random numbers that are asked for, in their order."""
-
-    def __init__(self, noise: list[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._noise = iter(noise)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_random(func):
             return func(*args, **(kwargs or {}))
+        if func is not aten.native_dropout.default:
+            return self.drawn(func, args, kwargs or {})
+        x, rate, _ = args  # on a GPU one operation; here what it leaves is drawn, and the rest computed
+        kept = self.drawn(aten.bernoulli_.float, (torch.empty_like(x), 1 - rate), {})
+        return x * kept / (1 - rate), kept.bool()
+
+    def drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The random numbers."""
+        raise NotImplementedError
+
+
+class Recorder(Draws):  # type: ignore[no-untyped-call]
+    """Keeps which random numbers are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.draws.append(draw_of(func, args, kwargs))
+        value = func(*args, **kwargs)
+        if not isinstance(value, Tensor):
+            raise NotImplementedError(f"{func} gives more than random numbers.")
+        return value
+
+
+class Player(Draws):  # type: ignore[no-untyped-call]
+    """Gives these in place of the random numbers that are asked for, in their order."""
+
+    def __init__(self, noise: list[Tensor]) -> None:
+        super().__init__()
+        self._noise = iter(noise)
+
+    def drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = next(self._noise)
         return args[0].copy_(value) if func._schema.is_mutable else value
 

@@ -41,7 +41,6 @@ class Run:
         record: what `run.json` holds.
         spec: shapes and bounds of the environment.
         done: steps completed.
-        metrics: the latest of each that was logged.
         evaluations: the episodes of each evaluation of this process, with its step.
     """
 
@@ -130,7 +129,7 @@ class Run:
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
         """An update as one compiled graph or a CUDA graph, as `compile` says."""
         if self._together:
-            return self._together.join(update, self.record["compiled"])
+            return self._together.join(update, self.record["compiled"], lambda: self.done)
         return accelerated(update, self.record["compiled"], self.device)
 
     def report(self, line: str) -> None:

@@ -5,6 +5,7 @@ inputs, and `torch.vmap` gives every operation a further dimension, that of the 
 The random numbers come from outside, so that each agent gets those that it would get alone.
 """
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -148,8 +150,10 @@ class StackedUpdate:
             return [*(live[name].detach() for name in self.stack.names), *(x.detach() for x in metrics.values())]
 
         state, data = [tensor.detach().clone() for tensor in own.values()], [flat[i] for i in self.taken]
-        device = data[0].device
-        with tracing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        device = self.stack.tensors[0].device
+        # attention operation by operation: its fused kernels on a GPU draw what dropout leaves out themselves
+        attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cuda" else contextlib.nullcontext()
+        with tracing(), attention, torch.random.fork_rng([device] if device.type == "cuda" else []):
             traced(state, None, data)
             self._draws = recorder.draws
             example = (state, self.noise(), data)

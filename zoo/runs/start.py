@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent
-from zoo.errors import UsageError, quoted
+from zoo.errors import UsageError
 from zoo.nn import Normalizer
 from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
-from zoo.runs.load import digest, finished, load_agent
+from zoo.runs.load import digest, finished, load_agent_for, resume_command
 from zoo.runs.residual import Corrected
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
@@ -51,11 +51,11 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
     """
     folder, named = Path(config.init_from or ""), f"init_from={config.init_from}"
     try:
-        other_config, other, record = load_agent(folder)
+        other_config, other, record = load_agent_for(algorithm, folder)
     except UsageError as error:
         raise UsageError(f"{named}: {error}") from error
     if not finished(folder):
-        raise UsageError(f"{named} has not finished. Let it: zoo run {quoted(f'resume={folder}')}")
+        raise UsageError(f"{named} has not finished. Let it: {resume_command(folder)}")
     if isinstance(other, Corrected):
         other = other.agent
     if corrected(config, begun) != corrected(other_config, record):

@@ -92,8 +92,11 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     except ValueError as error:  # a dataclass's own check of its values
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
-    if given.keys().isdisjoint(("env.random_score", "env.expert_score")):
+    own = given.keys() & {"env.random_score", "env.expert_score"}
+    if len(own) < 2:
         config.env.drop_scores()
+    if own and "env.score_source" not in given:
+        config.env.score_source = None
     check_fit(config, chosen)
     settings = dataclasses.asdict(config)
     settings["algo"] = {"name": chosen.name, **settings["algo"]}
@@ -103,9 +106,11 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
 def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
     """The settings of a preset for the task."""
     dataset = value_of(given["dataset"]) if "dataset" in given else RunConfig.dataset
-    corruption = value_of(given["corruption"]) if "corruption" in given else CorruptionConfig.name
-    env_id = str(OmegaConf.load(environments()[env]).id) if env in environments() else env
-    task = {"env": {env, env_id}, "dataset": {short(dataset)}, "corruption": {corruption}}
+    corrupted = given.get("corruption") or given.get("corruption.name")
+    corruption = value_of(corrupted) if corrupted else CorruptionConfig.name
+    ids = {name: str(OmegaConf.load(path).id) for name, path in environments().items()}
+    named = {env, ids[env]} if env in ids else {env, *(name for name in ids if ids[name] == env)}
+    task = {"env": named, "dataset": {short(dataset)}, "corruption": {corruption}}
     settings = preset(value_of(given["preset"]), algo, task)
     return {override.get_key_element(): override for override in parse(as_overrides(settings))}
 

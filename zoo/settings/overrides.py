@@ -69,6 +69,8 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
     overrides = []
     for key, value in settings.items():
         value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's and PyTorch's
+        if isinstance(value, str | Path) and str(value).startswith("~/"):
+            value = Path(value).expanduser()
         if isinstance(value, dict):
             overrides += as_overrides(value, f"{prefix}{key}.")
         elif not isinstance(value, str | Path | int | float | list | tuple | None):
