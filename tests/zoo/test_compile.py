@@ -296,6 +296,19 @@ class Scaled:
 
 
 @pytest.mark.usefixtures("compiler")
+def test_a_compiled_update_draws_what_the_update_draws():
+    def update(x: Tensor) -> dict[str, Tensor]:
+        return {"normal": torch.randn_like(x), "uniform": torch.rand(3), "kept": torch.empty_like(x).bernoulli_(0.5)}
+
+    drawn = []
+    for one in (update, compile_update(update)):
+        torch.manual_seed(3)
+        drawn.append([one(torch.zeros(20)) for _ in range(2)])
+    for expected, found in zip(*drawn, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("compiler")
 def test_on_a_gpu_what_is_added_to_one_place_is_added_in_a_fixed_order():
     """The gradient of an embedding: the compiler's own kernel would take the order in which its threads come."""
     embedding, rows = nn.Embedding(5, 3), torch.randint(5, (40,))

@@ -117,6 +117,7 @@ def compile_update(
         # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
         options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
         options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
+        options["fallback_random"] = True  # the random numbers of the update as it is, drawn no slower
         # on a GPU a reduction takes the order that it took before, not the one that is the fastest now
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             options["deterministic"], backend = True, reproducible
