@@ -69,6 +69,7 @@ def seeds() -> Iterator[Table]:
         one = {f"zoo, {algo}": Subject("gpu.py", "updates", {"algo": algo} | given) for algo in FIRST}
         yield Table(f"Updates of a run{title}", 200, one, note=note)
     note = f"Of all agents together, each with a batch of 256 of its own. {note}"
+    given = {"compiled": best(), "precision": "high"} | CUDA
     for replayed, which in ((False, ""), (True, ", the CUDA graph alone")):
         several = {
             f"zoo, {algo} of {count} seeds": Subject(
