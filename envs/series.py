@@ -106,11 +106,17 @@ class Series(gymnasium.Env[np.ndarray, np.int64]):
         return self._obs[self.at], float(self._reward[self.at]), False, False, {}
 
 
+def path(env_id: str) -> Path:
+    """The file of a series that is registered."""
+    file: Path = gymnasium.spec(env_id).kwargs["path"]
+    return file
+
+
 def register(env_id: str, folder: Path = Path()) -> None:
     """Makes a series, its file in a folder, one of Gymnasium's environments. Raises ValueError where there is none."""
     if env_id not in gymnasium.registry:
         name = env_id.removeprefix(PREFIX)
         if not re.fullmatch(r"[\w.-]+", name):
             raise ValueError(f"env={env_id}: a series is named by letters, digits, ., _ and - only. Rename the file.")
-        path = find(env_id, folder)
-        gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"path": path}, max_episode_steps=EPISODE)
+        file = find(env_id, folder)
+        gymnasium.register(env_id, "zoo.envs.series:Series", kwargs={"path": file}, max_episode_steps=EPISODE)

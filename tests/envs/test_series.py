@@ -1,5 +1,7 @@
 """Series: what is observed and paid, where they come from, and what is said of files that are none."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from zoo.cli import main
 from zoo.data.load import load_arrays
 from zoo.envs import EnvConfig, make, series, time_limit
 from zoo.runs.evaluation import value_error
+from zoo.runs.run import Run
 
 ETT = "date,HUFL,HULL,OT\n" + "".join(
     f"2016-07-01 {i:02}:00:00,{i * i % 7},{i % 3}.5,{10 + i % 5}\n" for i in range(24)
@@ -79,6 +82,29 @@ def test_a_run_finds_its_series_again_from_another_folder(here, monkeypatch, cap
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     assert main(["eval", str(here / "run")]) == 0, capsys.readouterr().err
+
+
+def test_a_run_does_not_continue_on_a_series_of_other_content(here, monkeypatch, capsys):
+    (here / "ett.csv").write_text(ETT)
+    log = Run.log
+
+    def interrupted(run, metrics):
+        log(run, metrics)
+        signal.raise_signal(signal.SIGINT)
+
+    settings = ["algo=stream_td", "env=series/ett", "steps=50", "eval_every=50", "eval_episodes=1", "logger=none"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "log", interrupted)
+        assert main(["run", *settings, "run_dir=run"]) == 130
+    (here / "ett.csv").write_text(ETT + "2016-07-02 00:00:00,1,1.5,12\n")
+    series.load.cache_clear()
+    capsys.readouterr()
+    assert main(["run", "resume=run"]) == 2
+    says = "env=series/ett is not the data this run began with: its content has changed. Start a new run."
+    assert says in capsys.readouterr().err
+    (here / "ett.csv").write_text(ETT)
+    series.load.cache_clear()
+    assert main(["run", "resume=run"]) == 0
 
 
 def test_a_series_of_the_zoos_is_not_replaced_by_a_file_of_its_name(here):

@@ -62,7 +62,7 @@ def open_dataset(
     name, corruption = config.dataset, config.corruption
     arrays, unmarked, description = _read(name, config.env, spec, report)
     if begun_with not in (None, description["fingerprint"]):
-        raise UsageError(_changed(f"dataset={name}"))
+        raise UsageError(other_content(f"dataset={name}"))
     if adversary and adversary.fingerprint != description["fingerprint"]:
         raise UsageError(
             f"corruption.critic={corruption.critic} has not learned from this dataset. Train an "
@@ -106,11 +106,11 @@ def open_demonstrations(
     except (UsageError, RunError) as error:
         raise type(error)(str(error).replace("dataset=", f"{setting}=")) from error
     if begun_with not in (None, description["fingerprint"]):
-        raise UsageError(_changed(f"{setting}={name}"))
+        raise UsageError(other_content(f"{setting}={name}"))
     return Dataset(arrays, spec, device, missing_ends=unmarked, report=report), description
 
 
-def _changed(named: str) -> str:
+def other_content(named: str) -> str:
     return f"{named} is not the data this run began with: its content has changed. Start a new run."
 
 

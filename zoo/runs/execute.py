@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import re
 import shutil
@@ -15,9 +16,10 @@ from omegaconf import OmegaConf
 from zoo import checkpoint
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
-from zoo.envs import in_envpool, resolve_backend
+from zoo.envs import in_envpool, resolve_backend, series
 from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
+from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
 from zoo.runs.load import command_for, finished, load_adversary, load_state, read_record, resume_command
 from zoo.runs.lock import LOCK, locked
@@ -64,6 +66,7 @@ def execute(
         try:
             with together.only_first_prints() if together else contextlib.nullcontext():
                 _settle_backend(config, record)
+                _settle_series(config, record)
                 adversary = load_adversary(config.corruption, record)
                 run = Run(config, algorithm, run_dir, record, state, adversary, together)
             if together:
@@ -116,6 +119,16 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
     if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.changes:
         how = "has another" if env.id in in_envpool() else "does not have"
         terminal().print(f"env.backend=gymnasium: EnvPool {how} {env.id}", markup=False)
+
+
+def _settle_series(config: RunConfig, record: dict[str, Any]) -> None:
+    """Records what the file of a series holds. Raises UsageError where a run began with other contents."""
+    if not config.env.id.startswith(series.PREFIX):
+        return
+    with series.path(config.env.id).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    if record.setdefault("series", found) != found:
+        raise UsageError(other_content(f"env={config.env.id}"))
 
 
 def label(config: RunConfig, algorithm: Algorithm) -> str:
