@@ -111,7 +111,7 @@ def _fail(error: Exception) -> int:
 
 
 def _resume(arguments: list[str], file: Path | None) -> int:
-    from zoo.runs.load import read_record, reopen
+    from zoo.runs.load import command_for, read_record, reopen
     from zoo.settings.overrides import folders
 
     if len(arguments) > 1:
@@ -128,7 +128,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
         unfinished = [run_dir for run_dir, record in of_seeds.items() if record["status"] != "finished"]
         rest = _not_begun(of_seeds.values())
         if of_seeds and not unfinished:
-            next_step = rest or f"See one: zoo eval {quoted(next(iter(of_seeds)))}"
+            next_step = rest or f"See one: {command_for('eval', next(iter(of_seeds)))}"
             raise UsageError(f"{arguments[0]}: all of its runs have finished. {next_step}")
         if rest:
             print(f"{given[0]}: not all of its runs had begun. {rest}")
