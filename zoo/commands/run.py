@@ -156,6 +156,8 @@ def _not_begun(records: Collection[dict[str, Any]]) -> str:
 
 def _report(run: "Run") -> int:
     """Prints what a finished run reached and where everything lies; exit code 0."""
+    from zoo.runs.load import command_for
+
     row = _last_evaluation(run)
     print(
         f"\n{run.algorithm.name} on {run.config.env.name}: return {float(row['return_mean']):.1f} "
@@ -168,7 +170,7 @@ def _report(run: "Run") -> int:
         "metrics.csv": "losses and speed",
         "config.yaml": "the settings",
         "run.json": "versions, hardware, dataset, times",
-        "checkpoint.pt": f"the agent: {run.algorithm.command_for('eval', run.dir)}",
+        "checkpoint.pt": f"the agent: {command_for('eval', run.dir)}",
         "replay/": "its replay buffer",
     }
     for name, content in written.items():

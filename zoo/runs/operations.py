@@ -1,6 +1,7 @@
 """Single operations of an update that is traced: random numbers from outside, and lists of tensors one by one."""
 
 import functools
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,9 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = self.drawn(aten.bernoulli_.float, (torch.empty_like(x), 1 - rate), {})
         return x * kept / (1 - rate), kept.bool()
 
+    @abstractmethod
     def drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The random numbers."""
-        raise NotImplementedError
 
 
 class Recorder(Draws):  # type: ignore[no-untyped-call]

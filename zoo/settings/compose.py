@@ -108,8 +108,11 @@ def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Ove
     dataset = value_of(given["dataset"]) if "dataset" in given else RunConfig.dataset
     corrupted = given.get("corruption") or given.get("corruption.name")
     corruption = value_of(corrupted) if corrupted else CorruptionConfig.name
-    ids = {name: str(OmegaConf.load(path).id) for name, path in environments().items()}
-    named = {env, ids[env]} if env in ids else {env, *(name for name in ids if ids[name] == env)}
+    files = environments()
+    if env in files:
+        named = {env, str(OmegaConf.load(files[env]).id)}
+    else:
+        named = {env, *(name for name, path in files.items() if OmegaConf.load(path).id == env)}
     task = {"env": named, "dataset": {short(dataset)}, "corruption": {corruption}}
     settings = preset(value_of(given["preset"]), algo, task)
     return {override.get_key_element(): override for override in parse(as_overrides(settings))}

@@ -88,10 +88,6 @@ class Algorithm:
         """What runs it from the command line."""
         return "zoo run" if self.is_own else f"python {quoted(self.path)}"
 
-    def command_for(self, command: str, run_dir: Path) -> str:
-        """How `zoo eval` and the like are typed for a run of it."""
-        return f"zoo {command} {quoted(run_dir)}" + ("" if self.is_own else f" --file {quoted(self.path)}")
-
     @property
     def is_own(self) -> bool:
         """Whether it is one of the zoo's files, not a user's copy."""
