@@ -210,6 +210,23 @@ def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch)
     assert kept == {"256x256x256": "bfloat16"}
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm):
+    """Latents neither: QRL compares such as lie hundreds of steps apart, and those of a single step."""
+    monkeypatch.setattr(module, "serves", lambda *_: "bfloat16")
+    x, mlp = torch.randn(256, 20), MLP(20, 512, [128], layer_norm=layer_norm)
+    *hidden_layers, last = mlp
+    hidden = torch.nn.Sequential(*hidden_layers)(x)
+    rounded_product = (x.bfloat16() @ mlp[0].weight.bfloat16().T).float()
+    torch.testing.assert_close(mlp[0](x), rounded_product + mlp[0].bias, rtol=0, atol=0)
+    torch.testing.assert_close(mlp(x), F.linear(hidden, last.weight, last.bias), rtol=1e-6, atol=1e-6)
+    ensemble = EnsembleMLP(2, 20, 512, [128], layer_norm=layer_norm)
+    *hidden_layers, last = ensemble
+    each = zip(ensemble.each(hidden_layers, [x, x]), last.weight, last.bias[:, 0], strict=True)
+    expected = torch.stack([F.linear(*member) for member in each])
+    torch.testing.assert_close(ensemble(x), expected, rtol=1e-6, atol=1e-6)
+
+
 @needs_onednn
 @pytest.mark.usefixtures("cache")
 def test_choices_of_the_precisions_are_kept_apart(monkeypatch, medium):

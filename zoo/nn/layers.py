@@ -13,13 +13,21 @@ from zoo.nn.linear import Linear, is_large, linear
 FEW = 2**12  # numbers: of fewer, one call of PyTorch's activation is faster than several
 
 
-def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, bool]]:
-    """Layers in a row, with whether a ReLU follows, which a linear layer takes over."""
+def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, dict[str, bool]]]:
+    """A network's layers in a row, each with the options of its call.
+
+    A linear layer takes over the ReLU that follows, and knows whether it is the last.
+    """
     layers = list(layers)
     linear_layers = (Linear, EnsembleLinear)
     for before, layer, after in zip([None, *layers], layers, [*layers[1:], None], strict=False):
-        if not (isinstance(layer, nn.ReLU) and isinstance(before, linear_layers)):
-            yield layer, isinstance(layer, linear_layers) and isinstance(after, nn.ReLU)
+        if not isinstance(layer, linear_layers):
+            if not (isinstance(layer, nn.ReLU) and isinstance(before, linear_layers)):
+                yield layer, {}
+        elif isinstance(after, nn.ReLU):
+            yield layer, {"relu": True}
+        else:
+            yield layer, {"last": True} if after is None else {}
 
 
 def of_one_kernel(x: Tensor) -> bool:
@@ -82,8 +90,8 @@ class MLP(nn.Sequential):
         self._fused = list(fused(self))  # once: a policy is called for one observation at a time
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer, relu in self._fused:
-            x = layer(x, relu) if relu else layer(x)
+        for layer, options in self._fused:
+            x = layer(x, **options)
         return x
 
 
@@ -114,10 +122,10 @@ class EnsembleLinear(nn.Module):
             return (x * self.weight).sum(-1, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight.mT)
 
-    def each(self, members: Sequence[Tensor], relu: bool) -> list[Tensor]:
+    def each(self, members: Sequence[Tensor], relu: bool = False, last: bool = False) -> list[Tensor]:
         """Each member's layer of its own `[B, inputs]`: as many products."""
         parameters = zip(members, self.weight.unbind(), self.bias.squeeze(1).unbind(), strict=True)
-        return [linear(x, weight, bias, relu) for x, weight, bias in parameters]
+        return [linear(x, weight, bias, relu, last) for x, weight, bias in parameters]
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -190,9 +198,9 @@ class EnsembleMLP(nn.Sequential):
     @staticmethod
     def each(layers: Iterable[nn.Module], members: list[Tensor]) -> Tensor:
         """What layers in a row make of each member's own `[B, inputs]`: `[members, B, outputs]`."""
-        for layer, relu in fused(layers):
+        for layer, options in fused(layers):
             if isinstance(layer, EnsembleLinear):
-                members = layer.each(members, relu)
+                members = layer.each(members, **options)
             elif isinstance(layer, EnsembleLayerNorm):
                 members = layer.each(members)
             else:

@@ -3,7 +3,8 @@
 MKL multiplies float32 matrices where nothing else is said; oneDNN, which PyTorch ships too, is twice as fast on AMD's
 Zen 5, and no faster on Intel's processors and on Zen 4. With `matmul_precision=medium` PyTorch rounds the factors to
 bfloat16 where the processor has AMX; one that multiplies bfloat16 without it, as Zen 4 does, is twice as fast too if
-it is given matrices that are rounded before.
+it is given matrices that are rounded before; PyTorch then rounds the product as well, so a network's last layer is not
+computed in this way.
 
 Which way is the fastest for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for
 this machine (`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear`.
@@ -31,7 +32,7 @@ LARGEST = 2**27  # multiplications: of a larger product as many rows are measure
 GAIN = 1.1  # another way than MKL is taken where it is so many times as fast: a choice must not hang on noise
 ROUNDS = 5  # of a measurement, whose fastest counts
 MKL, ONEDNN, BFLOAT16 = "mkl", "onednn", "bfloat16"  # the first: as PyTorch does it
-HIDDEN = 64  # outputs: with fewer they may be values or actions, which are not rounded
+HIDDEN = 64  # outputs: fewer are values or actions, which are not rounded
 
 choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the way that serves it
 """Of the run so far; its checkpoints hold them, so that it computes the same when it is resumed."""
@@ -127,15 +128,17 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) 
     return multiply(x, weight, bias, relu, way)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False, last: bool = False) -> Tensor:
     """`x` `[..., inputs]`, `weight` `[outputs, inputs]`, `bias` `[outputs]` -> `[..., outputs]`.
 
     Args:
         relu: negative results become 0, in the same pass over memory where the library can.
+        last: a network's results, which are not rounded to bfloat16: values and latents may differ in less.
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
         way = serves(rows, *reversed(weight.shape))
+        way = MKL if last and way == BFLOAT16 else way
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
         out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
@@ -158,8 +161,8 @@ def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
 class Linear(nn.Linear):
     """`nn.Linear`, in the way that is the fastest on this machine."""
 
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        return linear(x, self.weight, self.bias, relu)
+    def forward(self, x: Tensor, relu: bool = False, last: bool = False) -> Tensor:
+        return linear(x, self.weight, self.bias, relu, last)
 
 
 # --- The choice of the way ------------------------------------------------------------------------------------------
