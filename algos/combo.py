@@ -95,7 +95,7 @@ class COMBO(Agent):
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
         """y `[B]`."""
-        next_action, _ = self.actor.sample(batch.next_obs)
+        next_action = self.actor.act(batch.next_obs)
         next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)
         target: Tensor = batch.reward + self.config.discount * ~batch.terminated * next_q
         return target
@@ -135,7 +135,7 @@ class COMBO(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
 
 def train(run: "Run", config: Config) -> COMBO:

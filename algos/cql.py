@@ -19,13 +19,14 @@ online does not begin by unlearning the policy. In the soft maximum
 Deviations, as in CORL (github young-geng/CQL): no 1/2 before the squared error of Eq. 4, so that alpha weighs half as
 much; no entropy in y; all losses are computed before any parameter is updated. Unlike there, one forward pass of the
 policy serves all actions that are sampled at an observation, and its log standard deviation begins at -1 by the bias of
-its layer, without a learned scale and offset besides. Cal-QL's authors (github nakamotoo/Cal-QL) collect an episode and
-then take an update for each of its steps; here an update follows each step, and the values of an online episode are
-bounded only once it has ended, when its returns-to-go are known. CORL stores 0 for those returns, and so does not
-calibrate online. The return-to-go of a truncated episode is the sum of the rewards that it had; but if all its rewards
-are equal, as where a sparse goal was missed, it is that of the same reward for ever (the authors give that reward as a
-setting). With more than two critics all of them are penalized; WSRL's code (github zhouzypaul/wsrl) penalizes two,
-sampled with replacement, as are those in y.
+its layer, without a learned scale and offset besides; with `max_target` the actions in y are those of the soft maximum
+too; and without `orthogonal_init` the critics begin as PyTorch's layers do. Cal-QL's authors (github nakamotoo/Cal-QL)
+collect an episode and then take an update for each of its steps; here an update follows each step, and the values of an
+online episode are bounded only once it has ended, when its returns-to-go are known. CORL stores 0 for those returns,
+and so does not calibrate online. The return-to-go of a truncated episode is the sum of the rewards that it had; but if
+all its rewards are equal, as where a sparse goal was missed, it is that of the same reward for ever (the authors give
+that reward as a setting). With more than two critics all of them are penalized; WSRL's code (github zhouzypaul/wsrl)
+penalizes two, sampled with replacement, as are those in y.
 """
 
 import copy
@@ -206,7 +207,7 @@ class CQL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
 
 def train(run: "Run", config: Config) -> CQL:

@@ -155,7 +155,7 @@ class DSACT(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
     def critic_values(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.returns(self.critic, obs, action)[0]

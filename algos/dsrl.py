@@ -156,7 +156,7 @@ class DSRL(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        steered = self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        steered = self.actor.act(obs, explore)
         free = torch.randn_like(steered) if explore else torch.zeros_like(steered)
         return self.flow.sample(obs, torch.where(self.steers, steered, free))
 

@@ -158,7 +158,7 @@ class H2O(Agent):
         """L_Q; transitions from `split` on are simulated."""
         simulated = Batch(*(x[split:] for x in batch))
         with torch.no_grad():
-            next_action, _ = self.actor.sample(batch.next_obs)
+            next_action = self.actor.act(batch.next_obs)
             next_q = self.target_critic(batch.next_obs, next_action).squeeze(-1).amin(0)
             target = batch.reward + self.config.discount * ~batch.terminated * next_q
         q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]
@@ -211,7 +211,7 @@ class H2O(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
 
 def train(run: "Run", config: Config) -> H2O:

@@ -166,7 +166,7 @@ def train(run: "Run", config: Config) -> ReBRAC:
         sampled = data.sample(config.batch_size)
         batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])
         run.log(agent.update(batch, delayed=step % config.policy_delay == 0))
-    decay = 1 / max(1, run.config.online_steps * run.config.online_updates)
+    decay = 1 / max(1, (run.config.online_steps - run.config.online_starts) * run.config.online_updates)
 
     def update(batch: Batch, count: int) -> Metrics:
         nothing_follows = SarsaBatch(*batch[:5], batch.action, torch.zeros_like(batch.terminated))

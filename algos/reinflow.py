@@ -64,7 +64,7 @@ LEFT = 0.7  # the share of its way from min_std that is left at their end
 class Config:
     flow_steps: int = 4  # K, of Euler's method, from noise to action
     noise: str = "learned"  # standard deviation of the noise: learned, or fixed at min_std
-    min_std: float = 0.1  # least standard deviation, in units of half the action's range
+    min_std: float = 0.1  # least standard deviation, of half an action's range; far below, densities reach their bound
     max_std: float = 0.24  # largest at the start
     num_steps: int = 2048  # steps of each environment a rollout
     epochs: int = 10  # passes over a rollout

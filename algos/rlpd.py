@@ -161,7 +161,7 @@ class RLPD(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
 
 def train(run: "Run", config: Config) -> RLPD:

@@ -172,7 +172,7 @@ class RO2O(Agent):
         """L_ood, the mean over the critics."""
         near = self.perturbed(batch.obs, self.config.ood_radius)
         with torch.no_grad():
-            action, _ = self.actor.sample(near.flatten(0, 1))
+            action = self.actor.act(near.flatten(0, 1))
         q = self.values_near(near, action.view(*near.shape[:2], -1))
         target = (q - self.uncertainty() * q.std(0)).detach()
         return (q - target).square().mean()
@@ -216,7 +216,7 @@ class RO2O(Agent):
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)
-        return self.actor.sample(obs)[0] if explore else self.actor.mode(obs)
+        return self.actor.act(obs, explore)
 
 
 def train(run: "Run", config: Config) -> RO2O:

@@ -19,12 +19,18 @@ KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are
 RETURNS = "returns"  # the last column; older archives have none
 
 
-def save(results: list[Result], folder: Path, path: Path) -> None:
+def save(results: list[Result], folder: Path, path: Path) -> int:
     """Writes the runs of a folder. A column that a run does not have is empty in its rows; unknown values are `nan`.
 
     Of a run that is there in its folder and in an archive, the folder is written.
+
+    Returns:
+        How many they are.
     """
-    results = list({result.dir: result for result in sorted(results, key=lambda one: one.archive is None)}.values())
+    known = {}  # by their records
+    for result in sorted(results, key=lambda one: one.archive is None):
+        known[json.dumps(shared(result.record) | {"origins": result.origins}, sort_keys=True)] = result
+    results = list(known.values())
     columns = list(dict.fromkeys(name for result in results for name in result.columns))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, io.StringIO() as text:
@@ -40,6 +46,7 @@ def save(results: list[Result], folder: Path, path: Path) -> None:
                 writer.writerow([result.dir.relative_to(folder), record, int(step), seconds, *figures, returns])
                 record = ""
         file.write(text.getvalue().encode())
+    return len(results)
 
 
 def is_archive(path: Path) -> bool:
@@ -77,6 +84,7 @@ def load(path: Path) -> list[Result]:
                 )
                 count, due = len(results[-1].returns), results[-1].config["eval_episodes"]
                 lacks = f"its last evaluation has {count} returns of {due}" if count not in (0, due) else ""
+                _ = results[-1].scores
                 if lacks := results[-1].unfinished or lacks:
                     raise ValueError(f"{rows[0]['run']}: {lacks}")
         except (ValueError, TypeError, KeyError, IndexError) as error:

@@ -123,10 +123,14 @@ def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
     for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
             with path.open(newline="") as file:
-                values = [float(row["steps_per_second"]) for row in csv.DictReader(file) if row.get("steps_per_second")]
-            config = record(path.parent)["config"]
-            run = config["algo"]["name"], config["env"]["name"], values
-        except (OSError, ValueError, KeyError, TypeError):  # half-written
+                rows = [row for row in csv.DictReader(file) if row.get("steps_per_second")]
+            known = record(path.parent)
+            if known.get("stages"):  # the time in which models were learned before counts too
+                values = [float(rows[-1]["step"]) / float(rows[-1]["seconds"])]
+            else:
+                values = [float(row["steps_per_second"]) for row in rows]
+            run = known["config"]["algo"]["name"], known["config"]["env"]["name"], values
+        except (OSError, ValueError, KeyError, TypeError, IndexError, ZeroDivisionError):  # half-written
             continue
         yield run
 

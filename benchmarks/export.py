@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
     results = [one for one in results if one.archive is None or one.archive.resolve() != args.file.resolve()]
     if not results:
         raise UsageError(f"{args.dir} holds no finished run. Run some: zoo bench SUITE, or zoo run.")
-    archive.save(results, args.dir, args.file)
+    count = archive.save(results, args.dir, args.file)
     for note in notes:
         print(note)
-    print(f"{len(results)} runs written to {args.file}")
+    print(f"{count} runs written to {args.file}")
     return 0

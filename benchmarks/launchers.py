@@ -268,7 +268,8 @@ class Slurm:
     def __init__(self, jobs: int | None, folder: Path, cluster: str = "slurm", **options: Any) -> None:
         submitit: Any = importlib.import_module("submitit")
         self.places: list[str | None] = [None] * (jobs or QUEUED)
-        self.gpus = 1 if "gpu" in str(options) else 0  # how many there are, the queue knows
+        asked = {key: value for key, value in options.items() if value and re.search("gpu|gres|additional", key)}
+        self.gpus = 1 if "gpu" in str(asked) else 0  # how many there are, the queue knows
         self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster)
         self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1, "timeout_min": DAY} | options)
 

@@ -29,6 +29,7 @@ RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluatio
 SCORES = ("score", "d4rl_normalized_score", "eval/d4rl_normalized_score", "eval/normalized_score_mean")
 EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # of training
 BY_EPISODE = "eval/episodic_return"  # of CleanRL is by the number of an episode, after the run's last step
+SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 PARTS = 20  # of a run, over each of which the episodes it trained on are averaged
 
 
@@ -77,6 +78,10 @@ def take(
     """
     if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
         raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
+    if where := next((one for one in overrides if one.startswith("run_dir=")), None):
+        raise UsageError(f"{where}: the run gets a folder of its own. Say below which: --dir DIR")
+    if steps_column and file.suffix != ".csv":
+        raise UsageError(f"--steps-column {steps_column}: {file} has no columns of steps. Leave it out.")
     config, algorithm, settings = compose(overrides)
     if issubclass(algorithm.agent_class, Predictor):
         raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
@@ -129,7 +134,7 @@ def curve(
         env: what it was run on.
         column, steps_column: where they have names of their own.
         total: the run's steps; what comes after them does not count, but for half a part of the run: runs end with an
-            episode or a rollout, none alike. None for the last of the file, for parts of a run to two digits.
+            episode or a rollout, none alike. None for the last of the file, to two digits if near.
 
     Returns:
         The column that was read, steps, returns.
@@ -179,7 +184,8 @@ def curve(
 
 def planned_steps(steps: np.ndarray) -> int:
     """The steps that a run was asked for, as far as its last one says: runs end with an episode or rollout."""
-    return int(float(f"{steps[-1]:.1e}"))
+    last, rounded = int(steps[-1]), int(float(f"{steps[-1]:.1e}"))
+    return rounded if abs(rounded - last) <= SLACK * last else last
 
 
 def averaged(steps: np.ndarray, values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:

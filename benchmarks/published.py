@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.benchmarks.peers import EPISODES
+from zoo.benchmarks.peers import EPISODES, SLACK
 from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result, defaults, used
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
@@ -37,7 +37,6 @@ FIGURE = {"last": "final", "last3": "last3", "best": "best"}
 MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
 COMPARED = (*OF_LEARNING, "num_envs", "eval_deterministic")  # settings that must be those of the published figure
 OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks; an environment's id ends with its version
-SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
 
 
 @dataclass(frozen=True)

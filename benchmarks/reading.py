@@ -16,6 +16,7 @@ from zoo.benchmarks import archive
 from zoo.benchmarks.records import OF_LEARNING, REFERENCES, SIMULATOR, Result, seedless
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
+from zoo.errors import UsageError
 from zoo.runs.lock import in_use
 from zoo.settings.overrides import as_overrides
 from zoo.settings.presets import short
@@ -95,9 +96,11 @@ def read_run(run_dir: Path) -> Result | str:
         returns = np.array((rows[-1].get("returns") or "").split(), float)
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
-        _ = result.peer or result.record["versions"]["zoo"]
+        _ = result.peer or result.record["versions"]["zoo"], result.scores, _data(result)
         if not text.endswith("\n") or result.unfinished:
             raise ValueError(result.unfinished or "its last evaluation is cut off")
+    except UsageError as error:
+        return str(error)
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, csv.Error) as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
@@ -183,9 +186,10 @@ def named(results: Sequence[Result]) -> list[Result]:
         for result in found:
             contents[result.dataset] |= {fingerprint(result)} - {""}
         whole = len(set().union(*contents.values())) > 1
+        series = {result.record.get("series") for result in found} - {None}
         for r in found:
             content = fingerprint(r)[:6] if len(contents[r.dataset]) > 1 else ""
-            setting = _setting(r, len(ids) > 1, varying)
+            setting = _setting(r, len(ids) > 1, varying, (r.record.get("series") or "")[:6] if len(series) > 1 else "")
             results.append(replace(r, setting=setting, data=_data(r, whole, content)))
     origins: dict[tuple[str, str], set[str]] = defaultdict(set)  # of each setting and the name that it gives
     for result in results:
@@ -210,9 +214,9 @@ def fingerprint(result: Result) -> str:
     return str((result.record.get("dataset") or {}).get("fingerprint") or "")
 
 
-def _setting(result: Result, whole: bool = False, varying: Iterable[str] = ()) -> str:
-    """The environment, and those reference scores that vary between runs of it."""
-    name = str(result.config["env"]["id"]) if whole else result.env
+def _setting(result: Result, whole: bool = False, varying: Iterable[str] = (), content: str = "") -> str:
+    """The environment, what a series held, and those reference scores that vary between runs of it."""
+    name = f"{result.config['env']['id'] if whole else result.env} {content}".strip()
     scores = {key: result.references[key] for key in varying if result.references}
     return ", ".join([name, *as_overrides(result.altered | scores)])
 

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("dir", type=Path, metavar="DIR", help="of runs, at any depth")
     parser.add_argument("--out", type=Path, help="where to write it (default: DIR/report)")
-    parser.add_argument("--references", type=Path, nargs="*", default=[], metavar="CSV", help="further figures")
+    parser.add_argument("--references", type=Path, action="append", default=[], metavar="CSV", help="further figures")
     args = parser.parse_args(arguments)
     if args.dir.is_file():
         raise UsageError(f"{args.dir} is a file. Give the folder that holds it: zoo report {quoted(args.dir.parent)}")

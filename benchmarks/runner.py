@@ -212,6 +212,8 @@ def failures(jobs: list[Job]) -> None:
     failed = [job for job in jobs if job.state == "failed"]
     if failed:
         named = "; ".join(f"{job.run.name} {job.error}" for job in failed).rstrip(".")
+        if not any(job.attempts for job in failed):  # their folders cannot be used
+            raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {named}.")
         raise RunError(
             f"{len(failed)} of {len(jobs)} runs failed, after up to {ATTEMPTS} attempts: {named}. "
             "The same command tries them again."

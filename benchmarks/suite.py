@@ -78,6 +78,8 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
     if where := next((one for one in itertools.chain(*given) if one.startswith("run_dir=")), None):
         wanted = quoted(where.partition("=")[2])
         raise UsageError(f"{where}: each run of a suite has a folder of its own. Say where they are: --dir {wanted}")
+    if where := next((one for one in itertools.chain(*given) if one.startswith("seeds=")), None):
+        raise UsageError(f"{where}: a suite takes seed=0,1,2; on GPUs they are one process")
     listed = [combination for grid in grids(known[suite]) for combination in combinations(grid)]
     choices = set().union(*map(_choices, listed))
     planned: dict[str, Planned] = {}
@@ -87,7 +89,7 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
                 continue
             keys = {one.partition("=")[0] for one in chosen}
             kept = [one for one in combination if one.partition("=")[0] not in keys]
-            run = planned_run((*kept, *chosen), suite)
+            run = planned_run((*kept, *chosen), f"suite {suite}")
             planned[run.id] = run
     if not planned:
         raise UsageError(f"the suite {suite} has no runs of {' '.join(overrides)} together.")
@@ -120,15 +122,16 @@ def combinations(grid: dict[str, Any]) -> Iterable[tuple[str, ...]]:
         yield tuple(as_overrides(dict(zip(grid, combination, strict=True))))
 
 
-def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
-    """One run, from its overrides. Raises UsageError where they do not fit."""
+def planned_run(overrides: tuple[str, ...], of: str) -> Planned:
+    """One run, from its overrides, of a suite or search. Raises UsageError where they do not fit."""
     seeds = [override for override in overrides if re.fullmatch(r"seed=\d{1,9}", override)]
     try:
-        config, algorithm, settings = composed(tuple(one for one in overrides if one not in seeds))
+        varies = any("${" in one for one in overrides)  # as init_from=iql-${seed}
+        config, algorithm, settings = composed(tuple(one for one in overrides if varies or one not in seeds))
         backend = resolve_backend(config.env)
         parse_loggers(config.logger)
     except (UsageError, ValueError) as error:
-        raise UsageError(f"suite {suite}, {' '.join(overrides)}: {error}") from error
+        raise UsageError(f"{of}, {' '.join(overrides)}: {error}") from error
     seed = int(seeds[-1].partition("=")[2]) if seeds else config.seed
     settings = {key: value for key, value in settings.items() if key not in ELSEWHERE} | {"seed": seed}
     settings["env"] = settings["env"] | {"backend": backend}
@@ -149,7 +152,7 @@ def planned_run(overrides: tuple[str, ...], suite: str) -> Planned:
             continue
         checkpoint = Path(run, "checkpoint.pt")
         if not checkpoint.is_file():
-            raise UsageError(f"suite {suite}, {' '.join(overrides)}: {key}={run} is not the folder of a run")
+            raise UsageError(f"{of}, {' '.join(overrides)}: {key}={run} is not the folder of a run")
         origins.append(file_digest(checkpoint))
     code = code_version(algorithm)
     run_id = digest([settings, code, content, *origins])[:12]

@@ -5,7 +5,8 @@
 
 Settings are chosen by their mean final evaluation over the tuning seeds, `sweeper.seeds`; what the best ones are worth
 is shown by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
-arXiv 2306.01324). Begun again, a search continues: trials whose runs have finished are not run twice.
+arXiv 2306.01324). The former are in `DIR/search`, the latter in `DIR/test`. Begun again, a search continues: trials
+whose runs have finished are not run twice.
 """
 
 import importlib
@@ -43,7 +44,7 @@ class Sweeper:
     seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # of the runs that settings are chosen by
     sampler_seed: int = 0  # of Optuna's choices
     jobs: int | None = None  # runs at a time; null for as many as there are cores
-    dir: str | None = None  # where the runs are; null for tune/<algo>-<env>
+    dir: str | None = None  # of the search; null for tune/<algo>-<env>
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         chosen = {override.get_key_element(): asked(trial, override) for override in searched}
         overrides = [*fixed, *as_overrides(chosen)]
         try:
-            values, sign = run(overrides, sweeper.seeds, sweeper.jobs, folder)
+            values, sign = run(overrides, sweeper.seeds, sweeper.jobs, folder / "search")
         except (RunError, UsageError) as error:  # these settings do not work
             if isinstance(error, UsageError) and not rows:
                 raise  # most likely none would
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         raise RunError(f"all {len(rows)} trials failed. Their logs are in {folder}/")
     best = max(known, key=lambda row: sign * float(row["mean"]))
     found = as_overrides({key: value for key, value in best.items() if key not in ("trial", "mean")})
-    values, _ = run([*fixed, *found], seeds, sweeper.jobs, folder)
+    values, _ = run([*fixed, *found], seeds, sweeper.jobs, folder / "test")
     evaluated = f"seeds {','.join(map(str, seeds))}, which chose nothing"
     print(
         f"\nbest, trial {best['trial']}: {mean_of(values)} with {evaluated}; "
@@ -116,6 +117,12 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
     except Exception as error:  # of OmegaConf's or of Hydra's grammar
         reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing override"))
         raise UsageError(f"{' '.join(arguments)}: {reason}") from error
+    if where := next((one for one in rest if one.startswith("run_dir=")), None):
+        raise UsageError(f"{where}: each run of a search has a folder of its own. Give the search's: sweeper.dir=DIR")
+    if where := next((one for one in rest if one.startswith("seeds=")), None):
+        raise UsageError(
+            f"{where}: a search takes seed=0,1,2, and sweeper.seeds=[...] of the runs that settings are chosen by"
+        )
     searched = [one for one in overrides if one.is_sweep_override() and one.get_key_element() != "seed"]
     if not searched:
         raise UsageError(
@@ -175,7 +182,7 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
     Raises:
         RunError: one of them failed, or has no final evaluation.
     """
-    runs = [planned_run((*overrides, f"seed={seed}"), "sweep") for seed in seeds]
+    runs = [planned_run((*overrides, f"seed={seed}"), "the search") for seed in seeds]
     check_devices(runs)
     check_data(runs)
     with showing() as show:

@@ -97,7 +97,7 @@ COMMON = {
     "max_grad_norm": above(0),
     "max_norm": above(0),
     "weight_decay": at_least(0),
-    "adam_eps": at_least(0),
+    "adam_eps": above(0),
     "members": at_least(1),
     "elites": at_least(1),
     "value_goals": SHARES,

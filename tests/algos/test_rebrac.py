@@ -90,15 +90,18 @@ def test_online_the_actors_penalty_falls_linearly_to_a_share_of_itself(spec, mak
     assert whole - half == pytest.approx(2.0 * 0.5 * squared)
 
 
-def test_online_nothing_is_known_to_follow_so_the_target_has_no_penalty(pendulum_file, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("starts", "decays"), [(0, [0.1] * 10), (6, [0.25] * 4)])
+def test_online_nothing_is_known_to_follow_so_the_target_has_no_penalty(
+    pendulum_file, tmp_path, monkeypatch, starts, decays
+):
     seen, update = [], ReBRAC.update
     monkeypatch.setattr(
         ReBRAC, "update", lambda agent, batch, **k: (seen.append((batch, k)), update(agent, batch, **k))[1]
     )
     zoo.train(
-        "rebrac", env="pendulum", dataset=pendulum_file, steps=3, online_steps=10, eval_every=100, eval_episodes=1,
-        logger="none", run_dir=tmp_path / "run", algo_config={"hidden": [8], "batch_size": 8},
+        "rebrac", env="pendulum", dataset=pendulum_file, steps=3, online_steps=10, online_starts=starts, eval_every=100,
+        eval_episodes=1, logger="none", run_dir=tmp_path / "run", algo_config={"hidden": [8], "batch_size": 8},
     )  # fmt: skip
     assert all(batch.follows.any() for batch, _ in seen[:3])
     assert not any(batch.follows.any() for batch, _ in seen[3:])
-    assert [how["decay"] for _, how in seen[3:]] == [0.1] * 10
+    assert [how["decay"] for _, how in seen[3:]] == decays

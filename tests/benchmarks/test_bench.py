@@ -129,6 +129,18 @@ def test_a_run_that_begins_with_another_is_another_if_that_one_is(suites, tmp_pa
     assert len(ids) == 2
 
 
+def test_each_seed_of_a_suite_begins_with_the_run_that_its_setting_names(suites, tmp_path):
+    suites("- {algo: sac, env: hopper, init_from: 'first-${seed}', seed: [1, 2]}")
+    for seed in (1, 2):
+        (tmp_path / f"first-{seed}").mkdir()
+        (tmp_path / f"first-{seed}/checkpoint.pt").write_text(f"weights {seed}")
+    before = plan("mine")
+    assert [run.settings["init_from"] for run in before] == ["first-1", "first-2"]
+    (tmp_path / "first-2/checkpoint.pt").write_text("others")
+    suite.file_digest.cache_clear()
+    assert [one.id == other.id for one, other in zip(before, plan("mine"), strict=True)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -169,6 +181,7 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
         ("device=gpu", "device=gpu is not on this machine. Try: device=cpu."),
         ("device=cuda:1", "device=cuda:1: GPUs are given to runs by launcher.gpus=1. Leave device out."),
         ("--jobs=0", "--jobs 0 must be at least 1"),
+        ("seeds=0-2", "seeds=0-2: a suite takes seed=0,1,2"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_a_dry_run_too(suites, capsys, monkeypatch, given, says):
@@ -216,7 +229,13 @@ def test_failures_end_with_one_full_stop(suites):
     (run,) = plan("mine")
     for error in ("ended with 2: zoo: device=cuda is not on this machine. Try: device=cpu.", "ended with -9"):
         with pytest.raises(RunError, match=r"[^.]\. The same command tries them again\.$"):
-            runner.failures([Job(run, Path(run.name), state="failed", error=error)])
+            runner.failures([Job(run, Path(run.name), state="failed", attempts=2, error=error)])
+    with pytest.raises(
+        RunError, match=r"1 of 1 runs failed: hopper-.* begin the suite again\.$"
+    ):  # it was never started
+        runner.failures(
+            [Job(run, Path(run.name), state="failed", error="has finished: rm -r x, and begin the suite again")]
+        )
 
 
 @pytest.mark.slow
@@ -807,7 +826,13 @@ def test_the_speed_of_an_algorithm_is_the_median_of_what_was_measured_on_the_env
         (tmp_path / "bench" / "suite" / name).mkdir()
         (tmp_path / "bench" / "suite" / name / "run.json").write_text(record)
         (tmp_path / "bench" / "suite" / name / "metrics.csv").write_text(f"step,steps_per_second\n1,{row}\n")
-    expected = {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25, ("cql", "hopper"): 5, ("cql",): 5}
+    models = tmp_path / "bench" / "suite" / "mopo-hopper"  # 4,000 seconds, then 500 steps a second
+    models.mkdir()
+    record = {"config": {"algo": {"name": "mopo"}, "env": {"name": "hopper"}}, "stages": {"model": {"seconds": 4000.0}}}
+    (models / "run.json").write_text(json.dumps(record))
+    (models / "metrics.csv").write_text("step,seconds,steps_per_second\n1000,4002,500\n2000,4004,500\n")
+    expected = {("mopo", "hopper"): 2000 / 4004, ("mopo",): 2000 / 4004}
+    expected |= {("iql", "hopper"): 20, ("iql", "walker"): 40, ("iql",): 25, ("cql", "hopper"): 5, ("cql",): 5}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "reported", lambda: [("iql", "hopper", [7.0]), ("cql", "hopper", [5.0])])
     assert bench.speeds(Path("bench/other")) == bench.speeds(Path("elsewhere/mine")) == expected

@@ -188,6 +188,23 @@ def test_steps_of_the_run_count_and_not_the_rows_of_a_logger(tmp_path):
     assert curve(file, HOPPER, steps_column="_step")[1][-1] == 40
 
 
+def test_the_steps_of_a_run_are_two_digits_where_these_are_near(tmp_path):
+    for last, planned in ((1_004_000, 1_000_000), (1_250_000, 1_250_000), (99_840, 100_000)):
+        file = write(
+            tmp_path / "progress.csv", ["step", "episodic_return"], *[[last * (i + 1) // 40, i] for i in range(40)]
+        )
+        _, steps, returns = curve(file, HOPPER)
+        assert steps[-1] == planned
+        assert returns[-1] == pytest.approx(38.5, abs=0.5)
+
+
+def test_a_column_of_steps_is_a_csv_files(tmp_path, capsys):
+    np.savez(tmp_path / "evaluations.npz", timesteps=np.array([1]), results=np.ones((1, 1)))
+    where = ["bench", "import-peer", str(tmp_path / "evaluations.npz"), "SB3", "--dir", str(tmp_path / "runs")]
+    assert main([*where, "algo=sac", "env=hopper", "--steps-column", "t"]) == 2
+    assert "evaluations.npz has no columns of steps. Leave it out." in capsys.readouterr().err
+
+
 def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, capsys):
     runs = tmp_path / "runs"
     for seed, length in enumerate((97, 101, 103)):
@@ -228,6 +245,7 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
             ["algo=sac", "env=hopper", "--steps-column", "t"],
             "no column of steps, such as t.",
         ),
+        ("step,return_mean\n1,2\n", ["algo=sac", "env=hopper", "run_dir=a"], "run_dir=a: the run gets a folder of its"),
     ],
 )
 def test_what_holds_no_results_is_refused(tmp_path, capsys, text, given, says):

@@ -66,6 +66,8 @@ def test_a_search_begun_again_runs_nothing_twice(capsys):
     assert first.count("running") == 3  # two trials, and the best with the other seed
     runs = {path: path.stat().st_mtime_ns for path in Path("tune").rglob("checkpoint.pt")}
     assert len(runs) == 3
+    assert len(list(Path("tune/ppo-cartpole/search").rglob("checkpoint.pt"))) == 2
+    assert len(list(Path("tune/ppo-cartpole/test").rglob("checkpoint.pt"))) == 1
     assert main([*SEARCH, *given]) == 0
     again = capsys.readouterr().out
     assert "running" not in again
@@ -115,6 +117,8 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
     ("given", "says"),
     [
         (["algo.lr=1e-3"], "has nothing to search"),
+        (["algo.lr=1e-3,1e-2", "run_dir=mine"], "run_dir=mine: each run of a search has a folder of its own. Give the"),
+        (["algo.lr=1e-3,1e-2", "seeds=3"], "seeds=3: a search takes seed=0,1,2, and sweeper.seeds=[...] of the runs"),
         (["algo.lr=1e-3,1e-2", "sweeper.n_trials=0"], "sweeper.n_trials=0 must be at least 1"),
         (["algo.lr=1e-3,1e-2", "sweeper.jobs=-1"], "sweeper.jobs=-1 must be at least 1"),
         (["algo.lr=1e-3,1e-2", "sweeper.seeds=[]"], "sweeper.seeds=[] must be at least one seed"),

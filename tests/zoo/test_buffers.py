@@ -204,6 +204,18 @@ def test_a_frame_buffer_holds_the_same_stacks_as_one_that_stores_them_whole(capa
     assert len(batch.index.unique()) == buffer.size >= 0.9 * min(capacity, 250)
 
 
+def test_a_frame_buffer_of_hardly_more_than_a_step_of_its_environments_holds_the_latest():
+    streams = [play([(1 + (seed + i) % 3, i % 2 == 0) for i in range(20)], seed)[:35] for seed in range(5)]
+    buffer, whole = FrameBuffer(7, FRAMES, CPU, num_envs=5), ReplayBuffer(7, FRAMES, CPU)
+    for transition in together(streams):
+        buffer.add(transition)
+        whole.add(transition)
+        assert 1 <= buffer.size <= 7
+        batch = buffer.sample(50)
+        assert torch.equal(batch.obs, whole.obs[batch.index])
+        assert torch.equal(batch.next_obs, whole.next_obs[batch.index])
+
+
 def test_no_stack_of_a_frame_buffer_crosses_an_episodes_start():
     buffer = FrameBuffer(100, FRAMES, CPU, num_envs=1)
     for episode, length in enumerate((1, 2, 3, 5, 8, 13, 1, 1, 21)):

@@ -15,6 +15,7 @@ class Config:
     kind: str = "a"
     count: int = 3
     actor_lr: float = 1e-3
+    adam_eps: float = 1e-8
     discount: float = 0.9
 
 
@@ -38,6 +39,7 @@ def test_between_is_as_in_pandas(inclusive):
         ({"scale": 0.0}, {"scale": above(0)}, "algo.scale=0.0 must be above 0"),
         ({"kind": "c"}, {"kind": one_of("a", "b")}, "algo.kind=c does not exist; there are a, b"),
         ({"actor_lr": 0.0}, {}, "algo.actor_lr=0.0 must be above 0"),
+        ({"adam_eps": 0.0}, {}, "algo.adam_eps=0.0 must be above 0"),
         ({"discount": 1.5}, {}, "algo.discount=1.5 must lie between 0 and 1"),
         ({"share": float("inf")}, {}, "algo.share=inf must be a finite number"),
     ],

@@ -127,6 +127,13 @@ SETTINGS = (
 LARGE = ("algo=iql", "env=hopper", "eval_episodes=2", "logger=none", *SMALL, "steps=4", "eval_every=4")
 
 
+def test_a_setting_may_name_each_seeds_own_run():
+    runs = seed_by_seed([*SETTINGS, "init_from=first-${seed}", "seeds=3,4"])
+    assert [(config.seed, config.init_from, settings["init_from"]) for config, _, settings in runs] == [
+        (3, "first-3", "first-3"), (4, "first-4", "first-4"),
+    ]  # fmt: skip
+
+
 def test_a_seed_that_fails_leaves_the_others_learning(zoo, tmp_path):
     (tmp_path / "runs" / "seed2").mkdir(parents=True)
     (tmp_path / "runs" / "seed2" / "here.txt").touch()

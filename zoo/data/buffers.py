@@ -182,7 +182,7 @@ class FrameBuffer(ReplayBuffer):
         self._counts += 1
         super().add(transition)
         self._starting = (transition.terminated | transition.truncated).cpu().numpy() if ended is None else ended
-        while self.size and not self._has_oldest_frames():
+        while self.size > self._streams and not self._has_oldest_frames():  # those of the latest step are there
             self.size -= self._streams
 
     def _has_oldest_frames(self) -> bool:

@@ -210,7 +210,7 @@ class Loaded(Agent):
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         x = self.features(obs)
         if isinstance(self.policy, TanhGaussian):
-            return self.policy.sample(x)[0] if explore else self.policy.mode(x)
+            return self.policy.act(x, explore)
         if isinstance(self.policy, DeterministicPolicy):
             return self.policy.mode(x)
         assert isinstance(self.policy, Gaussian | Categorical)

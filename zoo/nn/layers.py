@@ -218,7 +218,6 @@ class EnsembleCritic(EnsembleMLP):
         super().__init__(members, obs_dim + action_dim, outputs, hidden, layer_norm, activation, norm_first)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
-        """The outputs of each member for each action."""
         return super().forward(torch.cat([obs, action], -1))
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:

@@ -67,14 +67,11 @@ class BoundedPolicy(nn.Module):
 
 
 class TanhGaussian(BoundedPolicy):
-    """A Gaussian whose samples tanh squashes onto the action bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C).
-
-    Mean and log standard deviation, which is clamped, are two halves of one output. `layer_norm` is before activations.
-    """
+    """A Gaussian whose samples tanh squashes onto the bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C)."""
 
     def __init__(
         self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
-        log_std_bounds: tuple[float, float] = (-20.0, 2.0), layer_norm: bool = False,
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0), layer_norm: bool = False,  # before activations
         activation: type[nn.Module] = nn.ReLU,
     ) -> None:  # fmt: skip
         super().__init__(low, high)
@@ -82,7 +79,7 @@ class TanhGaussian(BoundedPolicy):
         self.log_std_bounds = log_std_bounds
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the squashing, each `[B, A]`."""
+        """Mean and log standard deviation before the squashing, each `[B, A]`: two halves of one output."""
         mean, log_std = self.net(obs).chunk(2, dim=-1)
         return mean, log_std.clamp(*self.log_std_bounds)
 
@@ -90,6 +87,11 @@ class TanhGaussian(BoundedPolicy):
         """A reparameterized action `[B, A]` and its log density `[B]` (eq. 21)."""
         mean, log_std = self(obs)
         return self.draw(mean, log_std, torch.randn_like(mean))
+
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """An action `[B, A]` as `sample` has it, without its density, or the deterministic one."""
+        mean, log_std = self(obs)
+        return self.squash(mean + log_std.exp() * torch.randn_like(mean) if explore else mean)
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions `[..., B, A]` and log densities `[..., B]` of standard normal `noise`, for what `forward` gave."""
@@ -105,7 +107,7 @@ class TanhGaussian(BoundedPolicy):
 
     def mode(self, obs: Tensor) -> Tensor:
         """The squashed mean `[B, A]`: the deterministic action."""
-        return self.squash(self(obs)[0])
+        return self.act(obs, explore=False)
 
 
 class GaussianPolicy(BoundedPolicy):

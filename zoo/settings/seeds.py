@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ def seed_by_seed(
     if choice := next((str(one.input_line) for one in parse(rest) if one.is_sweep_override()), None):
         several = " ".join([*rest, f"seed={','.join(map(str, seeds))}"])
         raise UsageError(f"{choice} asks for several runs, seeds={text} for one. Give: zoo run -m {several}")
-    composed = compose(rest, file)
-    return [of_seed(*composed, seed, run_dir) for seed, run_dir in zip(seeds, dirs, strict=True)]
+    varies = any("${" in argument for argument in rest)  # as init_from=iql-${seed}
+    each = (compose([*rest, f"seed={seed}"], file) for seed in seeds) if varies else repeat(compose(rest, file))
+    return [of_seed(*composed, seed, run_dir) for composed, seed, run_dir in zip(each, seeds, dirs, strict=False)]
 
 
 def of_seed(

@@ -21,8 +21,7 @@ class Mish(nn.Mish):
 
 
 def center_and_scale(low: Sequence[float], high: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The middle of bounds and half of their range."""
-    bounds = list(zip(low, high, strict=True))
+    bounds = list(zip(low, high, strict=True))  # their middles and half of their ranges:
     return [(a + b) / 2 for a, b in bounds], [(b - a) / 2 for a, b in bounds]
 
 
