@@ -1,4 +1,4 @@
-"""Scripts that judge values: whether they stay within what returns can be, whether they rise along shortest ways."""
+"""Scripts that judge values: their bounds, whether they rise along shortest ways, whether critics agree on actions."""
 
 import csv
 import sys
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.benchmarks.scripts import order_consistency, value_bounds
+from zoo.benchmarks.scripts import critic_agreement, order_consistency, value_bounds
 
 DISCOUNT = 0.9
 SMALL = {"steps": 20, "eval_every": 20, "log_every": 10, "eval_episodes": 1, "logger": "none", "compile": False}
@@ -84,3 +84,35 @@ def test_values_by_distance_rise_along_every_way_and_others_along_none(monkeypat
     found = order_consistency.consistency(tmp_path, step=0.2)
     assert set(found.values()) == {share}
     assert list(found) == [0, 1, 2]  # no way is longer than twelve cells
+
+
+class TwoCritics:
+    """Critics that value an action by its first number: the second twice as much, in the same order or in the other."""
+
+    class spec:  # noqa: N801
+        action_low, action_high, action_dim = (-2.0, 0.0), (2.0, 4.0), 2
+
+    class head:  # noqa: N801
+        value = staticmethod(lambda out: out.squeeze(-1))
+
+    def __init__(self, sign):
+        self.sign, self.actor = sign, self
+
+    def critic(self, obs, action):
+        q = action[:, :1] + obs[:, :1]
+        return torch.stack([q, 2 * self.sign * q])
+
+    def mode(self, obs):
+        return torch.tensor([1.9, 2.0]).expand(len(obs), 2)  # 0.95 and 0 of half the range from the middle
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_critics_agree_where_they_order_actions_alike(sign):
+    torch.manual_seed(0)
+    mean, spread, apart, correlation, at_bound = critic_agreement.agreement(TwoCritics(sign), torch.zeros(512, 3))
+    assert mean == pytest.approx(0, abs=0.02)
+    assert correlation == pytest.approx(sign, abs=1e-5)
+    deviation = 2 / np.sqrt(3)  # of a uniform number from -2 to 2
+    assert spread == pytest.approx((3 if sign > 0 else 1) / 2 * deviation, rel=0.02)
+    assert apart == pytest.approx(1 if sign > 0 else 3, rel=0.02)  # times the mean of |a|, 1
+    assert at_bound == 0.5
