@@ -55,7 +55,7 @@ class Config:
     expectile: float = 0.7  # tau of Eq. 5; the paper uses 0.9 on AntMaze
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
-    policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, locomotion)
+    policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, two tasks)
     exploration_noise: float = 0.03  # of a deterministic policy, online, in units of half the range (CORL)
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
