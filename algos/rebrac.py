@@ -166,11 +166,11 @@ def train(run: "Run", config: Config) -> ReBRAC:
         sampled = data.sample(config.batch_size)
         batch = SarsaBatch(*sampled[:5], next_action[sampled.index], follows[sampled.index])
         run.log(agent.update(batch, delayed=step % config.policy_delay == 0))
-    decay = 1 / max(1, (run.config.online_steps - run.config.online_starts) * run.config.online_updates)
 
     def update(batch: Batch, count: int) -> Metrics:
         nothing_follows = SarsaBatch(*batch[:5], batch.action, torch.zeros_like(batch.terminated))
-        return agent.update(nothing_follows, delayed=count % config.policy_delay == 0, decay=decay)
+        updates = (run.config.online_steps - run.config.online_starts) * run.config.online_updates
+        return agent.update(nothing_follows, delayed=count % config.policy_delay == 0, decay=1 / updates)
 
     learn_online(run, agent, data, config.batch_size, update=update)
     return agent

@@ -25,7 +25,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
   zoo bench SUITE                     the runs of a benchmark, as many at a time as there are cores
   zoo report DIR                      tables, curves and a page of the runs in a folder, beside the published figures
   zoo list                            algorithms, environments, datasets, and what works with what
-  zoo data list|show|make|import|verify
+  zoo data list|show|make|import|export|verify
                                       offline datasets
   zoo doctor                          what is installed, what the machine offers, what is missing
 

@@ -1,5 +1,6 @@
 """Copies of algorithms: each learns, where the zoo is not importable, what the zoo's own run learns."""
 
+import ast
 import csv
 import dataclasses
 import os
@@ -16,6 +17,7 @@ import torch
 
 from zoo.cli import main
 from zoo.commands.copy import standalone
+from zoo.copying.write import plain
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithm, algorithms
 
@@ -201,9 +203,29 @@ def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
     ):
         done = subprocess.run([sys.executable, "-m", *command, file], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
+    tree = ast.parse(file.read_text())
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        named = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        assert {inner.name for inner in function.body if isinstance(inner, ast.FunctionDef)} <= named
     lines = len(file.read_text().splitlines())
     print(f"{name}: {lines} lines")
     assert lines < {"iql": 450, "sac": 400, "ppo": 500}.get(name, 1200)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"Give wider ones: algo.hidden=[32,32]."', '"Give wider ones: --hidden 32 32."'),
+        ('f"algo.bounds=[{math.floor(low)},{math.ceil(high)}]"', 'f"--bounds {math.floor(low)} {math.ceil(high)}"'),
+        ("# to stitch: [0,0.5,0.5]", "# to stitch: 0 0.5 0.5"),
+        ("by sampling: `eval_deterministic=false`.", "by sampling: `--no-eval-deterministic`."),
+        ("`zoo run algo=sac algo.tau=0.1`, or `algo.tau=0.2`", "`zoo run algo=sac algo.tau=0.1`, or `--tau 0.2`"),
+        ("The docstring of `zoo.streaming`.", "The docstring of rl-zoo's `zoo.streaming`."),
+        ("x = [a, b]", "x = [a, b]"),
+    ],
+)  # fmt: skip
+def test_what_a_file_says_is_typed_as_the_file_takes_it(text: str, expected: str) -> None:
+    assert plain(text) == expected
 
 
 @pytest.mark.slow

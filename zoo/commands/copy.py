@@ -45,11 +45,14 @@ def main(arguments: list[str]) -> int:
     if "=" in file.name:
         raise UsageError(f"{file} is a setting, not a file. The file comes first: zoo copy {algorithm} FILE {file}")
     from zoo.checkpoint import check_file
+    from zoo.settings.registry import algorithms
 
     check_file(file, args.force)
     text = standalone(algorithm, args.settings)
     write(file, text)
     print(f"{file}: {len(text.splitlines())} lines; python {quoted(file)} --help shows its settings")
+    if algorithms()[algorithm].setting == "offline to online" and "def online_steps" not in text:
+        print(f"it learns from data alone. To continue online: zoo copy {algorithm} FILE online_steps=50000")
     return 0
 
 

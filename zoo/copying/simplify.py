@@ -39,6 +39,7 @@ def simplify(program: Program) -> None:
 
 def prune(program: Program) -> None:
     """Takes out methods, settings, definitions and imports that nothing reaches."""
+    _nested(program)
     uses = Uses(program)
     _members(program, uses)
     _without_index(program, uses)
@@ -64,6 +65,16 @@ def short_constants(program: Program) -> None:
             if name == "Metrics" or (len(users) == 1 and len(re.findall(rf"\b{name}\b", program.source())) == 2):
                 for user in users:
                     program.definitions[user] = program.definitions[user].visit(Substitute({name: value}))
+
+
+def _nested(program: Program) -> None:
+    """Takes out functions within functions that these do not mention."""
+    for name, node in list(program.definitions.items()):
+        if isinstance(node, cst.FunctionDef):
+            named = {one.id for one in ast.walk(ast.parse(textwrap.dedent(code(node)))) if isinstance(one, ast.Name)}
+            body = [one for one in node.body.body if not isinstance(one, cst.FunctionDef) or one.name.value in named]
+            if len(body) < len(node.body.body):
+                program.definitions[name] = node.with_changes(body=node.body.with_changes(body=body))
 
 
 def _members(program: Program, uses: Uses) -> None:

@@ -50,7 +50,8 @@ ABSENT = (  # what messages and comments say of the zoo's commands and settings 
     r" zoo data verify checks the data\.",
     r"; see them: zoo data show [^\"]*",
     r" env\.max_episode_steps sets one\.",
-    r" Leave (it )?out:? sampler=[^.]*\.",
+    r" ?Leave (it )?out:? sampler=[^.]*\.",
+    ", or the best episodes alone: sampler=top",
     ", or `init_from`'s policy",
     "; `init_from`: none",
 )
@@ -63,12 +64,23 @@ def plain(text: str) -> str:
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
+    commands = re.findall(r"`zoo run [^`]*`", text)  # of the zoo stay as they are
+    text = re.sub(r"`zoo run [^`]*`", "`zoo run`", text)
+    settings = "eval_deterministic|online_\\w+" if "online_fraction:" in text else "eval_deterministic"
+    text = re.sub(rf"(?<![\w.])({settings})=(\d|false)", r"algo.\1=\2", text)
     text = re.sub(r"algo\.(\w+)=null", lambda found: flag(found[1]) + " none", text)
     text = re.sub(r"algo\.(\w+)=false", lambda found: flag("no_" + found[1]), text)
     text = re.sub(r"algo\.(\w+)=true", lambda found: flag(found[1]), text)
     text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
     text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
+    text = re.sub(
+        r"\[([\w.]+(?:,[\w.]+)+)\]", lambda found: found[1].replace(",", " "), text
+    )  # lists, as flags take them
+    text = re.sub(r"(--[\w-]+) \[({[^\[\]]*})\]", lambda found: f"{found[1]} {found[2].replace('},{', '} {')}", text)
+    text = re.sub(r"`(zoo\.[\w.]+)`", r"rl-zoo's `\1`", text)
+    for command in commands:
+        text = text.replace("`zoo run`", command, 1)
     for absent in ABSENT:
         text = re.sub(absent, "", text)
     return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)

@@ -57,12 +57,12 @@ class Run:
         self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
         if any((self.dir / name).exists() for name in ("evaluations.csv", "agent.pt")):
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
-        self.dir.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.threads)
         torch.set_flush_denormal(True)
         torch.manual_seed(config.seed)
         self.eval_envs = make_envs(config.env, config.eval_episodes)
         self.spec = Spec.of(self.eval_envs)
+        self.dir.mkdir(parents=True, exist_ok=True)
         self.done, self.end, self.stride, self.rows = 0, config.steps, 1, list[dict[str, Any]]()
         self.metrics: Metrics = {}
 
