@@ -74,9 +74,8 @@ def plain(text: str) -> str:
     text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
     text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
-    text = re.sub(
-        r"\[([\w.]+(?:,[\w.]+)+)\]", lambda found: found[1].replace(",", " "), text
-    )  # lists, as flags take them
+    # lists, as flags take them
+    text = re.sub(r"\[([\w.]+(?:,[\w.]+)+)\]", lambda found: found[1].replace(",", " "), text)
     text = re.sub(r"(--[\w-]+) \[({[^\[\]]*})\]", lambda found: f"{found[1]} {found[2].replace('},{', '} {')}", text)
     text = re.sub(r"`(zoo\.[\w.]+)`", r"rl-zoo's `\1`", text)
     for command in commands:
