@@ -1,6 +1,7 @@
 """The ways a command ends early, each one clear line: a mistake of the user's, a failure, an interruption."""
 
 import difflib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -69,4 +70,7 @@ def guarded(command: Callable[..., int], *arguments: Any) -> int:
 
 def complain(error: Exception) -> None:
     """An error as one line."""
-    print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr)
+    try:
+        print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    except BrokenPipeError:  # the reader of a pipe has gone; the exit code remains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -6,12 +6,14 @@ import re
 import resource
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 
 from zoo.envs import EnvConfig
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithms, environments
 
@@ -226,6 +228,28 @@ def test_a_folder_that_looks_like_a_number_keeps_its_name(zoo, tmp_path, pendulu
     quick = ("steps=2", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
     assert zoo("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=2026_01", *quick).code == 0
     assert (tmp_path / "2026_01" / "run.json").exists()
+
+
+def test_texts_of_a_group_that_look_like_numbers_keep_their_form():
+    given = ["algo=recoil", "env=hopper", "corruption=adversarial-obs", "algo.expert=1e3", "env.score_source=2026_01"]
+    config, _, _ = compose([*given, "corruption.critic=2026_01"])
+    assert (config.corruption.critic, config.env.score_source, config.algo.expert) == ("2026_01", "2026_01", "1e3")
+
+
+def test_the_doctor_says_what_is_missing_and_ends(zoo, monkeypatch):
+    version = metadata.version
+
+    def found(name):
+        if name == "gymnasium":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", found)
+    result = zoo("doctor")
+    assert result.code == 1
+    assert "MISSING: pip install gymnasium" in result.out
+    assert "disk" in result.out
+    assert "linear" not in result.out
 
 
 def test_a_dataset_of_another_environment_is_refused_with_both_shapes(zoo, tmp_path, pendulum_file):

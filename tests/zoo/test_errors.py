@@ -1,12 +1,15 @@
 """What goes wrong with a file is one line."""
 
 import errno
+import signal
 
 import pytest
 import torch
 
 from zoo import checkpoint
-from zoo.errors import guarded
+from zoo.errors import Interrupted, guarded
+from zoo.runs.interruption import Interruption
+from zoo.runs.terminal import Terminal
 
 
 def test_a_file_that_the_system_refuses_is_a_failure_in_one_line(capsys):
@@ -15,6 +18,40 @@ def test_a_file_that_the_system_refuses_is_a_failure_in_one_line(capsys):
 
     assert guarded(refused) == 1
     assert capsys.readouterr().err == "zoo: runs/a: Permission denied\n"
+
+
+def test_a_pipe_whose_reader_has_gone_changes_no_exit_code(monkeypatch):
+    class Gone:
+        def write(self, _):
+            raise BrokenPipeError
+
+    def interrupted():
+        raise Interrupted("interrupted")
+
+    replaced = []
+    monkeypatch.setattr("os.dup2", lambda _, number: replaced.append(number))
+    monkeypatch.setattr("sys.stderr", Gone())
+    assert guarded(interrupted) == 130
+    assert replaced == [2]
+
+
+def test_a_run_is_asked_to_stop_though_nobody_reads_of_it(monkeypatch):
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("os.write", gone)
+    raised = []
+    monkeypatch.setattr("signal.raise_signal", raised.append)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    interruption = Interruption()
+    assert not Interruption.came
+    with interruption:
+        interruption._ask(signal.SIGINT, None)
+        Terminal().on_broken_pipe()  # as it prints its last evaluation
+    assert interruption.asked
+    assert not raised  # which would end it at once
+    Interruption()  # of the next run
+    assert not Interruption.came
 
 
 def test_what_is_no_files_error_is_a_traceback():

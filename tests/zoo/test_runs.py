@@ -24,6 +24,7 @@ from zoo.envs import EnvConfig, make
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
+from zoo.runs.interruption import Interruption
 from zoo.runs.load import evaluated
 from zoo.runs.logging import CsvLog, Logger
 from zoo.runs.stepper import EnvStepper
@@ -124,6 +125,9 @@ def test_wandb_offline_writes_its_run_into_the_runs_folder(start, tmp_path, pend
     assert bool(list(run_dir.glob("events.out.tfevents.*"))) == ("tensorboard" in logger)
 
 
+RECORD = {"config": {}, "id": "x"}
+
+
 def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_not_dropped(tmp_path, monkeypatch):
     rows: list[dict[str, float]] = []
     axes: dict[str, str] = {}
@@ -134,7 +138,7 @@ def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_no
         define_metric = staticmethod(lambda name, step_metric: axes.update({name: step_metric}))
 
     monkeypatch.setitem(sys.modules, "wandb", Fake)
-    logger = Logger(tmp_path, ["wandb"], {}, 0, "x")
+    logger = Logger(tmp_path, ["wandb"], RECORD, 0)
     for stage in ("dynamics", "behavior"):
         for done in (1, 2):
             logger.stage(stage, done, {"loss": 0.5}, 1.0)
@@ -150,11 +154,11 @@ def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_no
 
 
 def test_tensorboard_shows_what_was_done_before_the_checkpoint_and_not_what_was_lost(tmp_path):
-    logger = Logger(tmp_path, ["tensorboard"], {}, 0, "x")
+    logger = Logger(tmp_path, ["tensorboard"], RECORD, 0)
     for step in (10, 20, 30):
         logger.metrics(step, {"loss": step}, 1.0, 1.0)
     logger.close()
-    resumed = Logger(tmp_path, ["tensorboard"], {}, 20, "x")
+    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 20)
     resumed.metrics(40, {"loss": 40}, 1.0, 1.0)
     resumed.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -162,15 +166,59 @@ def test_tensorboard_shows_what_was_done_before_the_checkpoint_and_not_what_was_
 
 
 def test_tensorboard_shows_earlier_stages_after_a_resumption(tmp_path):
-    logger = Logger(tmp_path, ["tensorboard"], {}, 0, "x")
+    logger = Logger(tmp_path, ["tensorboard"], RECORD, 0)
     for done in range(1, 11):
         logger.stage("dynamics", done, {"loss": 1 / done}, 1.0)
     logger.close()
-    Logger(tmp_path, ["tensorboard"], {}, 2, "x").close()
+    Logger(tmp_path, ["tensorboard"], RECORD, 2).close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("dynamics/loss")][-10:] == [
         (done, pytest.approx(1 / done)) for done in range(1, 11)
     ]
+
+
+def test_tensorboard_shows_no_pass_of_a_stage_twice(tmp_path):
+    """The run was killed after its third pass was logged, before its checkpoint."""
+    logger = Logger(tmp_path, ["tensorboard"], RECORD, 0)
+    for done in (1, 2, 3):
+        logger.stage("dynamics", done, {"loss": done}, 1.0)
+    logger.close()
+    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 0, stages={"dynamics": 2})
+    for done in (3, 4):
+        resumed.stage("dynamics", done, {"loss": 10 * done}, 1.0)
+    resumed.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    shown = {event.step: event.value for event in events.Scalars("dynamics/loss")}
+    assert shown == {1: 1, 2: 2, 3: 30, 4: 40}
+    assert len(events.Scalars("dynamics/loss")[-4:]) == 4
+    assert [event.step for event in events.Scalars("dynamics/loss")] == [1, 2, 3, 4]
+
+
+def test_trackers_are_sent_nothing_twice_and_know_a_run_in_the_working_directory_by_its_name(tmp_path, monkeypatch):
+    rows: list[int] = []
+    names: list[str] = []
+
+    class Fake:
+        init = staticmethod(lambda **settings: names.append(settings["name"]) or Fake)
+        log = staticmethod(lambda row: rows.append(row.get("step") or -row["dynamics/pass"]))
+        define_metric = staticmethod(lambda name, step_metric: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", Fake)
+    monkeypatch.chdir(tmp_path)
+    logger = Logger(tmp_path, ["wandb"], RECORD, 0)
+    for done in (1, 2):
+        logger.stage("dynamics", done, {"loss": 1.0}, 1.0)
+    for step in (50, 100, 150, 200):
+        logger.metrics(step, {"loss": 1.0}, 1.0, 1.0)
+    logger.evaluation(100, {"return_mean": 3.0})
+    assert rows == [-1, -2, 50, 100, 150, 200, 100]
+    rows.clear()
+    resumed = Logger(Path(), ["wandb"], RECORD, 100, stages={"dynamics": 2})
+    for step in (150, 200, 250):
+        resumed.metrics(step, {"loss": 2.0}, 1.0, 1.0)
+    resumed.evaluation(200, {"return_mean": 4.0})
+    assert rows == [250, 200]
+    assert names == [tmp_path.name] * 2
 
 
 def test_wandb_that_cannot_start_fails_in_one_line_and_leaves_nothing(start, tmp_path, pendulum_file):
@@ -448,6 +496,24 @@ def test_an_interrupted_multirun_names_the_runs_that_were_not_begun(zoo, tmp_pat
     assert "resume=x" in begun
     command = f"zoo: not begun: zoo run algo=bc env=pendulum dataset={pendulum_file}"
     assert others == [f"{command} seed=1", f"{command} seed=2"]
+
+
+def test_a_multirun_ends_too_where_a_run_was_interrupted_in_its_last_evaluation(
+    zoo, tmp_path, pendulum_file, monkeypatch
+):
+    begun = []
+
+    def finish(*_):
+        begun.append(Interruption())
+        Interruption.came = len(begun) == 2
+        return 0
+
+    monkeypatch.setattr(commands_run, "_train", finish)
+    result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "seed=0,1,2,3")
+    assert result.code == 130
+    assert len(begun) == 2
+    assert [line[-6:] for line in result.err.splitlines()] == ["seed=2", "seed=3"]
+    Interruption()
 
 
 def test_multirun_finds_a_typing_error_in_the_last_run_before_the_first_begins(zoo, tmp_path, pendulum_file):

@@ -53,10 +53,11 @@ def main(arguments: list[str]) -> int:
         found = gpus()
         more = [f"{name} {found[name]}" for name in ("driver", "cuda") if name in found]
         print(f"  gpu          {'; '.join([found['gpu'], *more]) if found else 'none: runs take the cpu'}")
-        print(f"  linear       {products()}")
+    if not missing:
         from zoo.runs.compilation import needed_to_compile
 
         missing_to_compile = needed_to_compile()
+        print(f"  linear       {products()}")
         print(f"  compile      {f'needs {missing_to_compile}' if missing_to_compile else 'works'}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
     if missing:

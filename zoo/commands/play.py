@@ -125,7 +125,7 @@ def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
 
     loggers = record["config"]["logger"]
     steps = max(evaluated(run_dir))  # what the logs hold beyond it would be dropped
-    logger = Logger(run_dir, parse_loggers(loggers), record["config"], steps, record["id"])
+    logger = Logger(run_dir, parse_loggers(loggers), record, steps)
     logger.video(steps, video)
     logger.close()
     print(f"logged by {loggers.replace('+', ' and ')} as play, at step {steps:,}")

@@ -29,6 +29,7 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         return tune_main(arguments)
     if any(argument.startswith(("sweeper=", "sweeper.")) for argument in arguments):
         raise UsageError("sweeper= and sweeper.* are for a search. Begin it so: zoo run -m sweeper=optuna")
+    from zoo.runs.interruption import Interruption
     from zoo.settings.compose import compose
     from zoo.settings.overrides import expand, typed
     from zoo.settings.seeds import seed_by_seed
@@ -53,10 +54,10 @@ def main(arguments: list[str], file: Path | None = None) -> int:
     for number, job in enumerate(composed, 1):
         print(f"run {number} of {len(composed)}", flush=True)
         code = guarded(_train, *job)
-        if code == INTERRUPTED:
+        if code == INTERRUPTED or Interruption.came:  # or after its last step
             for left in runs[number:]:
                 print(f"zoo: not begun: {job[1].command} {' '.join(map(typed, left))}", file=sys.stderr)
-            return code
+            return INTERRUPTED if runs[number:] else code
         worst = max(worst, code)  # the others may still work
     return worst
 

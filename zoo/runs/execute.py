@@ -23,9 +23,9 @@ from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
 from zoo.runs.load import command_for, finished, load_adversary, load_state, read_record, resume_command
 from zoo.runs.lock import LOCK, locked
-from zoo.runs.logging import terminal
 from zoo.runs.provenance import code_version, provenance
 from zoo.runs.run import Run
+from zoo.runs.terminal import terminal
 from zoo.settings.config import RunConfig
 from zoo.settings.fit import without_effect
 from zoo.settings.registry import Algorithm

@@ -19,13 +19,13 @@ class Interruption:
     Several runs may enter it: the first to come and the last to leave count.
 
     Attributes:
-        came: whether a signal came to any run of this process.
+        came: whether a signal came since the latest run of this process began.
     """
 
     came = False
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = Interruption.came = False
         self._when = 0.0
         self._entered = 0
         self._before: dict[int, Any] = {}
@@ -55,7 +55,8 @@ class Interruption:
         elif not self.asked:
             self.asked, self._when = True, time.monotonic()
             Interruption.came = True
-            os.write(2, b"zoo: stopping after this step, with a checkpoint. Once more to stop at once, without.\n")
+            with contextlib.suppress(OSError):  # the reader of a pipe has gone, by the same signal
+                os.write(2, b"zoo: stopping after this step, with a checkpoint. Once more to stop at once, without.\n")
 
 
 def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:

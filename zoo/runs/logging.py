@@ -1,22 +1,15 @@
-"""Where a run's numbers go: CSV files always, TensorBoard, W&B and Trackio on request, the terminal while it runs."""
+"""Where a run's numbers go: CSV files always, TensorBoard, W&B and Trackio on request."""
 
 import contextlib
 import csv
-import functools
 import importlib
 import io
 import math
 import os
-import signal
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
@@ -43,11 +36,13 @@ class CsvLog:
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
         self.columns: list[str] = []
+        self.dropped = 0  # the largest step of a row that was
         if path.exists():
             with path.open(newline="", errors="replace") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
             whole = [row for row in rows if row.get("step", "").isdecimal()]  # others are damaged
             rows = [row for row in whole if int(row["step"]) <= resume_step]
+            self.dropped = max([int(row["step"]) for row in whole if row not in rows], default=0)
             self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:
@@ -110,30 +105,47 @@ class EpisodeMeans:
 
 
 class Logger:
-    """Writes the metrics and evaluations of one run to all its loggers."""
+    """Writes the metrics and evaluations of one run to all its loggers.
 
-    def __init__(self, run_dir: Path, names: list[str], config: dict[str, Any], resume_step: int, run_id: str) -> None:
-        self.run_dir = run_dir
-        self.stage_csv: dict[str, CsvLog] = {}
+    W&B and Trackio forget nothing: what they had of a run that was killed, beyond its checkpoint, is not sent again.
+
+    Args:
+        run_dir: the run's folder.
+        names: of the loggers.
+        record: what `run.json` holds.
+        resume_step: the step that the run continues from.
+        stages: of a run that continues, the passes done of each stage.
+    """
+
+    def __init__(
+        self, run_dir: Path, names: list[str], record: dict[str, Any], resume_step: int,
+        stages: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        config, run_id = record["config"], record["id"]
+        self.run_dir, name = run_dir, run_dir.resolve().name  # run_dir may be a dot
         self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
         self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
+        self.stage_csv: dict[str, CsvLog] = {}
+        for path in self._stage_files() if stages is not None else []:
+            self.stage_csv[path.stem] = CsvLog(path, (stages or {}).get(path.stem, 0))
         self.tensorboard = self.wandb = self.trackio = None
         if "tensorboard" in names:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
 
-            self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if resume_step else None)
+            continued = stages is not None or resume_step > 0
+            self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if continued else None)
             shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
             for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
                 self.tensorboard.file_writer.add_summary(summary)  # type: ignore[attr-defined]
-            if resume_step:  # the purge hides stages too, which are counted by pass
+            if continued:  # the purge hides stages too, which are counted by pass
                 self._stages_again()
         if "wandb" in names:
             wandb = _package("wandb")
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
                 self.wandb = wandb.init(
-                    project="zoo", name=run_dir.name, dir=run_dir, id=run_id, resume="allow", config=config,
+                    project="zoo", name=name, dir=run_dir, id=run_id, resume="allow", config=config,
                     reinit="create_new",  # several runs of one process may be open at once
                 )  # fmt: skip
             except Exception as error:  # not logged in, no network: wandb raises whatever its transport does
@@ -142,12 +154,14 @@ class Logger:
                 ) from error
             for prefix in ("train", "eval"):
                 self.wandb.define_metric(f"{prefix}/*", step_metric="step")
+            for stage in self.stage_csv:
+                self.wandb.define_metric(f"{stage}/*", step_metric=f"{stage}/pass")
         if "trackio" in names:
             trackio = _package("trackio")
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
                     self.trackio = trackio.init(  # which resumes by the name
-                        project="zoo", name=f"{run_dir.name}-{run_id}", config=flat(config), resume="allow"
+                        project="zoo", name=f"{name}-{run_id}", config=flat(config), resume="allow"
                     )
             except Exception as error:  # whatever keeps it from its database
                 raise RunError(f"logger=trackio cannot start: {error} Its folder: TRACKIO_DIR.") from error
@@ -155,11 +169,13 @@ class Logger:
     def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
         timing = {"seconds": round(seconds, 2), "steps_per_second": round(steps_per_second, 1)}
         self.metrics_csv.write({"step": step, **timing, **values})
-        self._scalars(step, {f"train/{name}": value for name, value in (values | timing).items()})
+        train = {f"train/{name}": value for name, value in (values | timing).items()}
+        self._scalars(step, train, known=step <= self.metrics_csv.dropped)
 
     def evaluation(self, step: int, row: dict[str, Any]) -> None:
         self.evaluations_csv.write({"step": step, **row})
-        self._scalars(step, {f"eval/{name}": value for name, value in row.items() if isinstance(value, float)})
+        evaluated = {f"eval/{name}": value for name, value in row.items() if isinstance(value, float)}
+        self._scalars(step, evaluated, known=step <= self.evaluations_csv.dropped)
 
     def stage(self, name: str, done: int, values: dict[str, float], seconds: float) -> None:
         """A row of `<name>.csv`, for one pass of what comes before the steps."""
@@ -168,17 +184,22 @@ class Logger:
             if self.wandb is not None:
                 self.wandb.define_metric(f"{name}/*", step_metric=f"{name}/pass")
         values = values | {"seconds": round(seconds, 2)}
-        self.stage_csv[name].write({"step": done, **values})
-        self._scalars(done, {f"{name}/{key}": value for key, value in values.items()}, f"{name}/pass")
+        file = self.stage_csv[name]
+        file.write({"step": done, **values})
+        scalars = {f"{name}/{key}": value for key, value in values.items()}
+        self._scalars(done, scalars, f"{name}/pass", known=done <= file.dropped)
 
     def _stages_again(self) -> None:
         """Adds to TensorBoard what the files of earlier stages hold."""
-        for path in sorted(self.run_dir.glob("*.csv")):
-            if path not in (self.metrics_csv.path, self.evaluations_csv.path):
-                with path.open(newline="") as file:
-                    for row in csv.DictReader(file):
-                        done = int(row.pop("step"))
-                        self._scalars(done, {f"{path.stem}/{key}": float(value) for key, value in row.items() if value})
+        for path in self._stage_files():
+            with path.open(newline="") as file:
+                for row in csv.DictReader(file):
+                    done = int(row.pop("step"))
+                    self._scalars(done, {f"{path.stem}/{key}": float(value) for key, value in row.items() if value})
+
+    def _stage_files(self) -> list[Path]:
+        others = (self.metrics_csv.path, self.evaluations_csv.path)
+        return [path for path in sorted(self.run_dir.glob("*.csv")) if path not in others]
 
     def video(self, step: int, path: Path) -> None:
         """A GIF of how the agent of a step plays, as `play`."""
@@ -193,13 +214,15 @@ class Logger:
         if self.trackio is not None:
             self.trackio.log({"play": _package("trackio").Video(str(path), format="gif")}, step=step)
 
-    def _scalars(self, step: int, scalars: dict[str, float], axis: str = "step") -> None:
+    def _scalars(self, step: int, scalars: dict[str, float], axis: str = "step", known: bool = False) -> None:
         if self.tensorboard is not None:
             try:
                 for name, value in scalars.items():
                     self.tensorboard.add_scalar(name, value, step)
             except OSError as error:
                 raise RunError(f"cannot write TensorBoard's events: {error.strerror}.") from error
+        if known:  # to trackers that forget nothing
+            return
         if self.wandb is not None:
             self.wandb.log({axis: step, **scalars})  # not as W&B's own step, which must not fall from stage to stage
         if self.trackio is not None:
@@ -224,58 +247,3 @@ def _package(name: str) -> Any:
         raise UsageError(
             f"logger={name} needs a package that is not installed: pip install 'rl-zoo[{name}]'"
         ) from error
-
-
-class Terminal(Console):
-    """Where runs print. Where that is a pipe whose reader has gone, they end with a checkpoint, as by a signal."""
-
-    def on_broken_pipe(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # no step has begun
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGTERM)
-
-
-@functools.cache
-def terminal() -> Console:
-    """The one that runs beside each other share."""
-    return Terminal(highlight=False, soft_wrap=True)
-
-
-class ProgressBar:
-    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines that `print` is given.
-
-    Args:
-        moves: whether it is shown; of runs side by side one is.
-    """
-
-    REFRESH_SECONDS = 0.25
-
-    def __init__(self, total: int, done: int, unit: str, moves: bool = True) -> None:
-        self.console = terminal()
-        self.progress = Progress(
-            TextColumn("{task.fields[score]}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn(unit),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=self.console,
-            disable=not moves or not self.console.is_terminal,
-        )  # fmt: skip
-        self.task = self.progress.add_task("", total=total, completed=done, score="", rate="")
-        self.next_refresh = 0.0
-
-    def __enter__(self) -> "ProgressBar":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.progress.stop()
-
-    def update(self, done: int) -> None:
-        now = time.monotonic()
-        if now >= self.next_refresh:
-            self.next_refresh = now + self.REFRESH_SECONDS
-            speed = self.progress.tasks[0].speed
-            self.progress.update(self.task, completed=done, rate=f"{speed:,.0f}/s" if speed else "")
-
-    def print(self, line: str, score: str | None = None) -> None:
-        self.console.print(line, markup=False)
-        if score is not None:
-            self.progress.update(self.task, score=score)

@@ -19,10 +19,11 @@ from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
 from zoo.runs.load import load_base
-from zoo.runs.logging import EpisodeMeans, Latest, Logger, ProgressBar, parse_loggers, terminal
+from zoo.runs.logging import EpisodeMeans, Latest, Logger, parse_loggers
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
+from zoo.runs.terminal import ProgressBar, terminal
 from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, check_spaces
@@ -70,7 +71,7 @@ class Run:
         self._base = load_base(config, algorithm, self.spec, record, self.device)
         check_spaces(algorithm, self.spec, config, f"{config.env.name} has {self._eval_envs.single_action_space}")
         record["compiled"] = compiles(config, record.get("compiled"))
-        self._logger = Logger(run_dir, parse_loggers(config.logger), record["config"], self.done, record["id"])
+        self._logger = Logger(run_dir, parse_loggers(config.logger), record, self.done, self._stages if state else None)
 
     # --- What an algorithm asks for -----------------------------------------------------------------------------------
 

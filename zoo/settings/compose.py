@@ -22,7 +22,8 @@ from zoo.settings.overrides import as_overrides, parse, value_of
 from zoo.settings.presets import preset, short
 from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
 
-GROUPS = ("algo", "env", "sampler", "corruption")  # keys whose value names settings of their own
+SETTINGS: dict[str, type] = {"env": EnvConfig, "sampler": SamplerConfig, "corruption": CorruptionConfig}
+GROUPS = ("algo", *SETTINGS)  # keys whose value names settings of their own
 
 
 def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
@@ -70,7 +71,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
                 f"{group}={value_of(given[group])} does not exist. {nearest(value_of(given[group]), names)}"
             )
     _check_keys(given, config_class, "algo.")
-    for group, group_class in (("env", EnvConfig), ("sampler", SamplerConfig), ("corruption", CorruptionConfig)):
+    for group, group_class in SETTINGS.items():
         _check_keys(given, group_class, f"{group}.")
     _check_chosen(typed)
     _check_switches(given, RunConfig, "")
@@ -85,7 +86,9 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
                 composed[group].name = value_of(given[group])
         for key, override in given.items():
             if key not in GROUPS:
-                OmegaConf.update(composed, key, _value(override))
+                group, _, name = key.rpartition(".")
+                owner = {"": RunConfig, "algo": config_class, **SETTINGS}[group]
+                OmegaConf.update(composed, key, _value(override, owner, name))
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise UsageError(_explain(error, given)) from error
@@ -118,10 +121,10 @@ def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Ove
     return {override.get_key_element(): override for override in parse(as_overrides(settings))}
 
 
-def _value(override: Override) -> Any:
+def _value(override: Override, owner: type, name: str) -> Any:
     """The value of an override; of a setting that is a text, a number as it was typed: run_dir=2026_01."""
     value = override.value()
-    text = typing.get_type_hints(RunConfig).get(override.get_key_element()) in (str, str | None)
+    text = typing.get_type_hints(owner).get(name) in (str, str | None)
     return str(override.input_line).partition("=")[2] if text and isinstance(value, int | float) else value
 
 

@@ -59,6 +59,7 @@ def main(arguments: list[str]) -> int:
     from zoo.commands.data.train import train, trainer
     from zoo.data.arrays import concatenate
     from zoo.data.minari import write_minari
+    from zoo.runs.interruption import Interruption
 
     player = None
     if args.policy:
@@ -77,6 +78,8 @@ def main(arguments: list[str]) -> int:
         )
         try:
             train(algo, args.env, args.steps, args.seed, overrides, run_dir)
+            if Interruption.came:  # in its last evaluation
+                raise Interrupted("after the training")
         except Interrupted as error:
             raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to continue.") from error
     collector = Collector(env, run_dir, args.size, args.seed, player)
