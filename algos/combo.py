@@ -95,7 +95,7 @@ class COMBO(Agent):
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
         """y `[B]`."""
-        next_action = self.actor.act(batch.next_obs)
+        next_action = self.actor.act(batch.next_obs, explore=True)
         next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)
         target: Tensor = batch.reward + self.config.discount * ~batch.terminated * next_q
         return target

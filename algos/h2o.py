@@ -158,7 +158,7 @@ class H2O(Agent):
         """L_Q; transitions from `split` on are simulated."""
         simulated = Batch(*(x[split:] for x in batch))
         with torch.no_grad():
-            next_action = self.actor.act(batch.next_obs)
+            next_action = self.actor.act(batch.next_obs, explore=True)
             next_q = self.target_critic(batch.next_obs, next_action).squeeze(-1).amin(0)
             target = batch.reward + self.config.discount * ~batch.terminated * next_q
         q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]

@@ -172,7 +172,7 @@ class RO2O(Agent):
         """L_ood, the mean over the critics."""
         near = self.perturbed(batch.obs, self.config.ood_radius)
         with torch.no_grad():
-            action = self.actor.act(near.flatten(0, 1))
+            action = self.actor.act(near.flatten(0, 1), explore=True)
         q = self.values_near(near, action.view(*near.shape[:2], -1))
         target = (q - self.uncertainty() * q.std(0)).detach()
         return (q - target).square().mean()

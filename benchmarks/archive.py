@@ -29,24 +29,23 @@ def save(results: list[Result], folder: Path, path: Path) -> int:
     """
     known = {}  # by their records
     for result in sorted(results, key=lambda one: one.archive is None):
-        known[json.dumps(shared(result.record) | {"origins": result.origins}, sort_keys=True)] = result
-    results = list(known.values())
-    columns = list(dict.fromkeys(name for result in results for name in result.columns))
+        record = shared(result.record) | ({"origins": result.origins} if result.begun_with else {})
+        known[json.dumps(record, sort_keys=True)] = record, result
+    columns = list(dict.fromkeys(name for _, result in known.values() for name in result.columns))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, io.StringIO() as text:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*KEYS, *columns, RETURNS])
-        for result in results:
-            begun = {"origins": result.origins} if result.begun_with else {}
-            record = json.dumps(shared(result.record) | begun, separators=(",", ":"))
+        for record, result in known.values():
+            first = json.dumps(record, separators=(",", ":"))
             for i, step in enumerate(result.steps):
                 figures = (repr(float(result.columns[name][i])) if name in result.columns else "" for name in columns)
                 returns = " ".join(map(repr, result.returns.tolist())) if i == len(result.steps) - 1 else ""
                 seconds = repr(float(result.seconds[i]))
-                writer.writerow([result.dir.relative_to(folder), record, int(step), seconds, *figures, returns])
-                record = ""
+                writer.writerow([result.dir.relative_to(folder), first, int(step), seconds, *figures, returns])
+                first = ""
         file.write(text.getvalue().encode())
-    return len(results)
+    return len(known)
 
 
 def is_archive(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import os
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ from zoo.benchmarks.report import require, write
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.suite import Planned, check_data, check_devices, on_cpu, plan, suites
 from zoo.commands.parser import Parser
-from zoo.errors import RunError, UsageError, nearest
+from zoo.errors import RunError, UsageError, discard, nearest
 from zoo.settings.registry import folder as folder_of
 
 SHOWN = 30  # jobs in the live view
@@ -183,7 +182,7 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
                 try:
                     print(line, flush=True)
                 except BrokenPipeError:  # the reader of a pipe has gone; the runs continue
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                    discard(sys.stdout.fileno())
             states[job.run.name] = job.state
 
     if not console.is_terminal:

@@ -80,8 +80,6 @@ def take(
         raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
     if where := next((one for one in overrides if one.startswith("run_dir=")), None):
         raise UsageError(f"{where}: the run gets a folder of its own. Say below which: --dir DIR")
-    if steps_column and file.suffix != ".csv":
-        raise UsageError(f"--steps-column {steps_column}: {file} has no columns of steps. Leave it out.")
     config, algorithm, settings = compose(overrides)
     if issubclass(algorithm.agent_class, Predictor):
         raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
@@ -142,6 +140,8 @@ def curve(
     Raises:
         UsageError: there are none to be found.
     """
+    if steps_column and (file.is_dir() or file.suffix == ".npz"):
+        raise UsageError(f"--steps-column {steps_column}: {file} has no columns of steps. Leave it out.")
     try:
         if file.is_dir():
             table = of_tensorboard(file)

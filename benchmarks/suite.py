@@ -30,6 +30,7 @@ from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
+from zoo.settings.seeds import interpolates
 
 CHOOSING = ("algo", "env", "dataset")  # settings by whose values runs of a suite are chosen
 ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits
@@ -126,7 +127,7 @@ def planned_run(overrides: tuple[str, ...], of: str) -> Planned:
     """One run, from its overrides, of a suite or search. Raises UsageError where they do not fit."""
     seeds = [override for override in overrides if re.fullmatch(r"seed=\d{1,9}", override)]
     try:
-        varies = any("${" in one for one in overrides)  # as init_from=iql-${seed}
+        varies = interpolates(overrides)
         config, algorithm, settings = composed(tuple(one for one in overrides if varies or one not in seeds))
         backend = resolve_backend(config.env)
         parse_loggers(config.logger)

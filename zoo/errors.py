@@ -72,5 +72,10 @@ def complain(error: Exception) -> None:
     """An error as one line."""
     try:
         print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    except BrokenPipeError:  # the reader of a pipe has gone; the exit code remains
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    except BrokenPipeError:  # the exit code remains
+        discard(2)
+
+
+def discard(descriptor: int) -> None:
+    """Writes to a file descriptor are discarded from now on: it is a pipe whose reader has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -235,6 +235,11 @@ def test_a_launcher_knows_its_gpus(monkeypatch, tmp_path):
     assert Local(1, tmp_path).gpus == Local(None, tmp_path, gpus=1).gpus == 1
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert Local(4, tmp_path).gpus == 0
-    for options, expected in ((["gpus_per_node=2"], 1), (["slurm_gres=gpu:1"], 1), (["slurm_partition=nogpu"], 0)):
+    for options, expected in (
+        (["gpus_per_node=2"], 1),
+        (["slurm_gres=gpu:1"], 1),
+        (["slurm_partition=short"], 0),
+        (["slurm_partition=nogpu"], 0),
+    ):
         found = launchers.launcher("slurm", None, tmp_path, ["cluster=debug", *options])
         assert found.gpus == expected

@@ -199,6 +199,8 @@ def test_the_steps_of_a_run_are_two_digits_where_these_are_near(tmp_path):
 
 
 def test_a_column_of_steps_is_a_csv_files(tmp_path, capsys):
+    file = write(tmp_path / "results.txt", ["t", "return_mean"], [10, 1.0])
+    assert curve(file, HOPPER, steps_column="t")[1].tolist() == [10]
     np.savez(tmp_path / "evaluations.npz", timesteps=np.array([1]), results=np.ones((1, 1)))
     where = ["bench", "import-peer", str(tmp_path / "evaluations.npz"), "SB3", "--dir", str(tmp_path / "runs")]
     assert main([*where, "algo=sac", "env=hopper", "--steps-column", "t"]) == 2

@@ -248,10 +248,10 @@ def test_what_may_differ_to_the_last_bit_is_no_nondeterminism(run, tmp_path):
     run("a", "algo=ppo env=cartpole", [10.0], ended="2026-01-01")
     run("resumed", "algo=ppo env=cartpole", [11.0], resumed="2026-01-02", ended="2026-01-02")
     run("threads", "algo=ppo env=cartpole threads=2", [12.0], ended="2026-01-03")
-    for name, value in (("once", 13.0), ("twice", 14.0)):  # at different steps
-        run(name, "algo=ppo env=cartpole", [value], id=name, resumed="2026-01-04", ended="2026-01-04")
+    for name, value, day in (("once", 13.0, 4), ("twice", 14.0, 5)):  # at different steps
+        run(name, "algo=ppo env=cartpole", [value], id=name, resumed="2026-01-04", ended=f"2026-01-0{day}")
     (result,), (note,) = read(tmp_path)
-    assert result.figure("final") in (13, 14)
+    assert result.figure("final") == 14
     assert "was run more than once" in note
 
 

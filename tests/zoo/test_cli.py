@@ -236,6 +236,12 @@ def test_texts_of_a_group_that_look_like_numbers_keep_their_form():
     assert (config.corruption.critic, config.env.score_source, config.algo.expert) == ("2026_01", "2026_01", "1e3")
 
 
+def test_a_setting_below_one_that_has_none_is_refused_in_one_line(zoo):
+    result = zoo("run", "algo=bc", "env=hopper", "steps.x=1")
+    assert result.code == 2
+    assert re.fullmatch(r"zoo: [^\n]*steps[^\n]*\n", result.err), result.err
+
+
 def test_the_doctor_says_what_is_missing_and_ends(zoo, monkeypatch):
     version = metadata.version
 

@@ -220,6 +220,7 @@ def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
         ("# to stitch: [0,0.5,0.5]", "# to stitch: 0 0.5 0.5"),
         ("by sampling: `eval_deterministic=false`.", "by sampling: `--no-eval-deterministic`."),
         ("`zoo run algo=sac algo.tau=0.1`, or `algo.tau=0.2`", "`zoo run algo=sac algo.tau=0.1`, or `--tau 0.2`"),
+        ("`zoo run`, `algo.tau=1`, `zoo run algo.tau=1`", "`zoo run`, `--tau 1`, `zoo run algo.tau=1`"),
         ("The docstring of `zoo.streaming`.", "The docstring of rl-zoo's `zoo.streaming`."),
         ("x = [a, b]", "x = [a, b]"),
     ],

@@ -210,10 +210,11 @@ def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch)
     assert kept == {"256x256x256": "bfloat16"}
 
 
+@pytest.mark.usefixtures("medium", "cache")
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm):
     """Latents neither: QRL compares such as lie hundreds of steps apart, and those of a single step."""
-    monkeypatch.setattr(module, "serves", lambda *_: "bfloat16")
+    monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
     x, mlp = torch.randn(256, 20), MLP(20, 512, [128], layer_norm=layer_norm)
     *hidden_layers, last = mlp
     hidden = torch.nn.Sequential(*hidden_layers)(x)
@@ -225,6 +226,7 @@ def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm
     each = zip(ensemble.each(hidden_layers, [x, x]), last.weight, last.bias[:, 0], strict=True)
     expected = torch.stack([F.linear(*member) for member in each])
     torch.testing.assert_close(ensemble(x), expected, rtol=1e-6, atol=1e-6)
+    assert module.choices == {"256x20x128": "bfloat16"}  # what a run records is what it computes with
 
 
 @needs_onednn

@@ -64,8 +64,8 @@ def plain(text: str) -> str:
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
-    commands = re.findall(r"`zoo run [^`]*`", text)  # of the zoo stay as they are
-    text = re.sub(r"`zoo run [^`]*`", "`zoo run`", text)
+    commands = re.findall(r"`zoo run [^`]*`", text)  # stay as they are
+    text = re.sub(r"`zoo run [^`]*`", "\0", text)
     settings = "eval_deterministic|online_\\w+" if "online_fraction:" in text else "eval_deterministic"
     text = re.sub(rf"(?<![\w.])({settings})=(\d|false)", r"algo.\1=\2", text)
     text = re.sub(r"algo\.(\w+)=null", lambda found: flag(found[1]) + " none", text)
@@ -79,7 +79,7 @@ def plain(text: str) -> str:
     text = re.sub(r"(--[\w-]+) \[({[^\[\]]*})\]", lambda found: f"{found[1]} {found[2].replace('},{', '} {')}", text)
     text = re.sub(r"`(zoo\.[\w.]+)`", r"rl-zoo's `\1`", text)
     for command in commands:
-        text = text.replace("`zoo run`", command, 1)
+        text = text.replace("\0", command, 1)
     for absent in ABSENT:
         text = re.sub(absent, "", text)
     return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)

@@ -133,12 +133,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False, l
 
     Args:
         relu: negative results become 0, in the same pass over memory where the library can.
-        last: a network's results, which are not rounded to bfloat16: values and latents may differ in less.
+        last: whether it is a network's last layer, whose output, values or latents, is not rounded to bfloat16.
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
-        way = serves(rows, *reversed(weight.shape))
-        way = MKL if last and way == BFLOAT16 else way
+        outputs, inputs = weight.shape
+        way = serves(rows, inputs, outputs, last)
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
         out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
@@ -168,12 +168,12 @@ class Linear(nn.Linear):
 # --- The choice of the way ------------------------------------------------------------------------------------------
 
 
-def serves(rows: int, inputs: int, outputs: int) -> str:
+def serves(rows: int, inputs: int, outputs: int, last: bool = False) -> str:
     """The fastest way for a layer of that shape and its gradients: `mkl`, `onednn` or `bfloat16`."""
     rounded = torch.get_float32_matmul_precision()
     if rounded == "highest" and available():
         other = ONEDNN
-    elif rounded == "medium" and outputs >= HIDDEN:
+    elif rounded == "medium" and outputs >= HIDDEN and not last:
         other = BFLOAT16
     else:
         return MKL

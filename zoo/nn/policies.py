@@ -88,7 +88,7 @@ class TanhGaussian(BoundedPolicy):
         mean, log_std = self(obs)
         return self.draw(mean, log_std, torch.randn_like(mean))
 
-    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+    def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         """An action `[B, A]` as `sample` has it, without its density, or the deterministic one."""
         mean, log_std = self(obs)
         return self.squash(mean + log_std.exp() * torch.randn_like(mean) if explore else mean)
@@ -107,7 +107,7 @@ class TanhGaussian(BoundedPolicy):
 
     def mode(self, obs: Tensor) -> Tensor:
         """The squashed mean `[B, A]`: the deterministic action."""
-        return self.act(obs, explore=False)
+        return self.act(obs)
 
 
 class GaussianPolicy(BoundedPolicy):

@@ -42,7 +42,7 @@ class CsvLog:
                 rows = [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
             whole = [row for row in rows if row.get("step", "").isdecimal()]  # others are damaged
             rows = [row for row in whole if int(row["step"]) <= resume_step]
-            self.dropped = max([int(row["step"]) for row in whole if row not in rows], default=0)
+            self.dropped = max((step for row in whole if (step := int(row["step"])) > resume_step), default=0)
             self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """What a run shows in the terminal while it goes on."""
 
 import functools
-import os
 import signal
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from zoo.errors import discard
 from zoo.runs.interruption import Interruption
 
 
@@ -16,7 +16,7 @@ class Terminal(Console):
     """Where runs print. Where that is a pipe whose reader has gone, they end with a checkpoint, as by a signal."""
 
     def on_broken_pipe(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout.fileno())
         if Interruption.came:  # the run ends already
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # no step has begun

@@ -84,11 +84,11 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         for group in ("sampler", "corruption"):
             if group in given:
                 composed[group].name = value_of(given[group])
+        owners = {"algo": config_class, **SETTINGS}
         for key, override in given.items():
             if key not in GROUPS:
                 group, _, name = key.rpartition(".")
-                owner = {"": RunConfig, "algo": config_class, **SETTINGS}[group]
-                OmegaConf.update(composed, key, _value(override, owner, name))
+                OmegaConf.update(composed, key, _value(override, owners.get(group, RunConfig), name))
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise UsageError(_explain(error, given)) from error

@@ -3,8 +3,7 @@
 import copy
 import dataclasses
 import re
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,16 @@ def seed_by_seed(
     if choice := next((str(one.input_line) for one in parse(rest) if one.is_sweep_override()), None):
         several = " ".join([*rest, f"seed={','.join(map(str, seeds))}"])
         raise UsageError(f"{choice} asks for several runs, seeds={text} for one. Give: zoo run -m {several}")
-    varies = any("${" in argument for argument in rest)  # as init_from=iql-${seed}
-    each = (compose([*rest, f"seed={seed}"], file) for seed in seeds) if varies else repeat(compose(rest, file))
-    return [of_seed(*composed, seed, run_dir) for composed, seed, run_dir in zip(each, seeds, dirs, strict=False)]
+    once = None if interpolates(rest) else compose(rest, file)
+    return [
+        of_seed(*(once or compose([*rest, f"seed={seed}"], file)), seed, run_dir)
+        for seed, run_dir in zip(seeds, dirs, strict=True)
+    ]
+
+
+def interpolates(arguments: Iterable[str]) -> bool:
+    """Whether a setting holds another one, as `init_from=iql-${seed}` does."""
+    return any("${" in argument for argument in arguments)
 
 
 def of_seed(

@@ -76,12 +76,13 @@ def main(arguments: list[str]) -> int:
             f"If it is stopped, the same command continues.",
             flush=True,
         )
+        stopped = Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to continue.")
         try:
             train(algo, args.env, args.steps, args.seed, overrides, run_dir)
-            if Interruption.came:  # in its last evaluation
-                raise Interrupted("after the training")
         except Interrupted as error:
-            raise Interrupted(f"stopped; its state is in {run_dir}. Repeat the command to continue.") from error
+            raise stopped from error
+        if Interruption.came:  # in its last evaluation
+            raise stopped
     collector = Collector(env, run_dir, args.size, args.seed, player)
     theirs = f"{player.algorithm.upper()} of Stable-Baselines3" if player else "none: controllers and random actions"
     rows = []
