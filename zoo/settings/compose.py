@@ -138,7 +138,8 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
     """Refuses a key that none of a class's fields has, and says where it is one of the algorithm's."""
     known = [prefix + field.name for field in dataclasses.fields(config_class)]
     for key in given:
-        name = key if prefix else key.partition(".")[0]
+        group = key.partition(".")[0]
+        name = group if not prefix and group in GROUPS else key
         if key.startswith(prefix) and name not in known:
             if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
