@@ -417,6 +417,16 @@ def test_data_that_do_not_fit_are_refused_in_one_line(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_environments_and_devices_that_are_not_there_are_refused_in_one_line(folder: Path) -> None:
+    file = copied("bc", folder, "env=InvertedPendulum-v5")
+    for given, says in ((("--env", "Hoper-v5"), "Did you mean: `Hopper`?"), (("--device", "gpu"), "gpu")):
+        result = subprocess.run([sys.executable, file, *given], capture_output=True, text=True, cwd=folder)
+        assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
+        assert result.stderr.startswith("--env or --device: ")
+        assert result.stderr.strip().endswith(says)
+
+
+@pytest.mark.slow
 def test_a_module_may_be_named_that_registers_the_environment(folder: Path) -> None:
     file = copied("stream_td", folder)
     command = [sys.executable, file, "--env", "one_action:OneAction-v0", "--steps", "50", "--run-dir", "of-module"]

@@ -70,7 +70,7 @@ class TanhGaussian(BoundedPolicy):
     """A Gaussian whose samples tanh squashes onto the bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C)."""
 
     def __init__(
-        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int] = (256, 256),
+        self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int],
         log_std_bounds: tuple[float, float] = (-20.0, 2.0), layer_norm: bool = False,  # before activations
         activation: type[nn.Module] = nn.ReLU,
     ) -> None:  # fmt: skip

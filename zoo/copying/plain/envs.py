@@ -65,11 +65,9 @@ class EnvStepper:
         """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
         obs, self.obs = self.obs, torch.as_tensor(next_obs, dtype=torch.float32, device=self.device)
-        successor, ended = self.obs, terminated | truncated
+        successor, ended = self.obs.clone(), terminated | truncated
         self.ended = ended
-        if ended.any():
-            successor = self.obs.clone()
-            for i in np.flatnonzero(ended):
-                successor[i] = torch.from_numpy(info["final_obs"][i])
+        for i in np.flatnonzero(ended):
+            successor[i] = torch.from_numpy(info["final_obs"][i])
         columns = (torch.from_numpy(x).to(self.device) for x in (reward.astype(np.float32), terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)

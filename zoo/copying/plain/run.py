@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -54,7 +55,7 @@ class Run:
         self.agent: Agent  # assigned by `train`
         if not config.env:
             raise SystemExit("--env is missing. Give an environment of the kind that this algorithm takes")
-        self.config, self.device, self.dir = config, torch.device(config.device), Path(config.run_dir)
+        self.config, self.device, self.dir = config, torch.empty(0, device=config.device).device, Path(config.run_dir)
         if any((self.dir / name).exists() for name in ("evaluations.csv", "agent.pt")):
             raise SystemExit(f"--run-dir {self.dir} already holds a run. Take another one.")
         torch.set_num_threads(config.threads)
@@ -172,5 +173,8 @@ def main() -> None:
         kind = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else kind
         shown = f"{notes[name]} (default %(default)s)"
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=shown, **kind)
-    run = Run(Config(**vars(parser.parse_args())))
+    try:
+        run = Run(Config(**vars(parser.parse_args())))
+    except (gymnasium.error.Error, RuntimeError, AssertionError) as error:  # no such environment, or no such device
+        raise SystemExit(f"--env or --device: {error}") from error
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
