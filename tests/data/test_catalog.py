@@ -85,6 +85,9 @@ def test_an_unknown_name_is_answered_by_the_nearest_and_how_to_get_one(places) -
     for part in ("Nearest: replay", "Make one: zoo data make pendulum", "import one: zoo data import FILE.hdf5"):
         assert part in message
     assert "minari" not in message
+    places("pendulum", 2)  # a folder that is no ENV/DATASET
+    with pytest.raises(UsageError, match="Nearest: replay"):
+        resolve(ENV, "repaly")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +186,16 @@ def test_a_hub_dataset_is_downloaded_once(store, hub, monkeypatch) -> None:
     assert steps(source) == 6
     monkeypatch.setattr(hub, "download_dataset", None)
     assert resolve(ENV, "expert") == source
+    assert [path.name for path in store.iterdir()] == ["mujoco"]
+
+
+def test_of_two_downloads_at_once_the_second_takes_what_the_first_one_got(store, hub, monkeypatch) -> None:
+    def download_dataset(self, dataset_id, path) -> None:
+        shutil.copytree(self.folder / dataset_id, path / dataset_id)
+        shutil.copytree(self.folder / dataset_id, store / dataset_id)  # another process's, meanwhile
+
+    monkeypatch.setattr(hub, "download_dataset", download_dataset)
+    assert steps(resolve(ENV, "expert")) == 6
     assert [path.name for path in store.iterdir()] == ["mujoco"]
 
 

@@ -183,6 +183,8 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
         ("import pendulum/other mine.hdf5", ["the file comes first: zoo data import mine.hdf5 pendulum/other"]),
         ("verify pendulum/mien", ["Nearest: mine"]),
+        ("verify ~nobody/mine.hdf5 --env pendulum", ["dataset=~nobody/mine.hdf5 is not a file"]),
+        ("make pendulum random --out elsewhere --name a+b", ["a+b cannot be a dataset's name"]),
         ("make pendulum", ["no kind of dataset is given", "random, medium, medium-replay"]),
         ("make pendulum expret", ["expret is not a kind of dataset", "Nearest: expert"]),
         ("make pendulum random+10%expert", ["is a mixture", "--name"]),
@@ -344,6 +346,10 @@ def spoil_flat(mine: Path) -> None:
         (spoil_flat, ["its flat copy differs"]),
         (lambda mine: edit(mine / "main_data.hdf5", "episode_2/rewards", lambda x: x[:-1]), ["not as long as"]),
         (lambda mine: edit(mine / "main_data.hdf5", "episode_2/observations", with_nan), ["NaN", "episode 2, step"]),
+        (lambda mine: edit(mine / "main_data.hdf5", "episode_2/observations", lambda x: x[:, :1]), ["different obs"]),
+        (lambda mine: edit(mine / "main_data.hdf5", "episode_2/actions", lambda x: x.astype(int)), ["different obs"]),
+        (lambda mine: edit(mine / "main_data.hdf5", "episode_2/terminations", lambda x: x[:1]), ["not as long as"]),
+        (lambda mine: edit_json(mine / "metadata.json", total_steps=float("inf")), ["cannot be read"]),
         (lambda mine: edit_json(mine / "metadata.json", total_steps=209), ["208 transitions, not the 209"]),
         (lambda mine: edit_json(mine / "metadata.json", total_episodes=5), ["cannot be read", "episode_4"]),
         (lambda mine: rewrite(mine, action=ROWS.action * 2), ["outside the bounds of Pendulum-v1"]),
@@ -378,6 +384,16 @@ def test_a_file_in_a_folder_of_its_environments_name_is_that_file(zoo, file, tmp
     write_d4rl(Path("pendulum/mine.hdf5"), episodes([7], [True]))
     write_d4rl(Path("mine.hdf5"), ROWS)
     assert "transitions  7" in zoo("data", "show", "pendulum/mine.hdf5", "--env", "pendulum").out
+    assert "transitions  14" in zoo("data", "show", "pendulum/mine.hdf5+pendulum/mine.hdf5", "--env", "pendulum").out
+    many = "+".join(["pendulum/mine.hdf5"] * 20)  # longer than a file's name may be
+    assert "transitions  140" in zoo("data", "show", many, "--env", "pendulum").out
+
+
+def test_a_picture_of_returns_that_differ_by_rounding(zoo, tmp_path) -> None:
+    rows = episodes([1, 1], [True, True])._replace(reward=np.array([1e8, np.nextafter(np.float32(1e8), 2e8)]))
+    write_d4rl(tmp_path / "alike.hdf5", rows._replace(reward=rows.reward.astype(np.float32)))
+    assert zoo("data", "show", tmp_path / "alike.hdf5", "--env", "pendulum", "--png", tmp_path / "a.png").code == 0
+    assert (tmp_path / "a.png").exists()
 
 
 def test_import_cuts_and_tells_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:

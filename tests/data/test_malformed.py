@@ -1,15 +1,17 @@
 """Data that would be learned from wrongly: refused, or its fault reported, in one line."""
 
 import re
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from zoo.data.arrays import Arrays, fitted, missing_ends
+from zoo.data.arrays import Arrays, fitted
+from zoo.data.catalog import Source
 from zoo.data.dataset import Dataset
-from zoo.data.load import load_arrays
+from zoo.data.load import load_arrays, missing_ends
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError
 from zoo.spec import Spec
@@ -40,7 +42,7 @@ NEEDS_ENDS = {
 @pytest.mark.parametrize("use", NEEDS_ENDS.values(), ids=list(NEEDS_ENDS))
 def test_nothing_that_depends_on_where_episodes_end_takes_data_that_does_not_say(use):
     arrays = unmarked()
-    missing = missing_ends(arrays, "mine", EnvConfig("Pendulum-v1", "pendulum"), 200)
+    missing = missing_ends(arrays, [Source("mine", "hdf5", Path())], "mine", EnvConfig("Pendulum-v1", "pendulum"))
     assert "3 times a successor is not the next row" in missing
     data = Dataset(arrays, SPEC, torch.device("cpu"), missing_ends=missing)
     with pytest.raises(UsageError, match="zoo data import FILE pendulum/NAME"):
@@ -166,7 +168,21 @@ def test_how_long_a_run_plays_does_not_change_what_was_recorded(tmp_path):
 def test_episodes_may_be_as_long_as_the_run_asks_for(zoo, tmp_path):
     file = write_d4rl(tmp_path / "long.hdf5", episodes([400, 400], [False, False]))
     run = ("run", "env=pendulum", f"dataset={file}", "algo=td3_bc", "sampler=return", *QUICK)
-    assert "end after 200" in zoo(*run).err
+    assert "end after 200. Give the file timeouts; if they do last longer: env.max_episode_steps=400" in zoo(*run).err
     for limit in (400, 500):
         assert zoo(*run, f"env.max_episode_steps={limit}").code == 0
     assert "end after 200" in zoo(*run, "env.max_episode_steps=50").err  # shorter ones do not cut the data's
+    assert zoo("data", "import", file, "pendulum/long").code == 0
+    assert zoo("run", "env=pendulum", "dataset=long", "algo=td3_bc", "sampler=return", *QUICK).code == 0
+    assert "lengths from 400 to 400 steps" in zoo("data", "verify", "pendulum/long").out
+
+
+def test_a_run_in_another_environment_than_the_datas_says_so(zoo, tmp_path):
+    file = write_d4rl(tmp_path / "mine.hdf5", episodes([40, 30], [False, True]))
+    assert zoo("data", "import", file, "pendulum/mine").code == 0
+    run = ("run", "env=pendulum", "dataset=mine", "algo=td3_bc", *QUICK)
+    assert "recorded in" not in zoo(*run).out
+    metadata = tmp_path / "store" / "zoo" / "pendulum" / "mine-v0" / "data" / "metadata.json"
+    metadata.write_text(metadata.read_text().replace("Pendulum-v1", "Pendulum-v0"))
+    assert "zoo/pendulum/mine-v0 was recorded in Pendulum-v0, and this run is in Pendulum-v1" in zoo(*run).out
+    assert "recorded in Pendulum-v0, not in Pendulum-v1" in zoo("data", "verify", "pendulum/mine").out

@@ -100,12 +100,17 @@ def test_what_is_no_such_archive_is_refused_in_one_line(tmp_path, zoo, store) ->
     whole = write(tmp_path / "whole.npz", observations=np.zeros((99, 3)), actions=np.zeros((99, 1))).read_bytes()
     (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
     write(tmp_path / "objects.npz", obs=np.array([{}, None]))
+    rows = {"obs": np.zeros((5, 3)), "next_obs": np.zeros((5, 3)), "action": np.zeros((5, 1)), "reward": np.zeros(5)}
+    write(tmp_path / "two.npz", **rows, done=np.zeros((5, 2)))
+    write(tmp_path / "flags.npz", observations=np.zeros((6, 3)), actions=np.zeros((6, 1)), terminals=np.zeros((6, 2)))
     write(tmp_path / "lengths.npz", observations=np.zeros((3, 3)), actions=np.zeros((2, 1)), terminals=np.zeros(3))
     for name, words in (
         ("empty", "has no file that ends in .hdf5, .h5, .npz"),
         ("text.npz", "cannot be read"),
         ("half.npz", "cannot be read"),
         ("objects.npz", "Object arrays"),
+        ("two.npz", "10 rows of done and 5 of others"),
+        ("flags.npz", "12 rows of terminals and 6 of others"),
         ("lengths.npz", "2 rows of actions and 3 of others"),
         ("whole.npz", "it has actions, observations; an archive has"),
     ):

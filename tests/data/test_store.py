@@ -171,6 +171,8 @@ def test_the_flat_copy_is_read_only_while_it_is_of_these_episodes(tmp_path) -> N
     assert same(read_minari(first / "data"), ROWS)
     (second / "data" / FLAT).write_bytes(b"not a zip")
     assert same(read_minari(second / "data"), other)
+    (second / "data" / FLAT).write_bytes(b"")
+    assert same(read_minari(second / "data"), other)
 
 
 def test_no_pickle_is_read(tmp_path) -> None:

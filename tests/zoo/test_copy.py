@@ -470,7 +470,7 @@ def test_a_copy_without_its_dataset(folder: Path) -> None:
         (["--dataset", "cut.hdf5"], "--dataset cut.hdf5 cannot be read"),
         (["--env", "Hopper-v5", "--dataset", "data.hdf5"], "another shape than the environment's"),
         ([], "--dataset FILE: give a file that exists"),
-        (["--dataset", "nan.hdf5"], "nan.hdf5: its fields are of different lengths, or hold NaN"),
+        (["--dataset", "nan.hdf5"], "nan.hdf5: its fields are empty, of different sizes, or hold NaN"),
         (["--dataset", "none.hdf5"], "--dataset none.hdf5: give a file that exists"),
         (["--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
         (["--env", "CartPole-v1"], "which this algorithm cannot take"),

@@ -190,7 +190,8 @@ def test_normalizer_takes_mean_and_population_std_and_survives_a_constant_column
     assert torch.equal(loaded(x), normalizer(x))
 
 
-def test_normalizer_weighs_a_row_as_so_many_of_it():
+def test_normalizer_weighs_a_row_as_so_many_of_it(monkeypatch):
+    monkeypatch.setattr("zoo.nn.normalizers.ROWS", 8)
     x, weights = torch.randn(20, 3) * 4 + 1, torch.randint(0, 4, (20,))
     weighted, repeated = Normalizer((3,)), Normalizer((3,))
     weighted.fit(x, 0.3 * weights)

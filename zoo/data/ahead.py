@@ -27,13 +27,13 @@ class SampledAhead:
     def __call__(self, batch_size: int) -> Batch:
         """`batch_size` transitions, sampled with replacement by the sampler."""
         data, sampler = self._data, self._data.sampler
+        if not batch_size:
+            return gather(data, sampler.prefetched[:0])
         if sampler.prefetched.numel() < batch_size:
             sampler.prefetched = sampler.draw(BATCHES * batch_size)
         of = [sampler.prefetched, data.obs, data.action, data.reward, data.next_obs, data.terminated]
         self._next += 1
         if self._next >= len(self._batches) or self._size != batch_size or not all(map(operator.is_, of, self._of)):
-            if not batch_size:
-                return gather(data, sampler.prefetched[:0])
             self._batches, self._size, self._next = self._gathered(sampler.prefetched, batch_size), batch_size, 0
         sampler.prefetched = of[0] = sampler.prefetched[batch_size:]
         self._of = of

@@ -99,24 +99,6 @@ def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
     return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
 
 
-def missing_ends(arrays: Arrays, name: str, env: "EnvConfig", limit: int | None) -> str:
-    """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
-    _, unmarked = cut_at_breaks(arrays)
-    longest = int(arrays.episode_lengths.max())
-    if unmarked:
-        return (
-            f"dataset={name} does not say where its episodes end: {unmarked} times a successor is not the next row. "
-            f"Import it, which ends them there: zoo data import FILE {env.argument}/NAME"
-        )
-    limit = limit and max(limit, env.max_episode_steps or 0)
-    if limit and longest > limit:
-        return (
-            f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "
-            f"after {limit:,}. Give the file timeouts."
-        )
-    return ""
-
-
 def check_successors(obs: np.ndarray, next_obs: np.ndarray | None) -> None:
     """Raises ValueError where observations and their successors, if there are any, have other shapes or types."""
     if next_obs is not None and (next_obs.shape, next_obs.dtype) != (obs.shape, obs.dtype):

@@ -5,6 +5,7 @@ in D4RL's layout, or a NumPy archive.
 """
 
 import contextlib
+import json
 import os
 import re
 import ssl
@@ -29,7 +30,7 @@ ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 i
 HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
-PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d+)ep:)?([^%]+)")  # a part of a mixture: share or episodes, and name
+PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, and name
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
 
@@ -53,6 +54,11 @@ class Source:
     name: str  # as it was asked for
     kind: str  # embedded, minari, hdf5 or npz
     path: Path
+
+    @property
+    def in_episodes(self) -> bool:
+        """Whether it is kept episode by episode; files of flat arrays may not say where theirs end."""
+        return self.kind not in ("hdf5", "npz")
 
 
 def store() -> Path:
@@ -94,7 +100,7 @@ def parse_mixture(name: str) -> list[Portion]:
     Raises:
         UsageError: a part is not a name, its share not above 0 and up to 100 %, or its episodes none.
     """
-    if Path(name).suffix in FILE_SUFFIXES and Path(name).expanduser().is_file():
+    if file_of(name):
         return [Portion(1.0, name)]  # a file's name may hold a plus sign
     parts = []
     for text in name.split("+"):
@@ -114,8 +120,8 @@ def from_folder(name: str, folder: Path) -> str:
     def whole(text: str) -> str:
         match = PORTION.fullmatch(text)
         start = match.start(3) if match else 0
-        path = folder / text[start:]
-        return f"{text[:start]}{path}" if path.suffix in FILE_SUFFIXES and path.is_file() else text
+        path = file_of(folder / text[start:])
+        return f"{text[:start]}{path}" if path else text
 
     alone = whole(name)  # a file's name may hold a plus sign
     return alone if alone != name else "+".join(map(whole, name.split("+")))
@@ -130,10 +136,26 @@ def find(env: "EnvConfig", name: str) -> Source | None:
     for minari_id in candidates(env, name):
         if (store() / minari_id / "data").is_dir():
             return Source(minari_id, "minari", store() / minari_id / "data")
-    path = Path(name).expanduser()
-    if path.suffix in FILE_SUFFIXES and path.is_file():
+    if path := file_of(name):
         return Source(name, kind_of(path), path.resolve())
     return None
+
+
+def file_of(name: str | Path) -> Path | None:
+    """The file that a name means, if it is that of a dataset and there."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.suffix in FILE_SUFFIXES and path.is_file() else None
+    except (OSError, RuntimeError):  # a mixture longer than a file's name may be; ~ and the name of nobody
+        return None
+
+
+def recorded_env(data: Path) -> str | None:
+    """The id of the environment that the metadata of a Minari dataset, in its folder `data`, names, if any."""
+    try:
+        return str(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def kind_of(path: Path) -> str:
@@ -160,7 +182,7 @@ def resolve(env: "EnvConfig", name: str) -> Source:
 
 
 def _ways(env: "EnvConfig", name: str) -> str:
-    known = [listed.split("/", 1)[1] for listed in available() if listed.split("/", 1)[0] == env.name]
+    known = [dataset for of_env, _, dataset in (listed.partition("/") for listed in available()) if of_env == env.name]
     scripted, made = scripted_kinds(env.id), made_kinds(env.id)
     kind = name if name in made else (*scripted, "medium")[0]
     hours = "" if kind in ("random", *scripted) else " (3 hours on one core; with --steps 300000, one)"
@@ -190,6 +212,8 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
             (place / minari_id).parent.mkdir(parents=True, exist_ok=True)
             (Path(partial) / minari_id).rename(place / minari_id)
     except Exception as error:  # the hub's client raises whatever its transport does
+        if source := find(env, name):  # another process has downloaded it by now
+            return source
         reason = (str(getattr(error, "reason", error)).splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zoo.data.arrays import Arrays, check_finite, concatenate, missing_ends
+from zoo.data.arrays import Arrays, check_finite, concatenate, cut_at_breaks
 from zoo.data.catalog import Portion, Source, parse_mixture, resolve
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import read_minari
@@ -29,7 +29,7 @@ def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
         source = resolve(env, portion.name)
         arrays = read(source, limit)
         if portion.amount:
-            if missing := missing_ends(arrays, portion.name, env, limit):
+            if missing := missing_ends(arrays, [source], portion.name, env):
                 raise UsageError(missing)
             arrays = taken(arrays, portion)
         parts.append(arrays)
@@ -46,6 +46,24 @@ def step_limit(env: EnvConfig) -> int | None:
     None where that is not known, or not so of data: OGBench's episodes of data are longer than those of its tasks.
     """
     return None if env.id.startswith(PREFIX) else time_limit(env.id)
+
+
+def missing_ends(arrays: Arrays, sources: list[Source], name: str, env: EnvConfig) -> str:
+    """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
+    _, unmarked = cut_at_breaks(arrays)
+    if unmarked:
+        return (
+            f"dataset={name} does not say where its episodes end: {unmarked} times a successor is not the next row. "
+            f"Import it, which ends them there: zoo data import FILE {env.argument}/NAME"
+        )
+    limit = None if all(source.in_episodes for source in sources) else step_limit(env)
+    longest = int(arrays.episode_lengths.max())
+    if limit and longest > max(limit, env.max_episode_steps or 0):
+        return (
+            f"dataset={name} does not say where its episodes end: one has {longest:,} steps, and those of {env.id} end "
+            f"after {limit:,}. Give the file timeouts; if they do last longer: env.max_episode_steps={longest}"
+        )
+    return ""
 
 
 def taken(arrays: Arrays, portion: Portion) -> Arrays:
@@ -80,8 +98,8 @@ def readable(source: Source) -> Iterator[None]:
     try:
         yield
     except (
-        OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError, ImportError, EOFError,
-        MemoryError, zipfile.BadZipFile, zlib.error,
+        OSError, LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError, RuntimeError,
+        ImportError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         text = str(error.args[0] if isinstance(error, KeyError) else error)
         reason = (text.splitlines() or [type(error).__name__])[0]

@@ -53,7 +53,7 @@ def read_episodes(path: Path) -> Arrays:
         if not isinstance(observations, np.ndarray) or not isinstance(actions, np.ndarray):
             raise ValueError("its observations or actions are not plain arrays")
         if arrays is None:
-            discrete = np.issubdtype(actions.dtype, np.integer)
+            discrete = actions.dtype.kind in "iu"
             kept = obs_dtype(observations)
             arrays = Arrays(
                 np.empty((total, *observations.shape[1:]), kept),
@@ -65,14 +65,18 @@ def read_episodes(path: Path) -> Arrays:
             )
         for name, field in {"observations": observations, "actions": actions, "rewards": rewards}.items():
             as_real(np.asarray(field), name)
-        end = start + len(rewards)
-        if not start < end <= total or len(observations) != len(rewards) + 1 or len(actions) != len(rewards):
+        terminations = as_flags(terminations, "terminations")
+        end, lengths = start + len(rewards), (len(observations) - 1, len(actions), len(terminations))
+        if not start < end <= total or lengths != (len(rewards),) * 3:
             raise ValueError("its episodes are not as long as its metadata says")
+        shapes = observations.shape[1:], actions.shape[1:]
+        if shapes != (arrays.obs.shape[1:], arrays.action.shape[1:]) or discrete != (actions.dtype.kind in "iu"):
+            raise ValueError("its episodes have different observations or actions")
         arrays.obs[start:end] = observations[:-1]
         arrays.next_obs[start:end] = observations[1:]
         arrays.action[start:end] = actions
         arrays.reward[start:end] = rewards
-        arrays.terminated[start:end] = as_flags(terminations, "terminations")
+        arrays.terminated[start:end] = terminations
         arrays.truncated[end - 1] = not arrays.terminated[end - 1]
         start = end
     if arrays is None or start != total:
@@ -127,7 +131,7 @@ def _read_flat(path: Path) -> Arrays | None:
             if str(flat["main_data"]) != _digest(path / MAIN_DATA):
                 return None
             return Arrays(*(flat[field] for field in Arrays._fields))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
         return None
 
 

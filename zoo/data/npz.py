@@ -48,11 +48,10 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
 
 def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:
     obs, next_obs, action, reward, done = (as_real(columns[name], name) for name in NEORL2)
-    size = len(reward)
-    _check_lengths({name: columns[name] for name in NEORL2}, size)
+    size, reward, done = len(reward), reward.reshape(-1), as_flags(done, "done")
+    _check_lengths({"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done}, size)
     obs, next_obs = as_obs(obs), as_obs(next_obs)
     check_successors(obs, next_obs)
-    done = as_flags(done, "done")
     ends = done.copy()
     starts = columns.get("index", np.zeros(1)).astype(np.int64).reshape(-1)
     if not ((starts >= 0) & (starts < size)).all():
@@ -66,7 +65,7 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
     return Arrays(
         obs,
         action.astype(np.float32),
-        reward.astype(np.float32).reshape(size),
+        reward.astype(np.float32),
         next_obs,
         terminated,
         ends & ~terminated,
@@ -75,9 +74,8 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
 
 def _ogbench(columns: dict[str, np.ndarray]) -> Arrays:
     obs, action, last = (as_real(columns[name], name) for name in OGBENCH)
-    size = len(obs)
-    _check_lengths({name: columns[name] for name in OGBENCH}, size)
     last = as_flags(last, "terminals")
+    _check_lengths({"actions": action, "terminals": last}, len(obs))
     last[-1] = True  # a successor, which has none
     kept = ~last
     if not kept.any():

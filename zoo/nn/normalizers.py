@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+ROWS = 65_536  # that are summed at once
 EPSILON = 1e-8  # added to the variance of what is constant
 
 
@@ -30,8 +31,11 @@ class Normalizer(nn.Module):
             mean, std = x.mean(0), x.std(0, correction=0)
         else:
             share = weights.double() / weights.double().sum()
-            mean = torch.tensordot(share, x.double(), 1)
-            std = torch.tensordot(share, (x.double() - mean).square(), 1).sqrt()
+            rows = list(
+                zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True)
+            )  # some at a time: doubles are large
+            mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
+            std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
         self.mean.copy_(mean)
         self.std.copy_(std + 1e-3)
 

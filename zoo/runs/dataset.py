@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from zoo.data.ahead import SampledAhead
-from zoo.data.arrays import Arrays, fitted, missing_ends, out_of_bounds
-from zoo.data.catalog import Source
+from zoo.data.arrays import Arrays, fitted, out_of_bounds
+from zoo.data.catalog import Source, recorded_env
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
-from zoo.data.load import load_arrays, step_limit
+from zoo.data.load import load_arrays, missing_ends
 from zoo.envs import EnvConfig
 from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
@@ -123,6 +123,9 @@ def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) 
             f"dataset={name}: {outside:,} of {len(arrays.action):,} actions lie outside the bounds of {env.id}, by "
             f"size up to {np.abs(arrays.action).max():.4g}; they are learned from as they are"
         )
+    for source in sources:
+        if source.in_episodes and (recorded := recorded_env(source.path)) not in (None, env.id):
+            report(f"dataset={name}: {source.name} was recorded in {recorded}, and this run is in {env.id}")
     description = {
         "name": name,
         "sources": [{"name": source.name, "kind": source.kind, "path": str(source.path)} for source in sources],
@@ -130,7 +133,7 @@ def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) 
         "episodes": len(arrays.episode_starts),
         "fingerprint": fingerprint,
     }
-    return arrays, missing_ends(arrays, name, env, step_limit(env)), description
+    return arrays, missing_ends(arrays, sources, name, env), description
 
 
 def _content(name: str, env: EnvConfig) -> Content:

@@ -22,15 +22,15 @@ def main(arguments: list[str]) -> int:
     if args.file.suffix not in (".hdf5", ".h5"):
         raise UsageError(f"{args.file} must end in .hdf5 or .h5.")
     from zoo.checkpoint import check_file
-    from zoo.data.arrays import fitted, missing_ends
+    from zoo.data.arrays import fitted
     from zoo.data.d4rl import write_d4rl
-    from zoo.data.load import load_arrays, step_limit
+    from zoo.data.load import load_arrays, missing_ends
     from zoo.envs import spec_of
 
     check_file(args.file, args.force)
-    arrays, _ = load_arrays(env, name)
+    arrays, sources = load_arrays(env, name)
     arrays = fitted(arrays, spec_of(env), name, env)
-    if missing := missing_ends(arrays, name, env, step_limit(env)):
+    if missing := missing_ends(arrays, sources, name, env):
         print(missing)
     origin = {"env_id": env.id, "dataset": name} | describe_origin(["export", *arguments])
     write_d4rl(arrays, args.file, {key: str(value) for key, value in origin.items()})

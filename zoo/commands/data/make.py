@@ -154,6 +154,8 @@ def _check_make(
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
         open_run(args.run, env)
+    for kind in kinds:
+        new_id(env, args.name or kind)
     targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}
     there = [] if args.force else [kind for kind, folder in targets.items() if _made_by(origin, folder)]
     if len(there) < len(targets):  # the command was stopped after these

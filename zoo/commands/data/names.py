@@ -1,12 +1,11 @@
 """Names of datasets on the command line, and what all commands about datasets print."""
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, find, store
+from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, find, recorded_env, store
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
@@ -26,7 +25,7 @@ def environment(name: str) -> "EnvConfig":
 def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
     """`hopper/medium`, a full Minari id or a file -> its environment and its name as `dataset=` takes it."""
     if env is not None:
-        return environment(env), name if Path(name).suffix in FILE_SUFFIXES else name.removeprefix(f"{env}/")
+        return environment(env), name
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
     of_env, _, dataset = name.rpartition("/")
@@ -38,17 +37,9 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
     try:
         return environment(of_env), dataset
     except UsageError:  # an id that `configs/env` does not have, by its short name: the data say which it is
-        for env_id in filter(None, map(_recorded_env, stored)):
+        for env_id in filter(None, (recorded_env(folder / "data") for folder in stored)):
             return environment(env_id), dataset
         raise
-
-
-def _recorded_env(folder: Path) -> str | None:
-    """The id of the environment that a stored dataset's metadata names, if any."""
-    try:
-        return str(json.loads(json.loads((folder / "data" / "metadata.json").read_text())["env_spec"])["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def new_id(env: "EnvConfig", name: str) -> str:

@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
     if args.png and args.png.suffix != ".png":
         raise UsageError(f"--png {args.png} must end in .png.")
     from zoo.checkpoint import check_file
-    from zoo.data.arrays import fitted, missing_ends
-    from zoo.data.load import load_arrays, step_limit
+    from zoo.data.arrays import fitted
+    from zoo.data.load import load_arrays, missing_ends
     from zoo.envs import spec_of
     from zoo.settings.config import flat
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     arrays, sources = load_arrays(env, name)
     fitted(arrays, spec_of(env), name, env)
     returns, lengths = arrays.episode_returns, arrays.episode_lengths
-    if missing := missing_ends(arrays, name, env, step_limit(env)):
+    if missing := missing_ends(arrays, sources, name, env):
         print(missing)
     for source in sources:
         print(f"source       {source.kind}  {source.path}")
@@ -95,7 +95,8 @@ def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
     for axes, values, label in zip(
         figure.subplots(1, 2), (returns, lengths), ("return", "length (steps)"), strict=True
     ):
-        axes.hist(values, bins=50)
+        spread = values.max() - values.min()
+        axes.hist(values, bins=50 if spread > 1e-9 * abs(values).max() else 1)  # equal but for rounding: one
         axes.set(xlabel=f"episode {label}", ylabel="episodes")
     with replacing(png) as file:
         figure.savefig(file, format="png")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from zoo.commands.data.names import locate
 from zoo.commands.parser import Parser
-from zoo.data.catalog import Source, parse_mixture, resolve
+from zoo.data.catalog import Source, parse_mixture, recorded_env, resolve
 from zoo.errors import RunError
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
             raise RunError(f"dataset {source.name}: {wrong}.")
         done.append(right)
 
-    if source.kind not in ("hdf5", "npz"):
+    if source.in_episodes:
+        if recorded := recorded_env(source.path):
+            done.append(f"recorded in {recorded}" + ("" if recorded == env.id else f", not in {env.id}"))
         with readable(source):
             metadata = json.loads((source.path / "metadata.json").read_text())
             episodes = read_episodes(source.path)
@@ -66,6 +68,7 @@ def _verify(source: Source, env: "EnvConfig") -> list[str]:
     _, breaks = cut_at_breaks(arrays)
     check(breaks == 0, f"{breaks:,} steps whose successor is not the next one", "each step's successor is the next one")
     shortest, longest = int(lengths.min()), int(lengths.max())
-    long = f"an episode of {longest:,} steps; {env.id} ends after {limit or longest:,}"
-    check(longest <= (limit or longest), long, f"lengths from {shortest:,} to {longest:,} steps")
+    most = longest if source.in_episodes or limit is None else limit
+    long = f"an episode of {longest:,} steps; {env.id} ends after {most:,}"
+    check(longest <= most, long, f"lengths from {shortest:,} to {longest:,} steps")
     return done

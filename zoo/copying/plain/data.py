@@ -101,15 +101,15 @@ def read_d4rl(path: str, option: str = "--dataset") -> list[np.ndarray]:
     except OSError as error:
         raise SystemExit(f"{option} {path} cannot be read: {error}") from error
     with file:
-        if missing := ", ".join(name for name in names if name not in file):
+        if missing := ", ".join(name for name in names if not isinstance(file.get(name), h5py.Dataset)):
             raise SystemExit(f"{option} {path} lacks {missing}, which D4RL's v2 files have")
         arrays = [file[name][()] for name in names]
+    fit = len({array.shape[:1] for array in arrays}) == 1 and arrays[0].size and arrays[3].shape == arrays[0].shape
+    if not fit or not all(np.isfinite(array.astype(np.float32)).all() for array in arrays):
+        raise SystemExit(f"{option} {path}: its fields are empty, of different sizes, or hold NaN or infinite numbers")
     *numbers, terminated, truncated = arrays
     obs, action, reward, next_obs = (x.astype(np.float32) for x in numbers)
     terminated = terminated.astype(bool).reshape(-1)
     truncated = truncated.astype(bool).reshape(-1) & ~terminated
     truncated[-1] = not terminated[-1]
-    arrays = [obs, action, reward.reshape(-1), next_obs, terminated, truncated]
-    if len({len(array) for array in arrays}) > 1 or not all(np.isfinite(array).all() for array in arrays):
-        raise SystemExit(f"{option} {path}: its fields are of different lengths, or hold NaN or infinite numbers")
-    return arrays
+    return [obs, action, reward.reshape(-1), next_obs, terminated, truncated]
