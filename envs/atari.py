@@ -18,7 +18,7 @@ step of every game is still one transition.
 """
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,10 @@ WITHOUT_FIRE = (
     "LostLuggage", "MsPacman", "Pacman", "Skiing", "Surround", "Tutankham", "VideoCheckers",
 )  # fmt: skip
 
-Frames = VectorWrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+if TYPE_CHECKING:  # generic from Gymnasium 1.4 on
+    Frames = VectorWrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+else:
+    Frames = VectorWrapper
 
 
 def has_fire(env_id: str) -> bool:

@@ -94,17 +94,28 @@ def spec_of(config: EnvConfig) -> Spec:
     return spec
 
 
-def make_with_spec(config: EnvConfig, num_envs: int, threads: int = 1, drawn: bool = False) -> tuple[VectorEnv, Spec]:
+def make_with_spec(
+    config: EnvConfig, num_envs: int, threads: int = 1, drawn: bool = False, trained: Spec | None = None
+) -> tuple[VectorEnv, Spec]:
     """Environments as `make` makes them, and their spec.
 
+    Args:
+        trained: the spec of the agent that is to play in them, if there is one.
+
     Raises:
-        UsageError: they cannot be made, or their spaces are of kinds that no agent takes.
+        UsageError: they cannot be made, or their spaces are of kinds that no agent takes, or not those of the agent.
     """
     try:
         envs = make(config, num_envs, threads, drawn=drawn)
-        return envs, Spec.of(envs.single_observation_space, envs.single_action_space)
+        spec = Spec.of(envs.single_observation_space, envs.single_action_space)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if trained not in (None, spec):
+        envs.close()
+        pairs = ((name, value, getattr(trained, name)) for name, value in vars(spec).items())
+        others = "; ".join(f"{name} {found}, not {before}" for name, found, before in pairs if found != before)
+        raise UsageError(f"env={config.id} is not what the agent was trained in: its {others}")
+    return envs, spec
 
 
 @contextmanager
@@ -116,7 +127,7 @@ def _explained(env_id: str) -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was asked for by name
             yield
     except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(f"env={env_id} does not exist. {error} `zoo list` shows what there is.") from error
+        raise ValueError(f"env={env_id} does not exist: no module that registers it is imported. {error}") from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
     except AssertionError as error:

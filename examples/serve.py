@@ -30,7 +30,10 @@ app = FastAPI()
 @app.post("/act")
 def act(obs: list[Any] = Body(embed=True)) -> dict[str, Any]:  # noqa: B008 - one observation, or a batch of them
     try:
-        return {"action": policy.act(np.array(obs, policy.agent.spec.obs_dtype)).tolist()}
+        array = np.array(obs)
+        if array.dtype.kind in "iu":  # frames are bytes; those that were scaled are refused
+            array = np.array(obs, policy.agent.spec.obs_dtype)
+        return {"action": policy.act(array).tolist()}
     except (ValueError, TypeError, OverflowError) as error:
         raise HTTPException(422, str(error)) from error
 

@@ -4,12 +4,12 @@ import csv
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
+__all__ = ["Interrupted", "RunError", "UsageError", "load", "make_envs", "resume", "train"]
 
 csv.field_size_limit(2**31 - 1)  # the returns of an evaluation are one cell, which has no limit
 
 if TYPE_CHECKING:
-    from zoo.api import Interrupted, RunError, UsageError, load, resume, train
+    from zoo.api import Interrupted, RunError, UsageError, load, make_envs, resume, train
 
 
 def __getattr__(name: str) -> Any:

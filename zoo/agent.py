@@ -112,13 +112,20 @@ class Policy:
         self.agent = agent
         self._lock = threading.RLock()
 
+    def __reduce__(self) -> tuple[type["Policy"], tuple[Agent]]:
+        """Copies and pickles have a lock of their own."""
+        return Policy, (self.agent,)
+
     @torch.no_grad()
     def act(self, obs: np.ndarray, explore: bool = False) -> np.ndarray:
-        """Actions for a batch of observations `[B, ...]`, or one action for one observation."""
+        """Actions for a batch of observations `[B, ...]`, or one action for one observation.
+
+        One of discrete actions is a NumPy integer.
+        """
         obs_, single = self._batch(obs)
         with self._lock:
-            action = self.agent.act(obs_, explore)
-            return (action[0] if single else action).cpu().numpy()
+            actions: np.ndarray = self.agent.act(obs_, explore).cpu().numpy()
+            return actions[0] if single else actions
 
     @torch.no_grad()
     def predict(self, obs: np.ndarray) -> np.ndarray:
@@ -129,10 +136,18 @@ class Policy:
             return self.agent.predict(self._batch(obs)[0]).cpu().numpy()
 
     def expected_return(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
-        """What the critics expect of actions at a batch of observations, `[B]`; None where there are no critics."""
+        """What the critics expect of actions at a batch of observations, `[B]`, or of one at one observation.
+
+        None where there are no critics.
+        """
+        obs_, single = self._batch(obs)
+        action_ = self._tensor(action)
         with self._lock:
-            value = self.agent.expected_return(self._batch(obs)[0], self._tensor(action))
-            return None if value is None else value.cpu().numpy()
+            value = self.agent.expected_return(obs_, action_[None] if single else action_)
+            if value is None:
+                return None
+            values: np.ndarray = value.cpu().numpy()
+            return values[0] if single else values
 
     def begin(self, num_envs: int = 1) -> None:
         """Resets the memory for new episodes. Needed by policies with a memory, such as of the return that is left."""

@@ -1,27 +1,34 @@
 """`zoo.train`, `zoo.resume` and `zoo.load`: the command line's main jobs from Python."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
+from gymnasium.vector import VectorEnv
+
 from zoo.agent import Policy
+from zoo.envs import make_with_spec
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import preserved, resolve_device
 from zoo.runs.execute import execute
-from zoo.runs.load import load_agent, reopen
+from zoo.runs.load import load_agent, reopen, spec_of
 from zoo.runs.run import Run
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm
 
-__all__ = ["Interrupted", "RunError", "UsageError", "load", "resume", "train"]
+__all__ = ["Interrupted", "RunError", "UsageError", "load", "make_envs", "resume", "train"]
+
+_running = threading.Lock()
 
 
-def train(algo: str, **settings: Any) -> Run:
+def train(algo: str | None = None, file: str | Path | None = None, **settings: Any) -> Run:
     """Trains one agent: `zoo.train("iql", env="hopper", steps=50_000, algo_config={"beta": 1.0})`.
 
     Args:
-        algo: an algorithm's name.
+        algo: an algorithm's name; None with `file`.
+        file: an algorithm file that is not one of the zoo's.
         settings: the keys of `zoo run --help` but `seeds` and `resume`, which are the command line's; the algorithm's
             own as a dict under `algo_config`.
 
@@ -29,41 +36,73 @@ def train(algo: str, **settings: Any) -> Run:
         The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` is the policy.
 
     Raises:
-        UsageError: unknown or unfitting settings.
+        UsageError: unknown or unfitting settings, or another run in a thread of this process.
         RunError: the run failed.
         Interrupted: SIGINT or SIGTERM came; `zoo.resume` continues.
     """
     algo_config = settings.pop("algo_config", {})
     if not isinstance(algo_config, dict):
         raise UsageError(f'algo_config={algo_config!r} must be a dictionary, such as {{"beta": 1.0}}')
-    config, algorithm, resolved = compose(as_overrides({"algo": algo, **settings}) + as_overrides(algo_config, "algo."))
+    named = {} if algo is None else {"algo": algo}
+    config, algorithm, resolved = compose(
+        as_overrides(named | settings) + as_overrides(algo_config, "algo."), _path(file)
+    )
     return _executed(config, algorithm, resolved)
 
 
-def resume(run_dir: str | Path, file: str | Path | None = None) -> Run:
+def resume(run_dir: str | Path, file: str | Path | None = None, device: str | None = None) -> Run:
     """Continues a run that was interrupted, from its last checkpoint to its end.
 
     Args:
         run_dir: the run's folder.
         file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
+        device: where it goes on; None: where it began.
 
     Raises:
-        UsageError: not a run's folder, or a run that has finished.
+        UsageError: not a run's folder, or a run that has finished, or another run in a thread of this process.
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
     folder = Path(run_dir).expanduser()
-    config, algorithm, record = reopen(folder, None if file is None else Path(file).expanduser())
-    config.resume = str(folder)
+    config, algorithm, record = reopen(folder, _path(file))
+    config.resume, config.device = str(folder), device or config.device
     return _executed(config, algorithm, record["config"])
 
 
 def _executed(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any]) -> Run:
     """Executes a run, and leaves PyTorch's settings in this process as they were."""
-    with preserved():
-        run = execute(config, algorithm, settings)
+    if not _running.acquire(blocking=False):
+        raise UsageError("another thread of this process trains, and they would share random numbers. Take processes.")
+    try:
+        with preserved():
+            run = execute(config, algorithm, settings)
+    finally:
+        _running.release()
     run.dir = run.dir.absolute()
     return run
+
+
+def _path(file: str | Path | None) -> Path | None:
+    return None if file is None else Path(file).expanduser()
+
+
+def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = None) -> VectorEnv:
+    """The environments that a run is evaluated in, with observations as its policy takes them.
+
+    They are Gymnasium's own but for observations that agents cannot take: whole numbers are one-hot vectors,
+    dictionaries and tuples are flat, images have their channels first. The step that ends an episode returns the first
+    observation of the next one.
+
+    Args:
+        run_dir: the run's folder.
+        num_envs: how many.
+        file: the algorithm file, if it is not one of the zoo's.
+
+    Raises:
+        UsageError: not a run's folder, or its environment cannot be made or has changed.
+    """
+    config, _, record = reopen(Path(run_dir).expanduser(), _path(file))
+    return make_with_spec(config.env, num_envs, config.threads, trained=spec_of(record))[0]
 
 
 def load(
@@ -71,7 +110,7 @@ def load(
 ) -> Policy:
     """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
 
-    One observation or a batch of them; several threads may call it at once.
+    One observation or a batch of them, as `make_envs` has them; several threads may call it at once.
 
     Args:
         run_dir: the run's folder.
@@ -84,6 +123,5 @@ def load(
         RunError: the checkpoint is missing or damaged.
     """
     with preserved():
-        own = None if file is None else Path(file).expanduser()
-        _, agent, _ = load_agent(Path(run_dir).expanduser(), own, step)
+        _, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
     return Policy(agent.to(resolve_device(device)))

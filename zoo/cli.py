@@ -46,6 +46,12 @@ COMMANDS = {  # and the module whose `main` each is
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if sys.platform == "win32":
+        print(
+            "zoo: Linux or macOS is needed. On Windows: in WSL, https://learn.microsoft.com/windows/wsl",
+            file=sys.stderr,
+        )
+        return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE)

@@ -1,3 +1,4 @@
+import ast
 import shutil
 import subprocess
 from pathlib import Path
@@ -169,3 +170,11 @@ def test_nvidia_smi_is_read_a_gpu_a_row(monkeypatch, tmp_path):
     assert asked == "--query-gpu=index,memory.free --format=csv,noheader,nounits\n"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert machine.nvidia_smi("index") == []
+
+
+def test_a_digest_does_not_depend_on_pythons_version():
+    """Which fields are empty, and whether `ast.dump` writes them, does."""
+    assert provenance._dump(ast.parse("def f(x, *, y=None): return {**x}")) == (
+        "Module(body=[FunctionDef(name='f', args=arguments(args=[arg(arg='x')], kwonlyargs=[arg(arg='y')], "
+        "kw_defaults=[Constant()]), body=[Return(value=Dict(keys=[None], values=[Name(id='x', ctx=Load())]))])])"
+    )

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     from zoo.runs.evaluation import evaluate, judged, summary
 
     config, agent = open_player(args.run_dir[0], args.env, args.file, args.step)
-    envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads)
+    envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads, trained=agent.spec)
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)
     for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):

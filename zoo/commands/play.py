@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     config, agent = open_player(args.run_dir, args.env, args.file, args.step)
     pictures.check_packages(args.video)
     seed = chosen_seed(args.seed, config)
-    envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True)
+    envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True, trained=agent.spec)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:

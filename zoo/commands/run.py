@@ -115,12 +115,14 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     from zoo.runs.load import command_for, read_record, reopen
     from zoo.settings.overrides import folders
 
+    device = next((one.partition("=")[2] for one in arguments if one.startswith("device=")), None)
+    arguments = [argument for argument in arguments if not argument.startswith("device=")]
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
         if not others:
             raise UsageError("resume is given twice. Several seeds of one run: resume=[DIR,DIR]")
         raise UsageError(
-            f"resume continues a run with the settings it began with; {others} cannot be given. "
+            f"resume continues a run with the settings it began with; {others} cannot be given, device= alone can. "
             "Leave it out, or start a new run from where it ended: init_from=DIR"
         )
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
@@ -137,7 +139,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     jobs, shared = [], []
     for run_dir in given:
         config, algorithm, record = reopen(run_dir, file)
-        config.resume = str(run_dir)
+        config.resume, config.device = str(run_dir), device or config.device
         jobs.append((config, algorithm, record["config"]))
         shared.append(record["config"] | {"seed": None, "run_dir": None})
     if any(settings != shared[0] for settings in shared):

@@ -98,13 +98,15 @@ def execute(
                 _remove(run_dir, made)  # nothing was learned yet: leave nothing half-made behind
             raise
         finally:
-            if run is not None:
-                run.close()
-                if (peak := peak_memory(run.device)) is not None:
-                    record["gpu_memory"] = peak
-            if (run_dir / LOCK).exists():  # else it was removed
-                record |= {"linear": dict(linear.choices), "ended": _now()}
-                checkpoint.save_json(run_dir / "run.json", record)
+            if run is not None and (peak := peak_memory(run.device)) is not None:
+                record["gpu_memory"] = peak
+            try:
+                if (run_dir / LOCK).exists():  # else it was removed
+                    record |= {"linear": dict(linear.choices), "ended": _now()}
+                    checkpoint.save_json(run_dir / "run.json", record)
+            finally:
+                if run is not None:
+                    run.close()
 
 
 def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:

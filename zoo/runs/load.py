@@ -63,7 +63,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     if not _is_registered(env["id"]):
         raise UsageError(
             f"{run_dir}: env={env['id']}, in which it was trained, is not registered. Import the module that does: "
-            "python -c \"import MODULE; from zoo.cli import main; main(['eval', 'RUN_DIR'])\"; likewise play and export"
+            "python -c \"import sys, MODULE; from zoo.cli import main; sys.exit(main(['eval', 'DIR']))\""
         )
     name = algo.pop("name")
     arguments = as_overrides({**({"algo": name} if file is None else {}), "env": env.pop("id"), **settings})
@@ -161,10 +161,11 @@ def evaluated(run_dir: Path) -> dict[int, float]:
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
-    """A run's checkpoint, on the CPU. Raises RunError, with advice, where it is older than `FORMAT`; or damaged."""
+    """A run's checkpoint, on the CPU. Raises RunError where it is damaged, or older than `FORMAT`, with advice."""
     state: dict[str, Any] = checkpoint.load(path, "cpu")
-    if state.get("format") != FORMAT:
-        raise RunError(f"{path} was written by an older version of the zoo{advice}")
+    if (found := state.get("format", 0)) != FORMAT:
+        newer = "a newer version of the zoo. Update this one: pip install -U rl-zoo"
+        raise RunError(f"{path} was written by {newer if found > FORMAT else f'an older version of the zoo{advice}'}")
     return state
 
 

@@ -59,8 +59,18 @@ def _code(path: Path) -> tuple[str, frozenset[Path]]:
         imported |= files
         place = "" if files or not isinstance(node, ast.ImportFrom) else f"{node.module}."
         names |= {f"{place}{alias.name} as {alias.asname}" for alias in node.names}
-    code = [*sorted(names), ast.dump(_Bare().visit(tree))]
+    code = [*sorted(names), _dump(_Bare().visit(tree))]
     return hashlib.sha256("\n".join(code).encode()).hexdigest(), frozenset(imported)
+
+
+def _dump(node: Any) -> str:
+    """As `ast.dump`, without fields that are empty: which of those there are depends on Python's version."""
+    if isinstance(node, ast.AST):
+        fields = (
+            f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []
+        )
+        return f"{type(node).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(_dump, node))}]" if isinstance(node, list) else repr(node)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -1,5 +1,6 @@
 """One training run: device and seed, environments or a dataset, and the loop with logs, evaluations and checkpoints."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
-from zoo.runs.load import load_base
+from zoo.runs.load import load_base, spec_of
 from zoo.runs.logging import EpisodeMeans, Latest, Logger, parse_loggers
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
@@ -67,7 +68,8 @@ class Run:
         self._interruption = together.interruption if together else Interruption()
         self._reported_clipping = self._restored = False
         self.evaluations: list[tuple[int, Episodes]] = []
-        self._eval_envs, self.spec = make_with_spec(config.env, config.eval_episodes, config.threads)
+        trained = spec_of(record) if state else None
+        self._eval_envs, self.spec = make_with_spec(config.env, config.eval_episodes, config.threads, trained=trained)
         self._base = load_base(config, algorithm, self.spec, record, self.device)
         check_spaces(algorithm, self.spec, config, f"{config.env.name} has {self._eval_envs.single_action_space}")
         record["compiled"] = compiles(config, record.get("compiled"))
@@ -150,8 +152,7 @@ class Run:
         At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run continues with
         the pass that it was in. What was logged is a row of `<name>.csv`.
         """
-        done = self._stages.get(name, 0)
-        if done >= passes or until():
+        if (done := self._stages.get(name, 0)) >= passes or until():
             return
         self._begin()
         with self._interruption, self._progress(passes, done, f"passes of {name}") as bar:
@@ -271,30 +272,29 @@ class Run:
         self._tracked.prune()
 
     def _save_state(self, path: Path) -> None:
-        checkpoint.save(
-            path,
-            {
-                "format": FORMAT,
-                "step": self.done,
-                "seconds": self._seconds,
-                "metrics": self._metrics.read(),
-                "stages": self._stages,
-                "tracked": self._tracked.state_dict(),
-                "rng": rng_state(self.device),
-                "linear": dict(linear.choices),
-                "envs": self._stepper.state_dict() if self._stepper else None,
-                "prefetched": self._dataset.sampler.prefetched.clone() if self._dataset else None,
-            },
-        )
+        state = {
+            "format": FORMAT,
+            "step": self.done,
+            "seconds": self._seconds,
+            "metrics": self._metrics.read(),
+            "stages": self._stages,
+            "tracked": self._tracked.state_dict(),
+            "rng": rng_state(self.device),
+            "linear": dict(linear.choices),
+            "envs": self._stepper.state_dict() if self._stepper else None,
+            "prefetched": self._dataset.sampler.prefetched.clone() if self._dataset else None,
+        }
+        checkpoint.save(path, state)
 
     def save_record(self) -> None:
         """Writes `run.json` as it stands."""
-        self.record["linear"] = dict(linear.choices)
-        checkpoint.save_json(self.dir / "run.json", self.record)
+        checkpoint.save_json(self.dir / "run.json", self.record | {"linear": dict(linear.choices)})
 
     def close(self) -> None:
-        """Closes the loggers and environments."""
+        """Closes environments and loggers, and frees what it learned with: a run may be kept for its evaluations."""
+        for envs in (self._eval_envs, *([self._stepper.envs] if self._stepper else [])):
+            with contextlib.suppress(Exception):  # of the environment's own code, when nothing is lost by it
+                envs.close()
+        for name in ("_tracked", "_agent", "_dataset", "_stepper", "_eval_envs", "_state", "_base", "_adversary"):
+            vars(self).pop(name, None)
         self._logger.close()
-        self._eval_envs.close()
-        if self._stepper:
-            self._stepper.envs.close()

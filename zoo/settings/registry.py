@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FAMILIES = (
     "on-policy", "off-policy", "streaming", "offline", "goal-conditioned", "return-conditioned", "model-based",
 )  # fmt: skip
+SETTINGS = ("online", "offline", "offline to online")
 
 
 def folder(name: str) -> Path:
@@ -75,12 +76,19 @@ class Algorithm:
 
     @functools.cached_property
     def _tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text())
+        try:
+            return ast.parse(self.path.read_text())
+        except (SyntaxError, UnicodeError) as error:
+            raise UsageError(f"{self.path} is not Python: {error}") from error
 
-    def _constant(self, name: str) -> Any:
+    def _constant(self, name: str, of: Collection[str]) -> Any:
+        """What the file declares: one of these, or a tuple of some. Raises UsageError where it declares another."""
         for node in self._tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-                return ast.literal_eval(node.value)
+                value = ast.literal_eval(node.value)
+                if not value or not set(value if isinstance(value, tuple) else [value]) <= set(of):
+                    raise UsageError(f"{self.path}: {name} = {value!r} does not exist; there are {', '.join(of)}.")
+                return value
         raise UsageError(f"{self.path} does not define {name}.")
 
     @property
@@ -101,20 +109,17 @@ class Algorithm:
     @property
     def family(self) -> str:
         """One of `FAMILIES`. Raises UsageError where the file declares another."""
-        family = str(self._constant("FAMILY"))
-        if family not in FAMILIES:
-            raise UsageError(f"{self.path}: FAMILY = {family!r} does not exist; there are {', '.join(FAMILIES)}.")
-        return family
+        return str(self._constant("FAMILY", FAMILIES))
 
     @property
     def setting(self) -> str:
         """`online`, `offline` or `offline to online`."""
-        return str(self._constant("SETTING"))
+        return str(self._constant("SETTING", SETTINGS))
 
-    @property
+    @functools.cached_property
     def data(self) -> str:
         """`none`, `required`, or the setting above 0 of which it learns from a dataset: `offline_fraction`."""
-        return str(self._constant("DATA"))
+        return str(self._constant("DATA", ["none", "required", *(one.name for one in settings(self.path, "Config"))]))
 
     def takes_data(self, config: "RunConfig") -> bool:
         """Whether a run with these settings reads a dataset."""
@@ -125,7 +130,10 @@ class Algorithm:
     @property
     def action_spaces(self) -> tuple[str, ...]:
         """`continuous`, `discrete` or both."""
-        return tuple(self._constant("ACTION_SPACES"))
+        declared = self._constant("ACTION_SPACES", ("continuous", "discrete"))
+        if isinstance(declared, str):
+            raise UsageError(f"{self.path}: ACTION_SPACES is a tuple. Write: ACTION_SPACES = ({declared!r},)")
+        return tuple(declared)
 
     def takes_frames(self, action_space: str) -> bool:
         """Whether it takes frames, and observations of any shape, with such actions; else vectors alone."""
@@ -148,6 +156,7 @@ class Algorithm:
         spec = importlib.util.spec_from_file_location(self.name, self.path)
         if spec is None or spec.loader is None:
             raise UsageError(f"{self.path} is no algorithm file: it is not Python, FILE.py.")
+        _ = self._tree  # that it can be read
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         spec.loader.exec_module(module)
@@ -171,8 +180,8 @@ class Algorithm:
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """Every file of `algos/`, by name, in alphabetical order."""
-    return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem != "__init__"}
+    """Every file of `algos/`, by name, in alphabetical order; files whose names begin with _ are none."""
+    return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem[0] != "_"}
 
 
 def by_family() -> list[Algorithm]:

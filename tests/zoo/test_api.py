@@ -1,0 +1,187 @@
+"""`zoo.train`, `zoo.resume`, `zoo.load`, `zoo.make_envs`: what the command line does not do, or does otherwise."""
+
+import copy
+import pickle
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import zoo as package
+from zoo.errors import UsageError
+from zoo.runs.tracking import FORMAT
+from zoo.settings import registry
+
+SMALL = {"steps": 64, "eval_every": 64, "eval_episodes": 1, "logger": "none"}
+SAC = {"hidden": [8], "batch_size": 8, "learning_starts": 16, "buffer_size": 200}
+
+
+class Own(gymnasium.Env):
+    """Eight steps; what it observes and takes may be changed, and its end may go wrong."""
+
+    size, bound, fails = 2, 1.0, False
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (self.size,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-self.bound, self.bound, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(self.size, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(self.size, np.float32), float(action[0]), False, False, {}
+
+    def close(self):
+        if self.fails:
+            raise RuntimeError("close failed")
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An environment of one's own is registered; a folder for a run in it."""
+    gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=8)
+    yield tmp_path / "run"
+    del gymnasium.registry["Own-v0"]
+
+
+def train(run_dir: Path, **settings):
+    return package.train("sac", env="Own-v0", run_dir=run_dir, algo_config=SAC, **(SMALL | settings))
+
+
+def test_a_file_of_ones_own_is_trained_resumed_and_loaded(own: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text((registry.folder("algos") / "sac.py").read_text())
+    run = package.train(file=file, env="Own-v0", run_dir=own, algo_config=SAC, **SMALL)
+    assert run.record["algorithm"]["file"] == str(file)
+    assert package.load(run.dir, file).act(np.zeros(2)).shape == (1,)
+    assert package.make_envs(run.dir, file=file).num_envs == 1
+
+
+@pytest.mark.parametrize(("change", "says"), [({"size": 3}, r"obs_shape \(3,\), not \(2,\)"), ({"bound": 5.0}, "low")])
+def test_an_environment_that_has_changed_is_refused(own: Path, monkeypatch, zoo, change, says) -> None:
+    train(own)
+    for name, value in change.items():
+        monkeypatch.setattr(Own, name, value)
+    unfinished = torch.load(own / "checkpoint.pt", weights_only=True)
+    record = own / "run.json"
+    record.write_text(record.read_text().replace('"steps": 64', '"steps": 128').replace('"finished"', '"interrupted"'))
+    assert unfinished["step"] == 64
+    message = f"env=Own-v0 is not what the agent was trained in: its .*{says}"
+    for use in (package.resume, package.make_envs):
+        with pytest.raises(UsageError, match=message):
+            use(own)
+    result = zoo("eval", own)
+    assert result.code == 2
+    assert "env=Own-v0 is not what the agent was trained in" in result.err
+
+
+def test_an_environment_that_cannot_be_closed_does_not_undo_the_run(own: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Own, "fails", True)
+    run = train(own)
+    assert run.record["status"] == "finished"
+    assert '"status": "finished"' in (own / "run.json").read_text()
+
+
+def test_a_run_that_is_kept_keeps_no_networks_and_no_data(own: Path) -> None:
+    kept = train(own)
+    assert not [name for name, value in vars(kept).items() if isinstance(value, torch.nn.Module)]
+    assert not hasattr(kept, "_tracked")
+    assert kept.evaluations[-1][0] == 64
+
+
+def test_it_goes_on_on_another_device_only_where_that_is_asked_for(own: Path, zoo) -> None:
+    train(own, device="cpu")
+    record = own / "run.json"
+    changed = record.read_text().replace('"device": "cpu"', '"device": "cuda:7"').replace('"finished"', '"interrupted"')
+    record.write_text(changed)
+    with pytest.raises(UsageError, match="device=cuda:7"):
+        package.resume(own)
+    record.write_text(changed)
+    assert "device=cuda:7" in zoo("run", f"resume={own}").err
+    assert package.resume(own, device="cpu").record["status"] == "finished"
+    record.write_text(changed)
+    assert zoo("run", f"resume={own}", "device=cpu").code == 0
+
+
+def test_a_checkpoint_of_a_newer_version_asks_for_an_update(own: Path, zoo) -> None:
+    train(own)
+    state = torch.load(own / "checkpoint.pt", weights_only=True)
+    torch.save(state | {"format": FORMAT + 1}, own / "checkpoint.pt")
+    result = zoo("eval", own)
+    assert result.code == 1
+    assert "was written by a newer version of the zoo. Update this one" in result.err
+
+
+def test_of_two_threads_one_trains(own: Path, monkeypatch) -> None:
+    inside, go_on, ended = threading.Event(), threading.Event(), []
+    reset = Own.reset
+
+    def waits(self, *, seed=None, options=None):
+        inside.set()
+        go_on.wait(30)
+        return reset(self, seed=seed, options=options)
+
+    monkeypatch.setattr(Own, "reset", waits)
+    other = threading.Thread(target=lambda: ended.append(train(own)))
+    other.start()
+    assert inside.wait(30)
+    with pytest.raises(UsageError, match="another thread of this process trains"):
+        train(own.parent / "second")
+    go_on.set()
+    other.join()
+    assert ended[0].record["status"] == "finished"
+
+
+def test_whole_numbers_are_observed_as_the_policy_takes_them(tmp_path: Path) -> None:
+    run = package.train(
+        "ppo", env="FrozenLake-v1", run_dir=tmp_path / "run", num_envs=2, **(SMALL | {"steps": 128, "eval_every": 128}),
+        algo_config={"num_steps": 32, "minibatches": 1, "epochs": 1, "hidden": [8]},
+    )  # fmt: skip
+    policy, envs = package.load(run.dir), package.make_envs(run.dir, num_envs=3)
+    obs, _ = envs.reset(seed=0)
+    assert (obs.shape, obs.sum(1).tolist()) == ((3, 16), [1.0] * 3)
+    assert envs.step(policy.act(obs))[0].shape == (3, 16)
+    with gymnasium.make("FrozenLake-v1") as env:
+        env.reset(seed=0)
+        env.step(policy.act(np.eye(16)[0]))  # a number that a dictionary may look up
+
+
+def test_policies_are_copied_and_pickled_and_judge_one_action(own: Path) -> None:
+    policy = package.load(train(own).dir)
+    for other in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        np.testing.assert_array_equal(other.act(np.zeros((4, 2))), policy.act(np.zeros((4, 2))))
+    one = policy.expected_return(np.zeros(2), np.full(1, 0.5))
+    assert one.shape == ()
+    np.testing.assert_allclose(one, policy.expected_return(np.zeros((1, 2)), np.full((1, 1), 0.5))[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("declared", "instead", "says"),
+    [
+        ('ACTION_SPACES = ("continuous",)', 'ACTION_SPACES = ("continuous")', "ACTION_SPACES is a tuple. Write: "),
+        ('ACTION_SPACES = ("continuous",)', 'ACTION_SPACES = ("continous",)', "there are continuous, discrete"),
+        ('SETTING = "online"', 'SETTING = "Online"', "SETTING = 'Online' does not exist; there are online, offline"),
+        ('DATA = "offline_fraction"', 'DATA = "yes"', "DATA = 'yes' does not exist; there are none, required, "),
+        ("class SAC(Agent):", "class SAC(Agent:", "is not Python"),
+    ],
+)  # fmt: skip
+def test_what_a_file_declares_is_checked(own: Path, tmp_path: Path, declared: str, instead: str, says: str) -> None:
+    source = (registry.folder("algos") / "sac.py").read_text()
+    assert declared in source
+    (tmp_path / "mine.py").write_text(source.replace(declared, instead))
+    with pytest.raises(UsageError) as caught:
+        package.train(file=tmp_path / "mine.py", env="Own-v0", run_dir=own, algo_config=SAC, **SMALL)
+    assert str(caught.value).startswith(str(tmp_path / "mine.py"))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_whose_names_begin_with_an_underscore_are_no_algorithms(tmp_path: Path, monkeypatch) -> None:
+    for name in ("__init__", "_helpers", "mine"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.setattr(registry, "folder", lambda _: tmp_path)
+    assert list(registry.algorithms()) == ["mine"]
