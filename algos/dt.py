@@ -9,7 +9,8 @@ acts as the data's good episodes did; like all return-conditioned cloning it can
 
 Settings as in the authors' code (github kzl/decision-transformer, gym): embeddings of the step in the episode instead
 of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate. Deviation: windows that
-are cut short by an episode's end are padded on the right, which the causal mask hides, rather than on the left.
+are cut short by an episode's end are padded on the right, which the causal mask hides, rather than on the left; 1e-3 is
+added to the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
 """
 
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ class DT(Agent):
 
     def begin(self, num_envs: int) -> None:
         self.goal.begin(num_envs)
+        self.num_envs = num_envs
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # of each step so far: obs, action, return-to-go before it
         self.steps = 0
 
@@ -166,7 +168,7 @@ class DT(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        if self.seen and len(self.seen[0][0]) != len(obs):
+        if len(obs) != self.num_envs:
             self.begin(len(obs))
         now = (self.normalizer(obs), obs.new_zeros(len(obs), self.spec.action_dim), self.goal.remaining(len(obs)))
         seen, done, left = (torch.stack(column, 1) for column in zip(*self.seen, now, strict=True))

@@ -13,7 +13,9 @@ fewer critics suffice.
 With eta=0 and batches of 10,000 it is LB-SAC (Nikulin et al. 2022, arXiv 2211.11092), which needs fewer critics than
 SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order,
 each from the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log
-standard deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm.
+standard deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm;
+weights begin as CORL's, in the critics uniform in +-1/sqrt(outputs) and in the actor in +-1/sqrt(inputs), where the
+authors' begin the other way round.
 
 MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. Each of its critics follows its own next
 value and the actor maximizes their mean less 4 or 8 standard deviations; but its authors' code (github google-research

@@ -127,6 +127,10 @@ class ReCOIL(Agent):
             "expert_q": expert_q,
         }
 
+    def critic_values(self, obs: Tensor, action: Tensor) -> None:
+        """None: its critics' values are not of rewards."""
+        return
+
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         obs = self.normalizer(obs)

@@ -131,6 +131,18 @@ def test_acts_step_by_step_as_it_would_on_whole_windows(spec, context):
         left.append(left[-1] - reward[t])
 
 
+@pytest.mark.parametrize("context", [1, 3])
+def test_other_numbers_of_observations_begin_new_episodes(spec, context):
+    agent = DT(spec, Config(**SMALL | {"context": context}))
+    agent.goal.set_target(3.0, torch.tensor([0.0, 4.0]))
+    one, two = torch.randn(1, 3), torch.randn(2, 3)
+    for _ in range(4):
+        agent.observe(one, agent.act(one), torch.ones(1))
+    found = agent.act(two)
+    agent.begin(2)
+    torch.testing.assert_close(found, agent.act(two))
+
+
 def test_an_action_that_was_observed_is_kept_when_its_array_changes(spec):
     policies = [Policy(DT(spec, Config(**SMALL | {"context": 3}))) for _ in range(2)]
     policies[1].agent.load_state_dict(policies[0].agent.state_dict())

@@ -221,6 +221,13 @@ def test_a_run_is_not_resumed_on_another_expert(tmp_path, pendulum_file, capsys)
     assert f"algo.expert=2ep:{pendulum_file} is not the data this run began with" in capsys.readouterr().err
 
 
+def test_its_critics_expect_no_returns(spec):
+    assert (
+        make(spec).expected_return(torch.randn(4, spec.obs_dim).double(), torch.randn(4, spec.action_dim).double())
+        is None
+    )
+
+
 @pytest.mark.slow
 def test_finds_the_expert_that_hides_among_those_that_do_the_opposite(tmp_path, falling_file, balancing_file):
     """Three of four transitions push the pole over: cloning all of them fails within some steps."""

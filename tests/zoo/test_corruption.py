@@ -69,6 +69,16 @@ def test_the_seed_alone_decides():
     assert not np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["random-obs", "random-dynamics", "random-mixed"])
+def test_a_successor_that_is_not_known_stays_recognizable(name):
+    clean = arrays()
+    ended = np.arange(SIZE) % 50 == 49
+    clean = clean._replace(terminated=ended, next_obs=np.where(ended[:, None], clean.obs, clean.next_obs))
+    dirty, _ = corrupt(clean, CorruptionConfig(name), seed=1)
+    np.testing.assert_array_equal(dirty.next_obs[ended], dirty.obs[ended])
+    assert (dirty.next_obs[~ended] != clean.next_obs[~ended]).any() == (name != "random-obs")
+
+
 def test_adversarial_rewards_are_turned_round():
     clean = arrays()
     dirty, _ = corrupt(clean, CorruptionConfig("adversarial-reward", scale=2.0), seed=0)

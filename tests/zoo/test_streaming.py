@@ -216,3 +216,10 @@ def test_vectors_get_the_time_and_frames_do_not(shape, expected):
     assert normalizer.shape == expected
     assert normalizer.reset(torch.randn(shape)).shape == expected
     assert normalizer(torch.randn(8, *shape), torch.zeros(8)).shape == (8, *expected)
+
+
+def test_pictures_that_are_not_normalized_are_fractions_and_grids_are_as_they_are():
+    for shape, expected in (((1, 84, 84), 0.8), ((1, 10, 10), 204.0)):
+        normalizer = StreamNormalizer(shape, 0.9, normalize_obs=False)
+        x = normalizer.reset(torch.full(shape, 204, dtype=torch.uint8))
+        torch.testing.assert_close(x, torch.full(shape, expected))

@@ -58,7 +58,8 @@ def corrupt(
     """The dataset with some transitions corrupted, and how many of them changed.
 
     Which transitions, and how, depends on the seed and, adversarial, on the critics. Of `mixed` each part has
-    transitions of its own.
+    transitions of its own. Terminal transitions whose successors are not known, see `zoo.models.dynamics.unknown`, stay
+    recognizable as such.
 
     Args:
         arrays: the dataset.
@@ -71,6 +72,8 @@ def corrupt(
         UsageError: what is to be corrupted are integers.
     """
     how, _, asked = config.name.partition("-")
+    ended = np.flatnonzero(arrays.terminated)
+    unknown = ended[(arrays.next_obs[ended] == arrays.obs[ended]).all(tuple(range(1, arrays.obs.ndim)))]
     rng = np.random.default_rng(seed)
     changed = np.zeros(len(arrays.reward), dtype=bool)
     for part in PARTS if asked == "mixed" else (asked,):
@@ -93,6 +96,10 @@ def corrupt(
             field[chosen] += noise * spread
         arrays = arrays._replace(**{name: field})
         changed |= chosen
+    if len(unknown):
+        next_obs = arrays.next_obs.copy()
+        next_obs[unknown] = arrays.obs[unknown]
+        arrays = arrays._replace(next_obs=next_obs)
     return arrays, int(changed.sum())
 
 

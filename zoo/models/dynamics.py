@@ -262,7 +262,7 @@ def never(next_obs: Tensor) -> Tensor:
 
 
 def outside(height: tuple[float, float], angle: float = torch.inf, state: float = torch.inf) -> Termination:
-    """Height (the first observation), angle (the second) or any but the first out of bounds."""
+    """Whether height (the first observation), angle (the second) or any but the first is out of bounds."""
 
     def terminated(next_obs: Tensor) -> Tensor:
         z = next_obs[:, 0]
@@ -272,9 +272,10 @@ def outside(height: tuple[float, float], angle: float = torch.inf, state: float 
     return terminated
 
 
-TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco
+TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco; beyond 100 a model has diverged
     "Hopper": outside((0.7, torch.inf), 0.2, 100),
-    "Walker2d": outside((0.8, 2.0), 1.0),
+    "Walker2d": outside((0.8, 2.0), 1.0, 100),
+    "HalfCheetah": outside((-100, 100), state=100),
     "Ant": outside((0.2, 1.0)),
     "Humanoid": outside((1.0, 2.0)),
     "InvertedPendulum": lambda next_obs: ~(next_obs[:, 1].abs() <= 0.2),

@@ -55,7 +55,7 @@ def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
 
 
 def fan_out_critic_(critic: nn.Sequential) -> nn.Sequential:
-    """Critics as the code of EDAC and RIQL begins them, in place: `small_last_` and weights in +-1/sqrt(outputs).
+    """Critics as CORL's EDAC, RIQL and RO2O begin them, in place: `small_last_` and weights in +-1/sqrt(outputs).
 
     Their layers take a weight's outputs for its inputs, so that the first one begins four times as small as it would.
     """

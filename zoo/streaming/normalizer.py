@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from zoo.spec import GRID
+
 
 class RunningMoments(nn.Module):
     """Mean and variance of all samples so far (Welford 1962), in double precision, for long streams.
@@ -53,7 +55,7 @@ class StreamNormalizer(nn.Module):
         obs_shape: of one observation.
         discount: of the sums of rewards.
         time_feature: append the time.
-        normalize_obs: normalize observations.
+        normalize_obs: normalize observations; else bytes of pictures are divided by 255.
         scale_reward: scale rewards.
 
     Attributes:
@@ -69,6 +71,7 @@ class StreamNormalizer(nn.Module):
         super().__init__()
         self.discount, self.normalize_obs, self.scale_reward = discount, normalize_obs, scale_reward
         self.frames = len(obs_shape) == 3
+        self.pictures = self.frames and min(obs_shape[1:]) > GRID
         self.time_feature = time_feature and not self.frames
         self.shape = tuple(obs_shape) if self.frames else (math.prod(obs_shape) + self.time_feature,)
         self.obs_moments, self.return_moments = RunningMoments(obs_shape), RunningMoments()
@@ -97,7 +100,10 @@ class StreamNormalizer(nn.Module):
 
     def forward(self, obs: Tensor, elapsed: Tensor) -> Tensor:
         """Observations `[..., *obs_shape]`, normalized, of `elapsed` `[...]` steps into their episodes."""
-        x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float() if self.normalize_obs else obs.float()
+        if self.normalize_obs:
+            x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float()
+        else:
+            x = obs.float() / (255 if self.pictures and obs.dtype == torch.uint8 else 1)
         if self.frames:
             return x
         x = x.flatten(elapsed.ndim)
