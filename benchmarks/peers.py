@@ -238,7 +238,13 @@ def of_npz(file: Path) -> Table:
         steps, results = arrays["timesteps"], arrays["results"]
     if results.ndim != 2 or steps.shape != results.shape[:1]:
         raise ValueError(f"timesteps {steps.shape} do not fit results {results.shape}")
-    return {"return_mean": (steps, results.mean(1))}
+    for name, array in {"timesteps": steps, "results": results}.items():
+        if array.dtype.kind not in "iuf":
+            raise ValueError(f"its {name} are of type {array.dtype}, not numbers")
+    whole = (steps == np.floor(steps)) & (steps >= 0) & (steps < 2.0**63)  # NaN is none
+    if not whole.all():
+        raise ValueError(f"its timesteps hold {steps[~whole][0]}, which is no number of steps")
+    return {"return_mean": (steps.astype(np.int64), results.mean(1))}
 
 
 def of_tensorboard(folder: Path) -> Table:

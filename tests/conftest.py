@@ -1,4 +1,4 @@
-"""What several packages' tests need: one thread, and small offline datasets as D4RL-layout files."""
+"""What several packages' tests need: one thread, a seed, and small offline datasets as D4RL-layout files."""
 
 import os
 
@@ -11,8 +11,15 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+import torch
 
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """PyTorch's numbers are the same in a test by itself and behind any others."""
+    torch.manual_seed(0)
 
 
 def collect(path: Path, env_id: str, transitions: int, act: Act) -> Path:

@@ -14,10 +14,10 @@ from zoo.streaming import Sample
 STATES = ("value_goal", "actor_goal", "subgoal", "waypoint", "option_end", "option_goal")  # of batches with goals
 
 
-def batch_for(agent: Agent, seed: int) -> Any:
-    """A batch of the kind that the agent's `update` names, of random content: 16 transitions, of a stream one."""
+def batch_for(agent: Agent, seed: int, learn: str = "update") -> Any:
+    """A batch of the kind that this method of the agent names, of random content: 16 transitions, of a stream one."""
     generator, spec = torch.Generator().manual_seed(seed), agent.spec
-    kind = typing.get_type_hints(agent.update)["batch"]
+    kind = typing.get_type_hints(getattr(agent, learn))["batch"]
     shape = (4, 4) if "timestep" in kind._fields else (16,)  # windows of an episode, or single steps of it
     shape = () if kind is Sample else shape
     columns = {name: torch.randn(shape, generator=generator) for name in kind._fields}

@@ -7,6 +7,8 @@ import io
 import math
 import re
 import typing
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ import torch
 from examples import batch_for, make, specs
 
 from zoo.agent import Agent
+from zoo.checks import COMMON
 from zoo.nn.heads import CATEGORICAL, SCALAR
+from zoo.nn.optim import Adam
 from zoo.runs.compilation import compile_update
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.stacked import Stack, StackedUpdate
@@ -32,6 +36,9 @@ NORMALIZING = [  # not those of streams, whose observations are normalized befor
 ]
 WITH_TARGETS = [file for file in algorithms().values() if "self.target_" in file.path.read_text()]
 
+# streams learn along traces, which their own tests follow
+WITH_ADAM = [file for file in algorithms().values() if file.family != "streaming"]
+
 # learned in a stage before; cql's weight with lagrange=true alone
 NOT_BY_UPDATES = {
     "combo": {"dynamics"}, "mopo": {"dynamics"}, "mbrcsl": {"dynamics", "behavior"}, "dsrl": {"flow"},
@@ -39,6 +46,41 @@ NOT_BY_UPDATES = {
 }  # fmt: skip
 # of these the next observations count elsewhere too: H2O asks who made a step, the others lower the values there
 USES_SUCCESSORS = ("combo", "cql", "h2o")
+
+# What each Adam minimizes, by the formulae of the docstrings, where it is not the loss of its own name: of the terms
+# `x`, which are the losses and metrics of one update and the weights before it, and the config `c`.
+SUMS: dict[str, dict[str, Callable[[Any, Any], float]]] = {
+    "bcq": {"optimizer": lambda x, c: x.critic_loss + x.behavior_loss},
+    "combo": {
+        "critic_optimizer": lambda x, c: x.critic_loss + c.beta * 2 * x.gap,  # of both critics
+        "alpha_optimizer": lambda x, c: -x.log_alpha * (-x.entropy + x.target_entropy),
+    },
+    "cql": {
+        "critic_optimizer": lambda x, c: x.critic_loss + math.exp(x.log_weight) * c.alpha * c.num_critics * x.gap,
+        "weight_optimizer": lambda x, c: -math.exp(x.log_weight) * c.alpha * (x.gap - c.target_gap),
+    },
+    "discrete_cql": {"optimizer": lambda x, c: x.critic_loss + c.alpha * x.gap},
+    "dql": {"policy_optimizer": lambda x, c: x.cloning_loss + c.eta * x.value_loss},
+    "dsrl": {"noise_critic_optimizer": lambda x, c: x.noise_loss},
+    "edac": {"critic_optimizer": lambda x, c: x.critic_loss + c.eta * x.diversity_loss},
+    "mopo": {"alpha_optimizer": lambda x, c: -x.log_alpha * (-x.entropy + x.target_entropy)},
+    "ofql": {"policy_optimizer": lambda x, c: x.cloning_loss + c.eta * x.value_loss},
+    "ota": {"value_optimizer": lambda x, c: x.value_loss + x.high_value_loss},
+    "ppo": {"optimizer": lambda x, c: x.policy_loss + c.value_coef * x.value_loss - c.entropy_coef * x.entropy},
+    "qrl": {"value_optimizer": lambda x, c: x.value_loss + x.model_loss},
+    "reinflow": {"actor_optimizer": lambda x, c: x.policy_loss - c.entropy_coef * x.entropy},
+    "ro2o": {
+        "actor_optimizer": lambda x, c: x.actor_loss + c.policy_weight * x.policy_smoothness,
+        "critic_optimizer": lambda x, c: (
+            x.critic_loss + c.critic_weight * x.critic_smoothness + c.ood_weight * x.ood_loss
+        ),
+    },
+}
+WEIGHTS = {  # under which every term of a sum counts, and by another weight than 1
+    "combo": {"beta": 0.7}, "cql": {"lagrange": True, "alpha": 0.7}, "discrete_cql": {"alpha": 0.7},
+    "dql": {"eta": 0.7}, "edac": {"eta": 0.7}, "ofql": {"eta": 0.7}, "ppo": {"entropy_coef": 0.7},
+    "reinflow": {"entropy_coef": 0.7}, "ro2o": {"critic_weight": 0.7, "ood_weight": 0.3, "policy_weight": 0.6},
+}  # fmt: skip
 
 each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids=list(algorithms()))
 
@@ -171,6 +213,79 @@ def test_only_termination_stops_bootstrapping(algorithm):
         assert not torch.equal(expected, learned(going_on | {"next_obs": shift}))
         if algorithm.name not in USES_SUCCESSORS:
             assert torch.equal(at_end, learned(ended | {"next_obs": shift}))
+
+
+def is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
+
+
+def losses_of(module: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What its methods of losses return from now on, the latest by name."""
+    found: dict[str, float] = {}
+
+    def spy(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **settings: Any) -> Any:
+            returned = method(*args, **settings)
+            found[name] = float((returned[0] if isinstance(returned, tuple) else returned).detach())
+            return returned
+
+        return call
+
+    for name in filter(is_loss, dir(module)):
+        monkeypatch.setattr(module, name, spy(name, getattr(module, name)))
+    return found
+
+
+def stages(agent: Agent) -> Iterator[tuple[torch.nn.Module, Callable[[], dict[str, torch.Tensor]]]]:
+    """Each way in which it learns, and the module whose it is: updates, and the stages before them."""
+    yield agent, lambda: agent.update(doubles(batch_for(agent, 0)))
+    if hasattr(agent, "clone"):
+        yield agent, lambda: agent.clone(doubles(batch_for(agent, 0, "clone")))
+    if hasattr(agent, "dynamics"):
+        x, target = (torch.randn(agent.dynamics.members, 16, size, dtype=torch.float64) for size in (5, 4))
+        yield agent.dynamics, lambda: agent.dynamics.update(x, target)
+    if hasattr(agent, "behavior"):
+        obs, action = torch.randn(16, 3, dtype=torch.float64), 2 * torch.rand(16, 2, dtype=torch.float64) - 1
+        yield agent.behavior, lambda: agent.behavior.update(obs, action)
+
+
+@pytest.mark.parametrize("algorithm", WITH_ADAM, ids=[file.name for file in WITH_ADAM])
+def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypatch):
+    """Once an update, the loss of its own name or the sum that the docstring states, with its sign: see `SUMS`."""
+    minimize, given = Adam.minimize, {}
+
+    def record(adam: Adam, loss: torch.Tensor) -> None:
+        given.setdefault(adam, []).append(float(loss.detach()))
+        minimize(adam, loss)
+
+    monkeypatch.setattr(Adam, "minimize", record)
+    for spec in specs(algorithm):
+        agent = make(algorithm, spec, **WEIGHTS.get(algorithm.name, {})).double()
+        perturb(agent)  # nothing is 0 that a sign could not be told of
+        sums = SUMS.get(algorithm.name, {})
+        learned = set()
+        for module, learn in stages(agent):
+            given.clear()
+            losses = losses_of(module, monkeypatch)
+            before = {name: float(x.detach()) for name, x in module.named_parameters(recurse=False) if x.ndim == 0}
+            before["target_entropy"] = getattr(module, "target_entropy", math.nan)
+            logged = {name: float(x) for name, x in learn().items()}
+            terms, totals = SimpleNamespace(**(before | logged | losses)), {}
+            for name, adam in module.named_children():
+                if adam not in given:  # or no Adam at all
+                    continue
+                part = name.removesuffix("optimizer")
+                own = [x for x in (f"{part}loss", f"{part}actor_loss") if hasattr(terms, x)]
+                expected = sums[name](terms, agent.config) if name in sums else getattr(terms, own[0])
+                assert given[adam] == [pytest.approx(expected, rel=1e-6)], name
+                assert abs(expected) > 1e-6, f"{name}: 0 has no sign"
+                totals[f"{part}loss"] = expected
+            for name in losses.keys() & logged.keys():  # by itself, or with all that was added to it
+                one, total = losses[name], totals.get(name, losses[name])
+                assert logged[name] in (pytest.approx(one, rel=1e-6), pytest.approx(total, rel=1e-6)), name
+            assert given.keys() <= set(module.children())
+            learned |= given.keys()
+        assert learned == {one for one in agent.modules() if isinstance(one, Adam)}
 
 
 @pytest.mark.parametrize("algorithm", NORMALIZING, ids=[file.name for file in NORMALIZING])
@@ -336,6 +451,26 @@ def test_declares_whether_it_needs_a_dataset(algorithm):
         assert (algorithm.data == "required") == (algorithm.setting != "online")
 
 
+CANNOT_BE: dict[str, list[Any]] = {  # of each setting that algorithms share
+    "discount": [-0.1, 1.1], "tau": [0.0, 1.1], "lr": [0.0, -1.0], "hidden": [[0], [16, 0]], "batch_size": [0],
+    "buffer_size": [0], "learning_starts": [-1], "warmup": [-1], "epsilon": [-0.1, 1.1], "eval_epsilon": [-0.1, 1.1],
+    "exploration_fraction": [-0.1, 1.1], "entropy_coef": [-0.1], "value_coef": [-0.1], "gae_lambda": [-0.1, 1.1],
+    "clip": [0.0], "target_kl": [0.0], "beta": [-0.1], "max_weight": [0.0], "max_exponent": [0.0],
+    "exploration_noise": [-0.1], "target_noise": [-0.1], "target_noise_clip": [-0.1], "max_grad_norm": [0.0],
+    "max_norm": [0.0], "weight_decay": [-0.1], "adam_eps": [0.0], "members": [0], "elites": [0],
+    "value_goals": [[0.5, 0.5], [0.5, 0.6, -0.1], [0.5, 0.5, 0.5]],
+    "actor_goals": [[0.5, 0.5], [0.5, 0.6, -0.1], [0.5, 0.5, 0.5]],
+}  # fmt: skip
+
+
+def common_name(setting: str) -> str:
+    """The setting that it is checked as: `actor_lr` is a learning rate."""
+    if setting == "smooth_tau":  # RO2O's, a weight that may be 0
+        return setting
+    kind = setting.rpartition("_")[2]
+    return kind if kind in ("lr", "hidden", "tau") else setting
+
+
 @each_algorithm
 def test_a_config_refuses_what_cannot_be(algorithm):
     for field in dataclasses.fields(algorithm.module.Config):
@@ -343,14 +478,13 @@ def test_a_config_refuses_what_cannot_be(algorithm):
             for value in (math.nan, math.inf):
                 with pytest.raises(ValueError, match=f"algo.{field.name}={value} must be a finite number"):
                     algorithm.module.Config(**{field.name: value})
-    for name, value in {
-        "discount": 1.1,
-        "tau": 0.0,
-        "batch_size": 0,
-        "hidden": [0],
-        "lr": 0.0,
-        "actor_lr": -1.0,
-    }.items():
-        if hasattr(algorithm.module.Config(), name):
-            with pytest.raises(ValueError, match=rf"algo\.{name}="):
-                algorithm.module.Config(**{name: value})
+    for field in dataclasses.fields(algorithm.module.Config):
+        for value in CANNOT_BE.get(common_name(field.name), []):
+            with pytest.raises(ValueError, match=rf"algo\.{field.name}={re.escape(str(value))} "):
+                algorithm.module.Config(**{field.name: value})
+
+
+def test_there_are_values_that_cannot_be_of_every_common_setting_and_an_algorithm_has_each():
+    assert CANNOT_BE.keys() == COMMON.keys()
+    fields = (field for file in algorithms().values() for field in dataclasses.fields(file.module.Config))
+    assert {common_name(field.name) for field in fields} >= COMMON.keys()

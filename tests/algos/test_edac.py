@@ -3,6 +3,7 @@
 import pytest
 import torch
 from plain import assert_close, forward, leaves, member, shake, soft_update, step
+from torch import nn
 
 from zoo.algos.edac import EDAC, Config
 from zoo.nn.layers import EnsembleLinear
@@ -93,3 +94,13 @@ def test_lb_sacs_critics_normalize_before_the_activation(spec):
             weights, torch.cat([obs, action], -1), lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]).relu()
         )
         torch.testing.assert_close(found[m], expected)
+
+
+def test_the_policy_begins_near_no_action_whatever_it_observes(spec):
+    """As in the authors' code: a last layer uniform within 1e-3, the other layers' biases 0.1."""
+    *hidden, last = (layer for layer in EDAC(spec, Config(num_critics=2)).actor.net if isinstance(layer, nn.Linear))
+    assert len(hidden) == 3
+    assert all((layer.bias == 0.1).all() for layer in hidden)
+    assert last.bias.abs().max() <= 1e-3
+    assert 0.99e-3 < last.weight.abs().max() <= 1e-3
+    assert last.weight.std().item() == pytest.approx(1e-3 / 3**0.5, rel=0.08)

@@ -78,6 +78,24 @@ def test_discriminators_minimize_the_cross_entropy_of_both_kinds(spec, make_batc
     assert agent.discriminator_loss(batch, split).item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_discriminators_see_transitions_with_noise_of_which_ratio_and_policy_see_nothing(spec, make_batch):
+    agent, batch = make(spec), make_batch(0)
+    split = len(batch.reward) // 2
+    agent.config.input_noise = 0.5
+    torch.manual_seed(3)
+    found = agent.discriminator_loss(batch, split).item()
+    torch.manual_seed(3)
+    noisy = batch._replace(obs=batch.obs + 0.5 * torch.randn(batch.obs.shape, dtype=torch.float64))
+    noisy = noisy._replace(action=batch.action + 0.5 * torch.randn(batch.action.shape, dtype=torch.float64))
+    noisy = noisy._replace(next_obs=batch.next_obs + 0.5 * torch.randn(batch.next_obs.shape, dtype=torch.float64))
+    seen = agent.weight(batch), agent.act(batch.obs)
+    agent.config.input_noise = 0.0
+    assert found == pytest.approx(agent.discriminator_loss(noisy, split).item(), rel=1e-12)
+    assert abs(found - agent.discriminator_loss(batch, split).item()) > 1e-3
+    for with_noise, without in zip(seen, (agent.weight(batch), agent.act(batch.obs)), strict=True):
+        assert torch.equal(with_noise, without)
+
+
 @pytest.mark.parametrize(("penalty", "weighted"), [(0.01, True), (0.0, True), (0.5, False)])
 def test_critic_loss_weighs_what_is_simulated_and_pushes_down_where_dynamics_differ(
     spec, make_batch, penalty, weighted

@@ -39,6 +39,31 @@ def test_critic_loss_is_equation_8_with_clipped_targets(spec, make_batch, networ
     assert agent.update(batch)["critic_loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("head", ["two_hot", "c51"])
+def test_over_bins_the_critics_minimize_the_cross_entropy_of_clipped_targets(spec, make_batch, network, head):
+    """A target's mass lies on the two bins next to it; clipped are targets, by `target_bounds`, and not values."""
+    bins = np.linspace(-2, 2, 9)
+    settings = {"value_head": head, "v_min": -2.0, "v_max": 2.0, "num_bins": 9, "target_bounds": [-0.6, 0.9]}
+    agent, batch = make(spec, **settings), make_batch()
+    next_value = network(agent.value, batch.next_obs.numpy())[:, 0]
+    target = batch.reward.numpy() + 0.99 * np.where(batch.terminated, 0, next_value)
+    assert (target < -0.6).any()
+    assert (target > 0.9).any()
+    out = network(agent.critic, np.concatenate([batch.obs, batch.action], -1))  # [K, B, bins]
+    losses, values = [], []
+    for member in out:
+        for logits, y in zip(member, np.clip(target, -0.6, 0.9), strict=True):
+            probabilities = np.exp(logits) / np.exp(logits).sum()
+            below = int(np.flatnonzero(bins <= y)[-1])
+            share = (y - bins[below]) / 0.5
+            losses.append(-(1 - share) * np.log(probabilities[below]) - share * np.log(probabilities[below + 1]))
+            values.append(probabilities @ bins)
+    metrics = agent.update(batch)
+    assert metrics["critic_loss"].item() == pytest.approx(np.mean(losses), rel=1e-6)
+    assert metrics["q"].item() == pytest.approx(np.mean(values), rel=1e-6)
+    assert metrics["clipped_targets"].item() == 0  # the bounds lie within the bins
+
+
 def test_two_critics_their_minimum_and_squares_make_iql(spec, make_batch):
     # sigma so small that every error is in the quadratic part: (sigma x)^2 / 2, a multiple of the squared error
     robust = make(spec, num_critics=2, quantile=1e-12, sigma=1e-3, target_bounds=[-1e9, 1e9])

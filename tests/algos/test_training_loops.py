@@ -1,13 +1,18 @@
 """What training loops pass on: how many updates a step, of which data, with which of the settings."""
 
 import csv
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from plain import GYMNASIUM
 
 import zoo
+from zoo.agent import Agent
 from zoo.algos import dql, dqn, ofql, ppo, sac, td3
 from zoo.algos.dsac_t import DSACT
 from zoo.algos.h2o import H2O
@@ -16,7 +21,7 @@ from zoo.data.goals import Goals
 from zoo.nn.heads import ValueHead
 from zoo.runs.run import Run
 from zoo.runs.stepper import EnvStepper
-from zoo.settings.registry import algorithms
+from zoo.settings.registry import Algorithm, algorithms, settings
 
 SMALL = {"hidden": [16], "batch_size": 32}
 
@@ -157,6 +162,16 @@ def test_dqns_target_moves_as_often_in_several_environments(tmp_path, calls, num
     assert len(moves) == (96 - 16) / 2
 
 
+@pytest.mark.parametrize("name", ["bcq", "discrete_cql"])
+def test_an_offline_target_network_moves_after_every_so_many_updates(tmp_path, monkeypatch, cartpole_file, name):
+    order, agent_class = [], algorithms()[name].agent_class
+    for method in ("update", "update_target"):
+        original = getattr(agent_class, method)
+        monkeypatch.setattr(agent_class, method, lambda *given, n=method, do=original: (order.append(n), do(*given))[1])
+    train(name, tmp_path, 10, SMALL | {"target_every": 4}, env="cartpole", dataset=cartpole_file)
+    assert order == [*["update"] * 4, "update_target"] * 2 + ["update"] * 2
+
+
 def test_ppo_learns_from_the_actions_that_it_drew_not_from_those_that_were_clipped(tmp_path, calls):
     stored, stepped = calls(RolloutBuffer, "append"), calls(EnvStepper, "step")
     config = {"hidden": [16], "num_steps": 64, "minibatches": 4}
@@ -201,3 +216,147 @@ def test_goals_are_of_the_shares_the_discount_and_the_steps_that_are_set(tmp_pat
     steps = {"hiql": (32, 4), "ota": (32, 4, 3)}.get(name, (32,))
     outer = {"hiql": sampled[1], "ota": sampled[2]}.get(name, sampled[0])
     assert outer == [steps] * 3
+
+
+# --- What `train` makes of a dataset ---
+
+
+class Columns(NamedTuple):
+    """A dataset's columns in float64, each transition's action another where they are continuous."""
+
+    path: Path
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    next_obs: np.ndarray
+
+    @property
+    def returns(self) -> np.ndarray:
+        return self.reward.reshape(-1, 5).sum(1)
+
+
+def write_episodes(path: Path, obs_dim: int, num_actions: int | None = None, seed: int = 0) -> Columns:
+    """Twelve episodes of five transitions, whose entries lie about other numbers, each as far apart as no other.
+
+    With episodes as short, observations and next observations have other means.
+    """
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(12, 6, obs_dim)) * (1 + np.arange(obs_dim)) + 3 + seed + np.arange(6)[:, None]
+    states = states.astype(np.float32)
+    if num_actions is None:
+        action = rng.uniform(-2, 2, (60, 1)).astype(np.float32)
+    else:
+        action = rng.integers(num_actions, size=60)
+    ends = np.arange(60) % 5 == 4
+    obs, next_obs = (states[:, part].reshape(60, obs_dim) for part in (slice(5), slice(1, 6)))
+    columns = {
+        "observations": obs, "actions": action, "rewards": rng.normal(size=60).astype(np.float32),
+        "next_observations": next_obs, "terminals": np.zeros(60, bool), "timeouts": ends,
+    }  # fmt: skip
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file[name] = column
+    return Columns(path, *(column.astype(float) for column in list(columns.values())[:4]))
+
+
+class Seen(Exception):
+    """The first batch has come: the run needs to go no further."""
+
+
+@pytest.fixture
+def first_batch(monkeypatch, tmp_path) -> Callable[..., tuple[Agent, Any]]:
+    """`first_batch(algorithm, data, config, ...)`: what the first update of a run is given, and its agent."""
+
+    def of(algorithm: Algorithm, data: Columns, config: dict[str, Any], **more: Any) -> tuple[Agent, Any]:
+        def learn(agent: Agent, batch: Any, *args: Any, **how: Any) -> None:
+            raise Seen(agent, batch)
+
+        for method in ("clone", "update"):  # of a flow before all else, and of everything
+            if hasattr(algorithm.agent_class, method):
+                monkeypatch.setattr(algorithm.agent_class, method, learn)
+        env = "pendulum" if "continuous" in algorithm.action_spaces else "cartpole"
+        config = ({"hidden": [8]} if hasattr(algorithm.module.Config(), "hidden") else {}) | {"batch_size": 64} | config
+        with pytest.raises(Seen) as seen:
+            train(algorithm.name, tmp_path, 2, config, env=env, dataset=data.path, **more)
+        return seen.value.args
+
+    return of
+
+
+def assert_normalized(batch: Any, data: Columns, mean: np.ndarray, std: np.ndarray, scale: float = 1.0) -> None:
+    """A batch holds rows of the dataset, observations and rewards by these numbers."""
+    row = batch.index.numpy() if "index" in batch._fields else np.abs(batch.action.numpy() - data.action.T).argmin(1)
+    assert len(set(row)) > 20
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose(batch.action.numpy(), data.action[row], **close)
+    np.testing.assert_allclose(batch.obs.numpy(), (data.obs[row] - mean) / std, **close)
+    if "next_obs" in batch._fields:
+        np.testing.assert_allclose(batch.next_obs.numpy(), (data.next_obs[row] - mean) / std, **close)
+    if "reward" in batch._fields:
+        np.testing.assert_allclose(batch.reward.numpy(), data.reward[row] * scale, **close)
+
+
+def assert_holds(agent: Agent, mean: np.ndarray, std: np.ndarray) -> None:
+    np.testing.assert_allclose(agent.normalizer.mean.numpy(), mean, rtol=1e-5)
+    np.testing.assert_allclose(agent.normalizer.std.numpy(), std, rtol=1e-5)
+
+
+NORMALIZING = [
+    file
+    for file in algorithms().values()
+    if file.data == "required" and "normalize_obs" in {one.name for one in settings(file.path, "Config")}
+]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("algorithm", NORMALIZING, ids=[file.name for file in NORMALIZING])
+def test_the_dataset_is_normalized_as_far_as_the_settings_say(tmp_path, first_batch, algorithm, normalized):
+    discrete = "continuous" not in algorithm.action_spaces
+    data = write_episodes(tmp_path / "data.hdf5", *((4, 2) if discrete else (3,)))
+    config = {"normalize_obs": normalized}
+    mean, std, scale = np.zeros(data.obs.shape[1]), np.ones(data.obs.shape[1]), 1.0
+    if normalized:  # RIQL takes the statistics of both
+        states = np.concatenate([data.obs, data.next_obs]) if algorithm.name == "riql" else data.obs
+        mean, std = states.mean(0), states.std(0) + 1e-3
+    if hasattr(algorithm.module.Config(), "normalize_reward"):
+        config["normalize_reward"] = normalized
+        scale = 1000 / (data.returns.max() - data.returns.min()) if normalized else 1.0
+    if algorithm.name == "recoil":
+        config["expert"] = str(data.path)
+    agent, batch = first_batch(algorithm, data, config)
+    assert_normalized(batch, data, mean, std, scale)
+    assert_holds(agent, mean, std)
+
+
+def test_there_are_algorithms_that_normalize():
+    assert {"awac", "bc", "edac", "fql", "iql", "rebrac", "td3_bc"} <= {file.name for file in NORMALIZING}
+
+
+def test_riqls_statistics_weigh_transitions_by_how_often_they_are_sampled(tmp_path, first_batch):
+    data = write_episodes(tmp_path / "data.hdf5", 3)
+    best = np.repeat(data.returns >= np.sort(data.returns)[-6], 5)  # six of the twelve episodes
+    states = np.concatenate([data.obs[best], data.next_obs[best]])
+    mean, std = states.mean(0), states.std(0) + 1e-3
+    more = {"sampler.name": "top", "sampler.fraction": 0.5}
+    agent, batch = first_batch(algorithms()["riql"], data, {"normalize_obs": True}, **more)
+    assert best[batch.index].all()
+    assert_normalized(batch, data, mean, std)
+    assert_holds(agent, mean, std)
+
+
+def test_recoil_normalizes_the_experts_observations_as_the_mixtures(tmp_path, first_batch):
+    data, expert = write_episodes(tmp_path / "data.hdf5", 3), write_episodes(tmp_path / "expert.hdf5", 3, seed=1)
+    mean, std = data.obs.mean(0), data.obs.std(0) + 1e-3
+    config = {"normalize_obs": True, "expert": str(expert.path)}
+    agent, batch = first_batch(algorithms()["recoil"], data, config)
+    for half, of in ((slice(64), data), (slice(64, 128), expert)):
+        assert_normalized(type(batch)(*(column[half] for column in batch)), of, mean, std)
+    assert_holds(agent, mean, std)
+
+
+def test_h2os_noise_is_in_units_of_the_datasets_standard_deviation(tmp_path, first_batch):
+    data = write_episodes(tmp_path / "data.hdf5", 3)
+    agent, batch = first_batch(algorithms()["h2o"], data, {"learning_starts": 1, "offline_fraction": 0.9})
+    np.testing.assert_allclose(agent.obs_std.numpy(), data.obs.std(0), rtol=0.01)
+    own = type(batch)(*(column[:58] for column in batch))  # of 64 transitions
+    assert_normalized(own, data, np.zeros(3), np.ones(3))

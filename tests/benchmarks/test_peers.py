@@ -82,6 +82,37 @@ def test_evaluations_npz_that_do_not_fit_are_refused_and_nothing_is_left(tmp_pat
     assert not (tmp_path / "d").exists()
 
 
+def test_timesteps_that_are_whole_floats_are_written_as_whole_numbers(tmp_path):
+    np.savez(tmp_path / "evaluations.npz", timesteps=np.array([10.0, 20.0]), results=np.ones((2, 3)))
+    _, steps, _ = curve(tmp_path / "evaluations.npz", HOPPER)
+    assert steps.dtype == np.int64
+    given = ["bench", "import-peer", str(tmp_path / "evaluations.npz"), "SB3", "--dir", str(tmp_path / "runs")]
+    assert main([*given, "algo=sac", "env=hopper"]) == 0
+    (run_dir,) = (path.parent for path in (tmp_path / "runs").rglob("run.json"))
+    with (run_dir / "evaluations.csv").open(newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == ["10", "20"]
+
+
+@pytest.mark.parametrize(
+    ("timesteps", "says"),
+    [
+        ([10.0, np.nan], "its timesteps hold nan, which is no number of steps"),
+        ([10.0, np.inf], "its timesteps hold inf, which is no number of steps"),
+        ([10.0, 20.5], "its timesteps hold 20.5, which is no number of steps"),
+        ([10, -20], "its timesteps hold -20, which is no number of steps"),
+        (["10", "20"], "its timesteps are of type <U2, not numbers"),
+    ],
+)
+def test_timesteps_that_are_no_numbers_of_steps_are_refused_in_one_line(tmp_path, capsys, timesteps, says):
+    np.savez(tmp_path / "evaluations.npz", timesteps=np.array(timesteps), results=np.ones((2, 3)))
+    given = ["bench", "import-peer", str(tmp_path / "evaluations.npz"), "SB3", "--dir", str(tmp_path / "runs")]
+    assert main([*given, "algo=sac", "env=hopper"]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_events_of_several_runs_are_not_taken_for_one(tmp_path):
     for seed in range(2):
         writer = SummaryWriter(str(tmp_path / f"Hopper__sac__{seed}"))

@@ -38,6 +38,26 @@ def test_neorl2s_index_ends_trajectories_that_nothing_else_ends(tmp_path) -> Non
     assert same(read_npz(path, LIMIT), rows)
 
 
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ([0, -2, 3], "its index names row -2, and it has rows 0 to 4"),
+        ([0, 3, 7], "its index names row 7, and it has rows 0 to 4"),
+        ([0.0, np.nan], "its index names row nan, and it has rows 0 to 4"),
+        ([0.0, 2.5], r"its index names row 2\.5, and it has rows 0 to 4"),
+        (["first"], "its index are of type <U5, not real numbers"),
+    ],
+)
+def test_a_neorl2_index_of_what_is_no_row_is_refused_by_its_value(tmp_path, index, says) -> None:
+    rows = episodes([3, 2], [False, False])
+    path = write(
+        tmp_path / "data.npz", obs=rows.obs, next_obs=rows.next_obs, action=rows.action, reward=rows.reward,
+        done=np.zeros(5, bool), index=np.array(index),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=says):
+        read_npz(path, LIMIT)
+
+
 def test_ogbenchs_last_rows_are_successors_only(tmp_path) -> None:
     rows = episodes([4, 1, 3], [False, False, False])
     obs, action, last = [], [], []

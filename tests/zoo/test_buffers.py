@@ -119,7 +119,7 @@ def test_n_step_returns_are_the_loops(n, capacity):
     buffer = ReplayBuffer(capacity, SPEC, CPU)
     for transition in together(streams):
         buffer.add(transition)
-    batch = buffer.sample_n_step(500, n, 0.9)
+    batch = buffer.sample_n_step(1_200, n, 0.9)  # each of at most 60 is drawn, but for 1 in 10^7
     by_number = {int(t.reward): (stream, i) for stream in streams for i, t in enumerate(stream)}
     seen = set()
     for obs, reward, next_obs, discount in zip(batch.obs, batch.reward, batch.next_obs, batch.discount, strict=True):
@@ -197,7 +197,7 @@ def test_a_frame_buffer_holds_the_same_stacks_as_one_that_stores_them_whole(capa
             indices = batch.index
             assert torch.equal(batch.obs, whole.obs[indices])
             assert torch.equal(batch.action, whole.action[indices])
-    batch = buffer.sample(2_000)
+    batch = buffer.sample(6_000)  # each of at most 250 is drawn, but for 1 in 10^8
     assert torch.equal(batch.obs, whole.obs[batch.index])
     assert torch.equal(batch.next_obs, whole.next_obs[batch.index])
     assert torch.equal(batch.reward, whole.reward[batch.index])

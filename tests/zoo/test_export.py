@@ -464,3 +464,15 @@ def test_the_example_serves_a_policy_over_http(trained, tmp_path):
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.parametrize(
+    ("made_for", "env", "says"),
+    [
+        ("MountainCar-v0", "MountainCarContinuous-v0", "gives 3 discrete actions; mountaincarcontinuous takes actions"),
+        ("MountainCarContinuous-v0", "MountainCar-v0", "mountaincar takes 3 discrete ones"),
+    ],
+)
+def test_a_policy_of_the_other_kind_of_actions_is_refused_in_one_line(zoo, tmp_path, made_for, env, says):
+    stable_baselines3.PPO("MlpPolicy", made_for, device="cpu").save(tmp_path / "mc")
+    refused(zoo("eval", tmp_path / "mc.zip", "--env", env), says, "Give the environment that it was made for.")

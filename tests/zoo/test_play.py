@@ -1,5 +1,6 @@
 """`zoo play` shows the episodes that are evaluated, and says what each picture is about."""
 
+import contextlib
 import csv
 import os
 import re
@@ -163,6 +164,7 @@ def test_every_agent_with_critics_expects_a_return_and_the_others_none():
 
     without = {"bc", "dt", "rcsl", "mbrcsl"}
     without |= {"crl", "gcbc", "gcivl", "hiql", "ota", "qrl"}  # distances to goals, no returns of actions
+    without |= {"recoil"}  # whose values are of imitation, not of rewards
     for name, algorithm in algorithms().items():
         for spec in specs(algorithm):
             agent = make(algorithm, spec)
@@ -246,23 +248,31 @@ def test_mujoco_is_drawn_or_says_what_is_missing(zoo, trained, tmp_path):
         assert imageio.imread(video, index=0).std() > 5
 
 
+@contextlib.contextmanager
+def skipped_without_opengl():
+    """A test is skipped where MuJoCo finds no OpenGL, and fails for any other reason."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("MuJoCo cannot draw"):
+            raise
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("task", ["pointmaze-medium", "cube-single"])
 def test_ogbenchs_tasks_are_drawn(monkeypatch, task):
+    pytest.importorskip("ogbench")
     monkeypatch.delenv("MUJOCO_GL", raising=False)  # MuJoCo was imported long before it is set
-    try:
+    with skipped_without_opengl():
         envs = make(EnvConfig(f"ogbench/{task}", backend="gymnasium"), 1, drawn=True)
         envs.reset(seed=[0])
-    except (ValueError, ImportError) as error:
-        pytest.skip(str(error))
     assert envs.metadata["render_fps"] in (10, 20)
     assert envs.render()[0].std() > 5
 
 
 def test_the_camera_follows_a_body_that_runs_away():
-    try:
+    with skipped_without_opengl():
         envs = make(EnvConfig("Hopper-v5", backend="gymnasium"), 2, drawn=True)
-    except ValueError as error:
-        pytest.skip(str(error))
     envs.reset(seed=[0, 1])
     for away, env in zip((0.0, 20.0), envs.envs, strict=True):
         inner = env.unwrapped

@@ -152,6 +152,21 @@ def test_episodes_that_all_weigh_the_same_are_refused(name):
         Dataset(arrays, SPEC, CPU, SamplerConfig(name))
 
 
+@pytest.mark.parametrize("name", ["return", "advantage"])
+def test_episodes_whose_returns_differ_by_little_of_their_size_are_weighed(name):
+    """3,000 +- 100, as of an expert: the best is sampled e^10 times as often as the worst."""
+    ends = np.arange(1, 61) % 5 == 0
+    rng = np.random.default_rng(0)
+    obs, reward = rng.normal(size=(60, 3)).astype(np.float32), np.where(ends, 3_000.0, 0.0)
+    reward[ends] += rng.uniform(-100, 100, 12)
+    arrays = Arrays(obs, np.zeros((60, 1), np.float32), reward.astype(np.float32), obs, ends, np.zeros(60, dtype=bool))
+    data = Dataset(arrays, SPEC, CPU, SamplerConfig(name))
+    weights = data.sampler.weights
+    assert float(weights.max() / weights.min()) == pytest.approx(np.exp(10), rel=1e-3)
+    expected = by_the_authors(data, name, 0.1)
+    np.testing.assert_allclose(weights / weights.sum(), expected, rtol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["return", "advantage", "top"])
 def test_data_whose_episodes_are_not_marked_are_refused(name):
     obs, never = np.zeros((50, 3), np.float32), np.zeros(50, dtype=bool)

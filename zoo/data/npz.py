@@ -53,9 +53,11 @@ def _neorl2(columns: dict[str, np.ndarray], max_episode_steps: int | None) -> Ar
     obs, next_obs = as_obs(obs), as_obs(next_obs)
     check_successors(obs, next_obs)
     ends = done.copy()
-    starts = columns.get("index", np.zeros(1)).astype(np.int64).reshape(-1)
-    if not ((starts >= 0) & (starts < size)).all():
-        raise ValueError(f"its index names rows up to {starts.max()}, and it has {size}")
+    starts = as_real(columns.get("index", np.zeros(1)), "index").reshape(-1)
+    rows = (starts >= 0) & (starts < size) & (starts == np.floor(starts))
+    if not rows.all():
+        raise ValueError(f"its index names row {starts[~rows][0]}, and it has rows 0 to {size - 1}")
+    starts = starts.astype(np.int64)
     ends[starts[starts > 0] - 1] = True
     ends[-1] = True
     lengths = np.diff(np.flatnonzero(ends), prepend=-1)

@@ -106,7 +106,7 @@ def _check_spaces(path: Path, env: str, spec: Spec, data: dict[str, Any]) -> Non
     if spec.num_actions is not None:
         here, fits = f"{spec.num_actions} discrete ones", str(acted.get("n")) == str(spec.num_actions)
     else:
-        own, bounds = (spec.action_low, spec.action_high), [_numbers(acted.get(name)) for name in ("low", "high")]
+        own, bounds = (spec.action_low, spec.action_high), [_numbers(acted.get(name, "")) for name in ("low", "high")]
         here = f"actions between {list(own[0])} and {list(own[1])}"
         if "low" in acted:
             there = f"actions between {acted['low']} and {acted['high']}"
