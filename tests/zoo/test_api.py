@@ -102,7 +102,9 @@ def test_it_goes_on_on_another_device_only_where_that_is_asked_for(own: Path, zo
         package.resume(own)
     record.write_text(changed)
     assert "device=cuda:7" in zoo("run", f"resume={own}").err
-    assert package.resume(own, device="cpu").record["status"] == "finished"
+    resumed = package.resume(own, device="cpu").record
+    assert resumed["status"] == "finished"
+    assert "continues with device=cpu" in resumed["notes"]
     record.write_text(changed)
     assert zoo("run", f"resume={own}", "device=cpu").code == 0
 
