@@ -14,11 +14,11 @@ HEAD = """# Speed
 
     python benchmarks/scripts/speed.py SECTION... --out docs/speed.md
 
-writes this page, of each section the command below it. Every subject is in a process of its own and is timed in turn,
-round after round, so that a machine whose speed drifts slows all of them alike. Speeds are medians over the rounds,
-with the slowest and the fastest; `x` is how many times as fast as that peer, the median of the ratios round by round.
-Memory is the most that the whole process had resident, its libraries and what compiling took included. Compilation is
-not in the times."""
+writes this page. Each section below begins with the command that measured it. Every subject runs in a process of its
+own. The subjects are timed in turn, round after round, so a machine whose speed drifts slows all of them alike. Speeds
+are medians over the rounds, with the slowest and the fastest round. `x` says how many times as fast as that peer the
+zoo is: the median of the ratios round by round. Memory is the peak resident memory of the whole process, including its
+libraries and compilation. The times do not include compilation."""
 
 
 def keep(file: Path, processor: str, section: str, command: str, tables: list[Measured]) -> dict[str, Any]:

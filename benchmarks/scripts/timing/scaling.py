@@ -16,21 +16,22 @@ ROLLOUT = 2_048  # steps of all environments together
 def scaling(_: Namespace) -> Iterator[Table]:
     note = "Two hidden layers of 256."
     yield Table("IQL by batch size, updates", 10, each("batch_size", BATCH_SIZES), note=note)
-    note = "Batches of 256, two hidden layers of that width."
+    note = "Batches of 256, and two hidden layers of the given width."
     yield Table("IQL by width, updates", 10, each("hidden", WIDTHS), note=note)
     data = {f"zoo, transitions={size:,}": {"transitions": size} for size in TRANSITIONS}
     data["zoo, the last in files"] = {"transitions": TRANSITIONS[-1], "mapped": True}
     subjects = {name: Subject("offline.py", "updates", {"algo": "iql"} | given) for name, given in data.items()}
     note = (
-        "The last is a `Dataset` of arrays that NumPy maps from files, just written, so that the system still has them "
-        "in its cache: its memory is mostly pages of the files, which the system may take back. It works from Python; "
-        "`zoo run` reads its datasets into memory. A dataset larger than the memory was not measured."
+        "The last row is a `Dataset` of arrays that NumPy maps from files. The files have just been written, so the "
+        "system still has them in its cache. The memory is mostly pages of the files, which the system can reclaim. "
+        "Mapped arrays work from Python; `zoo run` reads its datasets into memory. A dataset larger than the memory "
+        "was not measured."
     )
     yield Table("IQL by transitions of the dataset, updates", 60, subjects, note=note)
-    note = "An update an environment step, however many environments: only the acting is shared."
+    note = "One update per environment step, however many environments there are: only acting is shared."
     subjects = environments("off_policy", algo="sac")
     yield Table("SAC on Hopper-v5 by environments, steps", NUM_ENVS[-1], subjects, note=note)
-    note = f"Rollouts of {ROLLOUT:,} steps of all environments together, 320 gradient steps after each."
+    note = f"Rollouts of {ROLLOUT:,} steps of all environments together, with 320 gradient steps after each."
     yield Table("PPO on Hopper-v5 by environments, steps", 1, environments("on_policy"), ROLLOUT, note)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
 
 JAX_DIFFERENCE = (
-    "The libraries in JAX sample their batches in the compiled function too, and take their updates one call each or "
-    "in one compiled loop, whichever is faster here; the zoo and the others in PyTorch go back to Python for each."
+    "The libraries in JAX also sample their batches in the compiled function. They take their updates in one call each "
+    "or in one compiled loop, whichever is faster here. The zoo and the other libraries in PyTorch return to Python "
+    "after each update."
 )
 AT_ONCE = 8  # agents
 TITLES = {"iql": "IQL", "sac": "SAC", "stream_ac": "Stream AC"}
@@ -57,9 +58,9 @@ def iql(args: Namespace) -> Iterator[Table]:
     subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "IQL"})
     subjects["TorchRL"] = Subject("peers.py", "torchrl", {"algo": "iql"})
     note = (
-        "Two hidden layers of 256 everywhere. `eager style` is IQL as single-file implementations commonly write it, "
-        "in CORL's manner. unifloral normalizes observations within every network, JAX-CORL's actor is without a tanh "
-        f"and its value without the layer normalization that is its default. {JAX_DIFFERENCE}"
+        "All have two hidden layers of 256. `eager style` is IQL as single-file implementations commonly write it, in "
+        "CORL's manner. unifloral normalizes observations within every network. JAX-CORL's actor has no tanh, and its "
+        f"value function is without the layer normalization that is its default. {JAX_DIFFERENCE}"
     )
     yield Table("IQL, updates", 60, subjects, note=note)
 
@@ -68,9 +69,9 @@ def td3_bc(args: Namespace) -> Iterator[Table]:
     subjects = zoo("offline.py", "updates", algo="td3_bc") | checkouts(args, "td3_bc")
     subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "TD3PlusBC"})
     note = (
-        "An update is one of the critics; at every second one the actor learns and the targets move. Two hidden layers "
-        "of 256. unifloral normalizes observations within every network; JAX-CORL's critics have layer normalization. "
-        f"{JAX_DIFFERENCE}"
+        "An update is one of the critics; at every second one, the actor learns and the target networks move. All have "
+        "two hidden layers of 256. unifloral normalizes observations within every network; JAX-CORL's critics have "
+        f"layer normalization. {JAX_DIFFERENCE}"
     )
     yield Table("TD3+BC, updates", 60, subjects, note=note)
 
@@ -81,9 +82,10 @@ def cql(args: Namespace) -> Iterator[Table]:
     subjects |= checkouts(args, "cql")
     subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "CQL"})
     note = (
-        "Three hidden layers of 256, two critics, 31 values a state: 10 actions from each of three distributions and "
-        "the data's. `bfloat16` is `matmul_precision=medium`, in which the factors of float32 products are rounded. "
-        "unifloral's is another algorithm: ten critics, 4 values a state, so that its figures stand for themselves. "
+        "Three hidden layers of 256, two critics, and 31 values per state: 10 actions from each of three distributions "
+        "and the action in the data. `bfloat16` is `matmul_precision=medium`, which rounds the factors of float32 "
+        "products. unifloral's CQL is another algorithm, with ten critics and 4 values per state, so its figures stand "
+        "on their own. "
         f"{JAX_DIFFERENCE}"
     )
     yield Table("CQL, updates", 6, subjects, note=note)
@@ -92,8 +94,9 @@ def cql(args: Namespace) -> Iterator[Table]:
 def rebrac(args: Namespace) -> Iterator[Table]:
     subjects = zoo("offline.py", "updates", algo="rebrac") | checkouts(args, "rebrac")
     note = (
-        "An update is one of the critics; at every second one the actor learns and the targets move. Three hidden "
-        f"layers of 256, layer normalization in the critics; batches of 256, not of the paper's 1,024. {JAX_DIFFERENCE}"
+        "An update is one of the critics; at every second one, the actor learns and the target networks move. Three "
+        "hidden layers of 256, with layer normalization in the critics, and batches of 256 instead of the paper's "
+        f"1,024. {JAX_DIFFERENCE}"
     )
     yield Table("ReBRAC, updates", 40, subjects, note=note)
 
@@ -103,15 +106,16 @@ def policies(args: Namespace) -> Iterator[Table]:
     compared = {f"zoo, {algo}": {"algo": algo} | layers for algo in ("dql", "fql", "ofql", "iql", "rebrac")}
     compared["zoo, fql of 4 layers of 512"] = {"algo": "fql"}
     note = (
-        "Three hidden layers of 256, but for FQL's own; batches of 256. DQL denoises in 5 steps, FQL's flow takes 10. "
-        "Of ReBRAC an update is one of the critics; at every second one the actor learns and the targets move."
+        "Three hidden layers of 256, except in the row with FQL's own layers; batches of 256. DQL denoises in 5 steps, "
+        "and FQL's flow takes 10. An update of ReBRAC is one of the critics; at every second one, the actor learns and "
+        "the target networks move."
     )
     subjects = {name: Subject("offline.py", "updates", arguments) for name, arguments in compared.items()}
     for algo in ("dql", "fql", "ofql"):
         compiled = {"algo": algo, "compiled": True} | layers
         subjects[f"zoo, {algo}, compile=true"] = Subject("offline.py", "updates", compiled)
     yield Table("Policies that make actions of noise, and others, updates", 20, subjects, note=note)
-    note = "For one observation at a time, without exploring. DQL takes the best of 50 candidates."
+    note = "For one observation at a time, without exploration. DQL takes the best of 50 candidates."
     subjects = {name: Subject("offline.py", "acting", arguments) for name, arguments in compared.items()}
     yield Table("The same policies, actions", 200, subjects, note=note)
 
@@ -119,8 +123,8 @@ def policies(args: Namespace) -> Iterator[Table]:
 def goals(args: Namespace) -> Iterator[Table]:
     shape: dict[str, Any] = {"hidden": 256, "depth": 3}
     note = (
-        "Ant Maze's shapes, three hidden layers of 256, batches of 256 with their goals, which OGBench samples in "
-        "NumPy; its updates are one call each, as in its script."
+        "Ant Maze's shapes, three hidden layers of 256, and batches of 256 with their goals, which OGBench samples in "
+        "NumPy. Each of OGBench's updates is one call, as in its script."
     )
     for algo in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota"):
         subjects = zoo("goals.py", "updates", algo=algo, **shape)
@@ -138,12 +142,12 @@ def edac(args: Namespace) -> Iterator[Table]:
 
 def sac(args: Namespace) -> Iterator[Table]:
     subjects = zoo("online.py", "off_policy", algo="sac") | stable(args, "off_policy", algo="SAC")
-    note = "Gymnasium's Hopper, stepped in the process; two hidden layers of 256, batches of 256."
+    note = "Gymnasium's Hopper, stepped in the same process; two hidden layers of 256, batches of 256."
     yield Table("SAC on Hopper-v5, environment steps with an update each", 60, subjects, note=note)
     subjects = zoo("offline.py", "updates", algo="sac")
     subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "SAC"})
     subjects["TorchRL"] = Subject("peers.py", "torchrl", {"algo": "sac"})
-    note = "Without an environment, on random transitions. TorchRL takes all gradients at once, from one forward pass."
+    note = "Without an environment, on random transitions. TorchRL computes all gradients from a single forward pass."
     yield Table("SAC, updates alone", 60, subjects, note=note)
 
 
@@ -153,13 +157,16 @@ def dsac_t(args: Namespace) -> Iterator[Table]:
     if args.dsac_t:
         subjects["DSAC-T's authors'"] = Subject("peers.py", "dsac_t", {"folder": args.dsac_t})
     subjects["zoo, sac"] = Subject("offline.py", "updates", {"algo": "sac"} | layers)
-    note = "On random transitions. Three hidden layers of 256; of DSAC-T actor and targets move at every second update."
+    note = (
+        "On random transitions, with three hidden layers of 256. DSAC-T's actor and target networks move at every "
+        "second update."
+    )
     yield Table("DSAC-T, updates", 30, subjects, note=note)
 
 
 def td3(args: Namespace) -> Iterator[Table]:
     subjects = zoo("online.py", "off_policy", algo="td3") | stable(args, "off_policy", algo="TD3")
-    note = "As SAC's first table; the actor learns at every second step."
+    note = "The same as in SAC's first table, but the actor learns at every second step."
     yield Table("TD3 on Hopper-v5, environment steps with an update each", 60, subjects, note=note)
 
 
@@ -169,9 +176,9 @@ def ppo(args: Namespace) -> Iterator[Table]:
     subjects["eager style"] = Subject("eager.py", "on_policy")
     subjects |= stable(args, "on_policy")
     note = (
-        "Rollouts of 2,048 steps, 320 gradient steps on minibatches of 64 after each; two tanh layers of 64. `eager "
-        "style` is PPO in CleanRL's manner. It steps Gymnasium's Hopper, as the others do where EnvPool is not named. "
-        "Stable-Baselines3 and SBX do not clip the values."
+        "Rollouts of 2,048 steps, with 320 gradient steps on minibatches of 64 after each; two tanh layers of 64. "
+        "`eager style` is PPO in CleanRL's manner. It steps Gymnasium's Hopper, as do the others unless EnvPool is "
+        "named. Stable-Baselines3 and SBX do not clip the values."
     )
     yield Table("PPO on one Hopper-v5, environment steps", 1, subjects, 2_048, note)
 
@@ -180,13 +187,14 @@ def atari(args: Namespace) -> Iterator[Table]:
     if not installed("envpool") and not installed("ale_py"):
         return
     backend, steps = ("envpool", "EnvPool") if installed("envpool") else ("gymnasium", "ale-py")
-    differ = f"{steps} steps the zoo's Pong, ale-py and Stable-Baselines3's wrappers that of the others."
+    differ = f"The zoo's Pong is stepped by {steps}, that of the others by ale-py with Stable-Baselines3's wrappers."
     subjects = zoo("online.py", "pong_dqn", backend=backend) | stable(args, "pong_dqn")
     without = {"library": "sbx", "scan": False}
     subjects["SBX without its scan"] = Subject("stable.py", "pong_dqn", without, args.jax_python)
     note = (
-        f"{differ} An update of a batch of 32 at every fourth step, a replay buffer of 20,000. SBX takes its update in "
-        "a scan, in which XLA convolves slowly on a CPU: without it, the same step shows what its update costs."
+        f"{differ} An update on a batch of 32 at every fourth step, and a replay buffer of 20,000. SBX takes its "
+        "update in a scan, in which XLA's convolutions are slow on a CPU. The same step without the scan shows what "
+        "its update costs."
     )
     yield Table("DQN on Pong, environment steps", 50, subjects, 4, note)
     subjects = zoo("online.py", "pong_on_policy", backend=backend) | stable(args, "pong_on_policy")
@@ -199,7 +207,7 @@ def streaming(args: Namespace) -> Iterator[Table]:
     if args.streaming:
         given = {"env": env, "folder": args.streaming}
         subjects["stream-x's authors'"] = Subject("peers.py", "streaming", given)
-    yield Table(f"Stream AC on {env}, environment steps", 500, subjects, note="An update a step.")
+    yield Table(f"Stream AC on {env}, environment steps", 500, subjects, note="One update per step.")
 
 
 def samplers(args: Namespace) -> Iterator[Table]:
@@ -216,8 +224,8 @@ def dynamics(args: Namespace) -> Iterator[Table]:
     if args.mbrcsl:
         subjects["MBRCSL's authors'"] = Subject("peers.py", "mbrcsl", {"folder": args.mbrcsl})
     note = (
-        "Seven models of four layers of 200. Before the authors' is timed, ten updates of theirs and ours from the "
-        "same weights on the same batches are checked to have the same losses, to a relative 1e-5."
+        "Seven models with four layers of 200. Before the authors' code is timed, ten of its updates and ten of the "
+        "zoo's, from the same weights on the same batches, are checked to have the same losses, to a relative 1e-5."
     )
     yield Table("Dynamics ensemble, updates", 20, subjects, note=note)
 
@@ -228,7 +236,7 @@ def vector(args: Namespace) -> Iterator[Table]:
     made: dict[str, Any] = {"num_envs": 16, "backend": "envpool"}
     subjects = {"zoo": Subject("online.py", "alone", made)}
     yield Table("16 EnvPool Hopper-v5 alone, environment steps", 2_000, subjects, 16)
-    note = "Rollouts of 2,048 steps an environment."
+    note = "Rollouts of 2,048 steps per environment."
     subjects = zoo("online.py", "on_policy", **made)
     yield Table("PPO on 16 EnvPool Hopper-v5, environment steps", 1, subjects, 2_048 * 16, note)
 
@@ -241,7 +249,7 @@ def seeds(args: Namespace) -> Iterator[Table]:
             given = {"algo": algo, "hidden": hidden, "count": AT_ONCE, "together": together, "compiled": True}
             subjects[name] = Subject("seeds.py", "agents", given)
         title = f"{TITLES[algo]} of {AT_ONCE} seeds{width}, updates"
-        yield Table(title, 10, subjects, AT_ONCE, "Both compiled.")
+        yield Table(title, 10, subjects, AT_ONCE, "Both are compiled.")
 
 
 def bfloat16(_: Namespace) -> Iterator[Table]:
@@ -251,5 +259,5 @@ def bfloat16(_: Namespace) -> Iterator[Table]:
             "float32": Subject("offline.py", "updates", given),
             "zoo, bfloat16": Subject("offline.py", "updates", given | {"precision": "medium"}),
         }
-        note = "Compiled. `bfloat16` is `matmul_precision=medium`; CQL's is in its own table."
+        note = "Both are compiled. `bfloat16` is `matmul_precision=medium`; CQL's table has its own row for it."
         yield Table(f"{title} by precision, updates", 60, subjects, note=note)
