@@ -1,14 +1,14 @@
 """AWAC: Advantage Weighted Actor-Critic (Nair, Gupta, Dalal, Levine 2020, arXiv 2006.09359).
 
-The critics' targets take the policy's own actions, as SAC's do; the policy imitates the data's actions, weighted by
-their advantage. That keeps it near the data offline, and lets the same losses continue online.
+The critics' targets use actions sampled from the policy, as in SAC. The policy imitates the data's actions, weighted by
+their advantages. This keeps the policy near the data offline, and the same losses can continue online.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')   (Eq. 8)
     actor    L_pi = E[-exp(A(s, a) / lambda) log pi(a|s)]                                                     (Eq. 13)
              A    = min_i Q_i(s, a) - min_i Q_i(s, a~),  a~ ~ pi(s)
 
-Deviations, as in CORL: weights are clipped at 100 instead of normalized over the batch; three hidden layers; a Gaussian
-whose mean is not squashed and whose samples are clipped to the bounds.
+Deviations, as in CORL: weights are clipped at 100 instead of normalized over the batch; networks have three hidden
+layers; the policy is a Gaussian whose mean is not squashed and whose samples are clipped to the bounds.
 """
 
 import copy
@@ -58,7 +58,7 @@ class Config:
 
 
 class Policy(GaussianPolicy):
-    """A Gaussian around a mean that nothing bounds; what is played is clipped."""
+    """A Gaussian with an unbounded mean; its actions are clipped to the bounds."""
 
     def mean(self, obs: Tensor) -> Tensor:
         mean: Tensor = self.center + self.scale * self.net(obs)
@@ -97,7 +97,7 @@ class AWAC(Agent):
         return -(weight * self.actor.log_prob(batch.obs, batch.action)).mean(), (q - v).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of the critics, then of the actor, then of the target critics."""
+        """One gradient step of the critics, then of the actor; then the target critics move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         actor_loss, advantage = self.actor_loss(batch)

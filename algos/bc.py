@@ -3,9 +3,9 @@
 Supervised regression of the dataset's actions on its observations: no reward, no value. Cloning only the episodes with
 the highest returns is the baseline that any offline RL algorithm should beat, and often does not.
 
-    actor   L_pi = E[(pi(s) - a)^2], of discrete actions E[-log pi(a|s)]
+    actor   L_pi = E[(pi(s) - a)^2], for discrete actions E[-log pi(a|s)]
 
-Deviation: the paper's %BC takes the best share of the transitions; here, as in CORL, it is that of the episodes.
+Deviation: the paper's %BC clones the best share of transitions; here, as in CORL, it is the best share of episodes.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ FRAMES = ("discrete",)
 
 @dataclass
 class Config:
-    top_fraction: float = 1.0  # clone this fraction of the episodes, those of the highest returns; 0.1 is 10 % BC
+    top_fraction: float = 1.0  # clone this fraction of the episodes, those with the highest returns; 0.1 is 10 % BC
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     lr: float = 3e-4  # Adam's learning rate
     batch_size: int = 256  # transitions per update
@@ -56,7 +56,7 @@ class BC(Agent):
         self.optimizer = Adam(self.actor.parameters(), config.lr)
 
     def actor_loss(self, batch: Batch) -> Tensor:
-        """Mean over the batch and, of continuous actions, over their dimensions."""
+        """The loss, a mean over the batch and, for continuous actions, over their dimensions."""
         return self.actor.cloning_loss(batch.obs, batch.action).mean() / max(1, self.spec.action_dim)
 
     def update(self, batch: Batch) -> Metrics:

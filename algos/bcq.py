@@ -1,17 +1,17 @@
 """BCQ for discrete actions: Batch-Constrained Q-learning (Fujimoto, Conti et al. 2019, arXiv 1910.01708).
 
-Offline Q-learning whose maximum is only over actions that the data's policy might have taken: those whose probability,
-by a learned model of that policy, is at least `threshold` times that of the most probable one. The values of all
-others, which the data says nothing about, are never used.
+Offline Q-learning whose maximum is restricted to actions that the behaviour policy might have taken. An action is
+allowed if its probability under a learned model of that policy is more than `threshold` times that of the most probable
+action. The values of all other actions, about which the data says nothing, are never used.
 
     Q         L_Q = E[h(r + gamma (1 - terminated) Q'(s', a') - Q(s, a))],  h Huber's loss
               a'  = argmax Q(s', a) over the actions a with G(a|s') > threshold max G(.|s')
     behavior  L_G = E[-log G(a|s)] + logit_penalty mean(logits^2)
 
-The policy takes the same maximum. With a threshold of 0 this is double Q-learning, with one near 1 behaviour cloning.
-The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper. Deviations from
-that code: on frames the two networks share all convolutions and the layer behind them, there the convolutions alone;
-and Atari's rewards are not clipped.
+The policy takes the same maximum. With a threshold of 0 this is double Q-learning; with one near 1 it is behaviour
+cloning. The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper.
+Deviations from that code: on frames the two networks share all convolutions and the layer after them, whereas there
+they share only the convolutions; and Atari's rewards are not clipped.
 """
 
 import copy
@@ -41,8 +41,8 @@ FRAMES = True
 
 @dataclass
 class Config:
-    threshold: float = 0.3  # actions less probable than this share of the most probable one are not taken
-    logit_penalty: float = 0.01  # weight of the squared logits of the model of the data's policy
+    threshold: float = 0.3  # actions less probable than this share of the most probable action are excluded
+    logit_penalty: float = 0.01  # weight of the penalty on the squared logits of the behaviour model
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     tau: float = 0.005  # fraction of the way that the target network moves; Atari: 1, a copy
@@ -50,7 +50,7 @@ class Config:
     lr: float = 3e-4  # Adam's learning rate; Atari: 6.25e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 1.5e-4
     batch_size: int = 64  # transitions per update; Atari: 32
-    eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
+    eval_epsilon: float = 0.001  # probability of a random action in stochastic evaluations, such as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class BCQ(Agent):
         self.optimizer = Adam(self.network.parameters(), config.lr, eps=config.adam_eps)
 
     def best_action(self, obs: Tensor) -> Tensor:
-        """The action `[B]` of the highest value among those that are probable enough."""
+        """The actions `[B]` of the highest values among those that are probable enough."""
         q, logits = self.network(obs)
         probability = logits.softmax(-1)
         allowed = probability > self.config.threshold * probability.amax(-1, keepdim=True)
@@ -96,7 +96,7 @@ class BCQ(Agent):
         return action
 
     def critic_loss(self, batch: Batch, q: Tensor) -> tuple[Tensor, Tensor]:
-        """L_Q, and the mean value of the actions taken, for the values `[B, num_actions]` at the observations."""
+        """L_Q, and the mean value of the actions taken; `q` are the values `[B, num_actions]` at the observations."""
         with torch.no_grad():
             next_q, _ = self.target_network(batch.next_obs)
             next_q = of_action(next_q, self.best_action(batch.next_obs))
@@ -105,7 +105,7 @@ class BCQ(Agent):
         return F.smooth_l1_loss(q, target), q.detach().mean()
 
     def behavior_loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """L_G, for the logits `[B, num_actions]` at the observations."""
+        """L_G; `logits` are `[B, num_actions]` at the observations."""
         return F.cross_entropy(logits, batch.action) + self.config.logit_penalty * logits.square().mean()
 
     def update(self, batch: Batch) -> Metrics:
@@ -131,7 +131,7 @@ class BCQ(Agent):
 
 
 def of_action(q: Tensor, action: Tensor) -> Tensor:
-    """Of values `[B, num_actions]` those of actions `[B]`."""
+    """The values of actions `[B]`, from the values `[B, num_actions]` of all actions."""
     return q.gather(1, action[:, None]).squeeze(1)
 
 

@@ -1,19 +1,20 @@
 """COMBO: conservative offline model-based policy optimization (Yu et al. 2021, arXiv 2102.08363).
 
 Soft actor-critic on the data and on rollouts in a learned model, like MOPO, but without an estimate of the model's
-uncertainty: as in CQL, the critics' values are pushed down on the rollouts and up on the data, so that high values
-which only the model supports are not trusted.
+uncertainty. Instead, as in CQL, the critics' values are pushed down on the rollouts and up on the data, so that high
+values supported only by the model are not trusted.
 
     critics  L_Q  = beta (E_{s ~ d_f}[log sum_a exp Q(s, a)] - E_D[Q(s, a)]) + E_{d_f}[(y - Q(s, a))^2]    (Eq. 2, 3)
              y    = r + gamma (1 - terminated) min Q'(s', a'),  a' of the policy
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
-d_f is a mixture of data and rollouts, as each batch is. The sum over actions is estimated as in CQL, with actions of
-the policy at s and s' and uniform ones, each weighed by its density. Settings as in OfflineRL-Kit, as the experiments
-of MBRCSL have them (github zhaoyizhou1123/mbrcsl). Deviation: there the result of a reshape is not assigned, which
-turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. As there, no 1/2
-before the squared error. The actor's learning rate decays by updates, theirs by thousands of them; the model, whose
-batches are of 256 whatever `batch_size` is, learns for 200 epochs at most, theirs for as long as it gets better.
+d_f is a mixture of the data and the rollouts, and so is each batch. The sum over actions is estimated as in CQL, by
+importance sampling with actions of the policy at s and at s' and uniform ones. Settings are those of OfflineRL-Kit as
+used in MBRCSL's experiments (github zhaoyizhou1123/mbrcsl). Deviations: that code does not assign the result of a
+reshape, which turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. As in
+that code, there is no 1/2 before the squared error. The actor's learning rate decays at every update, theirs once every
+thousand updates. The model trains on batches of 256, whatever `batch_size` is, and for at most 200 epochs; theirs
+trains for as long as it improves.
 """
 
 import copy
@@ -44,9 +45,9 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     beta: float = 1.0  # weight of the conservative term; the paper takes 0.5 to 5
-    num_actions: int = 10  # of each kind, for the sum over actions
+    num_actions: int = 10  # actions of each kind, for the sum over actions
     rollout_length: int = 5  # steps imagined from each of the data's observations
-    rollout_batch: int = 50_000  # rollouts at a time
+    rollout_batch: int = 50_000  # rollouts per round
     rollout_every: int = 1_000  # updates between rounds of rollouts
     rollouts_kept: int = 5  # rounds of rollouts that the model's buffer holds
     real_fraction: float = 0.5  # share of a batch that comes from the data
@@ -61,7 +62,7 @@ class Config:
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
     elites: int = 5  # models used for rollouts: the best on held-out transitions
-    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+    dynamics_epochs: int = 200  # epochs at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:
         counts = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
@@ -73,7 +74,7 @@ class COMBO(Agent):
     def __init__(self, spec: Spec, config: Config, total_steps: int = 1_000_000) -> None:
         super().__init__()
         self.spec, self.config = spec, config
-        self.real = round(config.real_fraction * config.batch_size)  # a batch begins with so many of the data's
+        self.real = round(config.real_fraction * config.batch_size)  # a batch's first transitions, from the data
         self.dynamics = EnsembleDynamics(
             spec.obs_dim, spec.action_dim, config.dynamics_hidden, config.members, config.elites, config.dynamics_lr
         )
@@ -101,7 +102,7 @@ class COMBO(Agent):
         return target
 
     def gap(self, batch: Batch, q: Tensor) -> Tensor:
-        """The soft maximum over all actions, minus the value of the data's, `[2]`; of values `[2, B]` of the batch."""
+        """The soft maximum over actions minus the data's value, `[2]`; `q` are the batch's values `[2, B]`."""
         with torch.no_grad():
             noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
             policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
@@ -116,7 +117,7 @@ class COMBO(Agent):
         return soft_maximum - q[:, : self.real].mean(-1)
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of actor, temperature and critics, in this order, then of the target critics."""
+        """One gradient step of actor, temperature and critics, in this order; then the target critics move."""
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
         self.alpha_optimizer.minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean())

@@ -7,26 +7,26 @@ Actions outside the data are then undervalued rather than overvalued, and the po
              y    = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')
     actor    L_pi = E[alpha_H log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)                                    (SAC)
 
-The soft maximum is an importance-weighted sum over actions sampled uniformly, from pi(s) and from pi(s') (appendix F).
-With `lagrange` its weight is learned, so that the gap stays at `target_gap` (Eq. 30).
+The soft maximum is estimated by importance sampling, with actions drawn uniformly, from pi(s) and from pi(s')
+(appendix F). With `lagrange` the weight of the gap between the two terms is learned, so that the gap stays at
+`target_gap` (Eq. 30).
 
-With `calibrated` it is Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the values of the policy's actions are not
-pushed below the return that the data had from that state on. So values keep the scale of true returns, and learning
-online does not begin by unlearning the policy. In the soft maximum
+With `calibrated` this is Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the values of the policy's actions are not
+pushed below the return that the data achieved from that state on. Values thus keep the scale of true returns, and
+online learning does not begin by unlearning the policy. In the soft maximum, the value Q_i(s, a) of an action a ~ pi(s)
+or a ~ pi(s') is replaced by max(Q_i(s, a), G), where G is the data's return-to-go at s.
 
-    max(Q_i(s, a), G)   takes the place of   Q_i(s, a),  a ~ pi(s) or pi(s'),  G the return-to-go of the data at s
-
-Deviations, as in CORL (github young-geng/CQL): no 1/2 before the squared error of Eq. 4, so that alpha weighs half as
-much; no entropy in y; all losses are computed before any parameter is updated. Unlike there, one forward pass of the
-policy serves all actions that are sampled at an observation, and its log standard deviation begins at -1 by the bias of
-its layer, without a learned scale and offset besides; with `max_target` the actions in y are those of the soft maximum
-too; and without `orthogonal_init` the critics begin as PyTorch's layers do. Cal-QL's authors (github nakamotoo/Cal-QL)
-collect an episode and then take an update for each of its steps; here an update follows each step, and the values of an
-online episode are bounded only once it has ended, when its returns-to-go are known. CORL stores 0 for those returns,
-and so does not calibrate online. The return-to-go of a truncated episode is the sum of the rewards that it had; but if
-all its rewards are equal, as where a sparse goal was missed, it is that of the same reward for ever (the authors give
-that reward as a setting). With more than two critics all of them are penalized; WSRL's code (github zhouzypaul/wsrl)
-penalizes two, sampled with replacement, as are those in y.
+Deviations, as in CORL (github young-geng/CQL): there is no 1/2 before the squared error of Eq. 4, so that alpha weighs
+half as much; y has no entropy term; all losses are computed before any parameter is updated. Unlike in CORL, one
+forward pass of the policy serves all actions sampled at an observation; its log standard deviation starts at -1 through
+the bias of its layer, without an additional learned scale and offset; with `max_target`, y uses the actions of the soft
+maximum; and without `orthogonal_init` the critics have PyTorch's initialization. Cal-QL's authors
+(github nakamotoo/Cal-QL) collect an episode and then take one update for each of its steps; here an update follows each
+step, and the values of an online episode are bounded only after it has ended, when its returns-to-go are known. CORL
+stores 0 for those returns, and so does not calibrate online. The return-to-go of a truncated episode is the sum of the
+rewards it received. But if all its rewards are equal, as when a sparse goal was missed, it is the return of receiving
+that reward forever (for which the authors have a setting). With more than two critics, all of them are penalized;
+WSRL's code (github zhouzypaul/wsrl) penalizes two, sampled with replacement like those in y.
 """
 
 import copy
@@ -58,14 +58,14 @@ ACTION_SPACES = ("continuous",)
 class Config:
     alpha: float = 10.0  # weight of the gap between the soft maximum and the data's actions; AntMaze: 5
     num_actions: int = 10  # actions for the soft maximum, from each of three distributions
-    lagrange: bool = False  # alpha times a learned weight that holds the gap at target_gap; AntMaze: true
-    target_gap: float = 0.8  # of lagrange, for actions in [-1, 1]
+    lagrange: bool = False  # multiply alpha by a learned weight that holds the gap at target_gap; AntMaze: true
+    target_gap: float = 0.8  # gap that lagrange holds, for actions in [-1, 1]
     max_target: bool = False  # y takes the best of num_actions next actions; AntMaze: true
-    calibrated: bool = False  # Cal-QL: values of the policy's actions count as the data's return-to-go at least
-    num_critics: int = 2  # i = 1 to this; WSRL: 10
-    subset: int | None = None  # critics whose least value y takes, drawn anew at each update; null: all; WSRL: 2
+    calibrated: bool = False  # Cal-QL: in the gap, values of the policy's actions are at least the data's return-to-go
+    num_critics: int = 2  # number of critics; WSRL: 10
+    subset: int | None = None  # critics drawn anew at each update, whose minimum y takes; null: all; WSRL: 2
     critic_layer_norm: bool = False  # layer normalization in the critics; WSRL: true
-    actor_layer_norm: bool = False  # in the actor; WSRL: true
+    actor_layer_norm: bool = False  # layer normalization in the actor; WSRL: true
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -103,7 +103,7 @@ class CQL(Agent):
         *_, (weight, bias) = (layer.parameters() for layer in self.actor.net if isinstance(layer, nn.Linear))
         nn.init.xavier_uniform_(weight, gain=0.01)
         nn.init.zeros_(bias)
-        nn.init.constant_(bias[spec.action_dim :], -1.0)  # the log standard deviations'
+        nn.init.constant_(bias[spec.action_dim :], -1.0)  # of the log standard deviations
         self.critic = EnsembleCritic(
             config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs,
             config.critic_layer_norm, norm_first=True,
@@ -126,18 +126,18 @@ class CQL(Agent):
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """SAC's, of its temperature alpha_H."""
+        """SAC's loss of the temperature alpha_H."""
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def backed_up(self, out: Tensor) -> Tensor:
-        """Of the target critics' outputs `[E, ...]` those that y may take, `subset` of them."""
+        """The outputs that y may use, of `subset` of the target critics, from all outputs `[E, ...]`."""
         if self.config.subset is None:
             return out
         drawn = torch.rand_like(out.flatten(1)[:, 0])  # [E]
         return out.index_select(0, drawn.topk(self.config.subset).indices)
 
     def target(self, batch: MonteCarloBatch, next_policy: tuple[Tensor, Tensor], next_actions: Tensor) -> Tensor:
-        """y, as the value head has it."""
+        """y, in the form that the value head takes."""
         discount = self.config.discount * ~batch.terminated
         if not self.config.max_target:
             next_action, _ = self.actor.draw(*next_policy, torch.randn_like(batch.action))
@@ -150,7 +150,7 @@ class CQL(Agent):
     def gap(
         self, batch: MonteCarloBatch, q: Tensor, sampled: tuple[Tensor, Tensor], sampled_next: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """The soft maximum over all actions, in units in which they are in [-1, 1], minus the data's value: `[E]`.
+        """The soft maximum over all actions, in units where they lie in [-1, 1], minus the data's value: `[E]`.
 
         Args:
             batch: transitions.
@@ -169,9 +169,9 @@ class CQL(Agent):
         return (torch.logsumexp(values - log_density, 1) - q).mean(-1) - self.actor.log_scale
 
     def update(self, batch: MonteCarloBatch) -> Metrics:
-        """One gradient step of all networks, from the values before it, then of the target critics.
+        """One gradient step of all networks, from losses computed before it; then the target critics move.
 
-        Without `calibrated` a batch needs no returns-to-go.
+        The batch needs returns-to-go only with `calibrated`.
         """
         policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
         actor_loss, log_prob = self.actor_loss(batch, policy)

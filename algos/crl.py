@@ -1,17 +1,17 @@
 """CRL: Contrastive RL (Eysenbach, Zhang, Levine, Salakhutdinov 2022, arXiv 2206.07568).
 
-A classifier separates the later states of a transition's own episode from states of others, without rewards or
-bootstrapping. Its logit, an inner product of two representations, is at best log p(g|s, a) - log p(g), with p(g|s, a)
-the discounted distribution of the states to come. The policy maximizes it.
+A classifier distinguishes a later state of a transition's own episode from those of other transitions. It needs neither
+rewards nor bootstrapping. Its logit is an inner product of two representations, and its optimum is log p(g|s, a) -
+log p(g), where p(g|s, a) is the discounted distribution of future states. The policy maximizes the logit.
 
     critic   L = E_ij[BCE(f_ij, 1(i = j))],  f_ij = phi(s_i, a_i) . psi(g_j) / sqrt(D)
     actor    L_pi = E[-min f(s, mu(s, g), g) / mean |min f| - alpha log pi(a|s, g)]
 
-g_j is a later state of the j-th transition's episode, k steps away with a probability of (1 - gamma) gamma^(k - 1).
+g_j is a later state of the j-th transition's episode, k steps ahead with probability (1 - gamma) gamma^(k - 1).
 Deviations: as in OGBench's code (github seohongpark/ogbench), there are two critics, whose loss is the mean over all
-pairs; the policy is a Gaussian of standard deviation 1, and its loss takes a scaled value; all losses are computed
-before any parameter is updated. Layer normalization adds 1e-5 to the variance, theirs 1e-6. Its other policy loss, with
-advantage weights, is left out.
+pairs; the policy is a Gaussian of standard deviation 1, and its loss uses scaled values; all losses are computed before
+any parameter is updated. Unlike in that code, layer normalization adds 1e-5 to the variance, not 1e-6. That code's
+other policy loss, with advantage weights, is left out.
 """
 
 import math
@@ -43,7 +43,7 @@ GOALS = True
 class Config:
     alpha: float = 0.1  # weight of cloning; OGBench takes 0.03 on pointmaze
     latent_dim: int = 512  # D, outputs of phi and psi
-    value_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal is this, a later, any state)
+    value_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma of the geometric distribution of later goals; giant mazes: 0.995
@@ -70,7 +70,7 @@ class CRL(Agent):
         return self.phi(torch.cat([obs, action], -1)) / math.sqrt(self.config.latent_dim), self.psi(goal)
 
     def critic_loss(self, batch: GoalBatch) -> tuple[Tensor, Tensor]:
-        """The loss, and the share of the transitions whose own goal has the largest logit of all."""
+        """The loss, and the share of the transitions whose own goal has the largest logit."""
         phi, psi = self.represent(batch.obs, batch.action, batch.value_goal)
         logits = phi @ psi.mT  # [2, B, B]
         own = torch.eye(logits.shape[-1], dtype=logits.dtype, device=logits.device).expand_as(logits)
@@ -79,7 +79,7 @@ class CRL(Agent):
         return F.binary_cross_entropy_with_logits(logits, own), accuracy
 
     def actor_loss(self, batch: GoalBatch) -> tuple[Tensor, Tensor]:
-        """The loss, and its part that clones."""
+        """The loss, and its cloning term."""
         obs = torch.cat([batch.obs, batch.actor_goal], -1)
         phi, psi = self.represent(batch.obs, self.actor.mode(obs), batch.actor_goal)
         q = (phi * psi).sum(-1).amin(0)  # [B]
@@ -87,7 +87,7 @@ class CRL(Agent):
         return -q.mean() / (q.abs().mean().detach() + 1e-6) + self.config.alpha * cloning, cloning.detach()
 
     def update(self, batch: GoalBatch) -> Metrics:
-        """One gradient step of both, from what all were before."""
+        """One gradient step of critics and actor, both from the parameters before the update."""
         critic_loss, accuracy = self.critic_loss(batch)
         actor_loss, cloning = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
@@ -105,7 +105,7 @@ class CRL(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """What the critics think of the policy's actions `[B]` at states with their goals behind them."""
+        """The critics' values `[B]` of the policy's actions at states with their goals appended."""
         state, goal = torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)
         phi, psi = self.represent(state, self.actor.mode(obs), goal)
         return (phi * psi).sum(-1).amin(0)

@@ -1,14 +1,14 @@
 """Discrete CQL: Conservative Q-Learning without an actor (Kumar, Zhou, Tucker, Levine 2020, arXiv 2006.04779).
 
-Offline double Q-learning whose values are pushed down on all actions, by a soft maximum, and up on the data's: the form
-of CQL(H) that the paper has for Atari. With an actor, for continuous actions, it is `cql`.
+Offline double Q-learning whose values are pushed down on all actions, by a soft maximum, and up on the data's actions.
+This is the form of CQL(H) that the paper uses for Atari; `cql` is the form with an actor, for continuous actions.
 
     L_Q = E[h(y - Q(s, a))] + alpha E[logsumexp_b Q(s, b) - Q(s, a)],  h Huber's loss               (Eq. 4)
     y   = r + gamma (1 - terminated) Q'(s', argmax_b Q(s', b))
 
-Deviations: the authors' code (github aviralkumar2907/CQL, atari) learns quantiles of the return, QR-DQN; here
-`value_head=c51` is its distribution, and Huber's loss of its mean is the default, as in d3rlpy's DiscreteCQL. Double
-Q-learning is that library's too. Atari's rewards are not clipped.
+Deviations: the authors' code (github aviralkumar2907/CQL, atari) learns quantiles of the return (QR-DQN). Here the
+default is the Huber loss of the mean, as in d3rlpy's DiscreteCQL, and `value_head=c51` learns the distribution. Double
+Q-learning is also as in that library. Atari's rewards are not clipped.
 """
 
 import copy
@@ -46,7 +46,7 @@ class Config:
     lr: float = 3e-4  # Adam's learning rate; Atari: 5e-5
     adam_eps: float = 1e-8  # Adam's epsilon; Atari: 3.125e-4
     batch_size: int = 64  # transitions per update; Atari: 32
-    eval_epsilon: float = 0.001  # probability of a random action in evaluations that are not deterministic, as Atari's
+    eval_epsilon: float = 0.001  # probability of a random action in stochastic evaluations, such as Atari's
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; frames: never
     value_head: str = "huber"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
@@ -74,7 +74,7 @@ class DiscreteCQL(Agent):
         return out
 
     def target(self, batch: Batch) -> Tensor:
-        """y, as the value head has it."""
+        """y, in the form that the value head takes."""
         next_action = self.head.value(self.out(self.network, batch.next_obs)).argmax(-1)
         next_out = self.out(self.target_network, batch.next_obs)
         discount = self.config.discount * ~batch.terminated

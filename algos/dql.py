@@ -1,28 +1,28 @@
 """DQL: Diffusion-QL (Wang, Hunt, Zhou 2022, arXiv 2208.06193), a diffusion policy that maximizes Q.
 
 The policy turns noise into an action in a few denoising steps, and so can represent any distribution. One loss imitates
-the data, by predicting the noise that was added to its actions; the other maximizes the critics' values of generated
-actions, with gradients through all denoising steps. To act, many actions are sampled, and one that the critics value is
-taken.
+the data by predicting the noise that was added to its actions. The other maximizes the critics' values of generated
+actions, with gradients through all denoising steps. To act, the policy samples many actions and takes one that the
+critics value highly.
 
     critic   L_Q = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_j Q_j'(s', a'),  a' ~ pi'(s')
     clone    L_d = E[|eps - eps_theta(sqrt(abar_k) a + sqrt(1 - abar_k) eps, s, k)|^2],  k ~ U{1..K},  eps ~ N(0, I)
     policy   L   = L_d - eta E[Q_i(s, a~)] / E|Q_j(s, a~)|,  a~ ~ pi(s),  (i, j) = (1, 2) or (2, 1) by a coin
 
-pi' is an average of pi over the updates. With `backup_actions` above 1, the best of so many a' counts for each Q_j'
-(AntMaze: 10). The K = 5 variances are those of a variance-preserving SDE. An action is chosen of `candidates` with a
-probability that is the softmax of min_i Q_i'(s, a). Without exploring it is the most valued one, and the candidates
-come from noise that is fixed when the agent is created, so that acting is deterministic; the authors always sample,
-which is `eval_deterministic=false`.
+pi' is a moving average of pi. With `backup_actions` above 1, each Q_j' takes its best value over that many actions a'
+(AntMaze: 10). The K = 5 variances are those of a variance-preserving SDE. To act, one of `candidates` actions is drawn
+with probabilities that are the softmax of min_i Q_i'(s, a). Without exploration, the candidate with the highest value
+is taken, and the candidates come from noise that is fixed when the agent is created, so that acting is deterministic.
+The authors always sample, which is `eval_deterministic=false`.
 
-The paper's figures are of checkpoints that were chosen by evaluations online, each run's best ("online model
-selection" in the authors' code): compare them with `best`, not with `final`.
+The paper's figures are those of each run's best checkpoint, chosen by online evaluations ("online model selection" in
+the authors' code). Compare them with `best`, not with `final`.
 
 Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is that of the critic
-which is not maximized, L_d is a mean over action dimensions, the actions that a step predicts are clipped to the
-bounds, gradients are clipped by a norm for each dataset, and acting takes pi, not pi'. Its cosine decay of the learning
-rates is left out: of 1,000 or 2,000 steps, it takes one in 50,000 updates, and so changes them by less than 0.1 %. So
-are its standardized rewards for Pen.
+that is not maximized; L_d is a mean over action dimensions; the actions predicted at each denoising step are clipped to
+the bounds; gradients are clipped to a norm that depends on the dataset; and acting uses pi, not pi'. Its cosine decay
+of the learning rates is left out: the schedule has 1,000 or 2,000 steps and takes one every 50,000 updates, and so
+changes the rates by less than 0.1 %. Its standardized rewards for Pen are left out too.
 """
 
 import copy
@@ -53,11 +53,11 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     eta: float = 1.0  # weight of the values against the cloning
-    diffusion_steps: int = 5  # K, from noise to action
+    diffusion_steps: int = 5  # K, denoising steps from noise to action
     backup_actions: int = 1  # actions at the next observation, the best of which counts; the paper takes 10 on AntMaze
-    candidates: int = 50  # actions of which one is taken, to act
-    max_grad_norm: float = 1.0  # of the policy's and of the critics' gradients; the paper takes 1 to 10, by dataset
-    average_start: int = 1000  # updates before pi' begins to follow
+    candidates: int = 50  # actions sampled to act, of which one is taken
+    max_grad_norm: float = 1.0  # largest norm of policy's and critics' gradients; the paper takes 1 to 10, by dataset
+    average_start: int = 1000  # updates before pi' begins to follow pi
     average_every: int = 5  # updates between moves of pi'
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
@@ -96,7 +96,7 @@ class DQL(Agent):
         self.register_buffer("noise", torch.randn(config.diffusion_steps, config.candidates, 1, spec.action_dim))
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Summed over the critics, and their mean value."""
+        """L_Q, summed over the critics, and their mean value."""
         with torch.no_grad():
             next_obs = batch.next_obs.expand(self.config.backup_actions, *batch.next_obs.shape)  # [n, B, obs_dim]
             noise = torch.randn(
@@ -118,7 +118,7 @@ class DQL(Agent):
         return (predicted - noise).square().mean()
 
     def value_loss(self, batch: Batch) -> Tensor:
-        """The value of the policy's actions by one critic, with a minus, in units of its size by the other."""
+        """Minus one critic's mean value of the policy's actions, divided by the other critic's mean absolute value."""
         noise = torch.randn(
             self.config.diffusion_steps, *batch.action.shape, device=batch.action.device, dtype=batch.action.dtype
         )
@@ -128,7 +128,7 @@ class DQL(Agent):
         return -torch.where(torch.rand_like(value[0]) > 0.5, value[0], value[1])
 
     def update(self, batch: Batch, average: bool = True) -> Metrics:
-        """One gradient step of the critics, then of the policy; of the target critics and, if `average`, of pi'."""
+        """One gradient step of the critics, then of the policy; then the target critics and, if `average`, pi' move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         cloning_loss, value_loss = self.cloning_loss(batch), self.value_loss(batch)

@@ -1,7 +1,7 @@
 """DQN: Deep Q-Network (Mnih et al. 2015, Nature 518), its refinements as options.
 
-Q-learning on a replay buffer with a network that is copied to a target network now and then. Actions are
-epsilon-greedy, with an epsilon that falls linearly.
+Q-learning from a replay buffer, with a target network that is updated from time to time by copying the online network.
+Actions are epsilon-greedy, with an epsilon that decays linearly.
 
     L = E[(Q(s, a) - y)^2],  y = r + gamma (1 - terminated) max_a' Q'(s', a')
 
@@ -11,9 +11,9 @@ epsilon-greedy, with an epsilon that falls linearly.
 - `value_head=c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887); `two_hot`, `hl_gauss`:
   classification instead of the squared error (Farebrother et al. 2024, arXiv 2403.03950)
 
-Deviations: Adam; the squared error with clipped gradients is the default, `value_head=huber` the paper's loss. On
-frames the dueling streams part after the last shared layer. The defaults are for small vector environments; each one's
-comment says CleanRL's for Atari.
+Deviations: the optimizer is Adam; the default loss is the squared error with clipped gradients, and `value_head=huber`
+is the paper's loss. On frames, the dueling streams split after the last shared layer. The defaults are for small vector
+environments; the comments give CleanRL's settings for Atari.
 """
 
 import copy
@@ -52,21 +52,21 @@ class Config:
     discount: float = 0.99  # gamma
     lr: float = 1e-3  # Adam's learning rate; Atari: 1e-4
     adam_eps: float = 1e-8  # Adam's epsilon
-    max_grad_norm: float | None = 10.0  # gradients are scaled down to this norm; null: they are not; Atari: null
+    max_grad_norm: float | None = 10.0  # gradients of a larger norm are scaled down to it; null: never; Atari: null
     batch_size: int = 64  # transitions per update; Atari: 32
     buffer_size: int = 100_000  # transitions kept; Atari: 1_000_000
     learning_starts: int = 1_000  # environment steps before the first update; Atari: 80_000
     train_every: int = 2  # environment steps per update; Atari: 4
     target_every: int = 250  # environment steps between moves of the target network; Atari: 1_000
     tau: float = 1.0  # fraction of the way that the target network moves; 1: a copy
-    epsilon: float = 0.05  # probability of a random action in the end; Atari: 0.01
-    exploration_fraction: float = 0.2  # share of the steps in which epsilon falls from 1; `init_from`: none; Atari: 0.1
-    eval_epsilon: float = 0.05  # the same in evaluations that sample actions: Atari, MiniGrid
+    epsilon: float = 0.05  # final probability of a random action; Atari: 0.01
+    exploration_fraction: float = 0.2  # share of steps over which epsilon falls from 1; `init_from`: none; Atari: 0.1
+    eval_epsilon: float = 0.05  # probability of a random action in evaluations that sample actions: Atari, MiniGrid
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own; Atari: -10
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max; Atari: -10
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far; Atari: 10
-    num_bins: int = 51  # bins of a categorical head; give 101 to c51 without v_min and v_max
+    num_bins: int = 51  # bins of a categorical head; use 101 for c51 without v_min and v_max
 
     def __post_init__(self) -> None:
         check(self, n_step=at_least(1), train_every=at_least(1), target_every=at_least(1))
@@ -148,7 +148,7 @@ def train(run: "Run", config: Config) -> DQN:
     falling = config.exploration_fraction * run.config.steps if run.config.init_from is None else 0.0  # steps
 
     def times(every: int) -> int:
-        """How many multiples of `every` this pass of the loop brings."""
+        """How many multiples of `every` this pass of the loop reaches."""
         return (step + envs.num_envs) // every - step // every
 
     for step in run.steps():

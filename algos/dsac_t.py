@@ -1,9 +1,9 @@
 """DSAC-T: Distributional Soft Actor-Critic with three refinements (Duan et al. 2023, arXiv 2310.05858).
 
-SAC with critics that learn a Gaussian of the return, of mean Q and standard deviation s, in place of its mean alone.
-The three refinements: the target of the mean is an expected value, not a sample; of the two critics' distributions the
-one with the lower mean is the target; gradients are scaled and targets clipped by S, a moving average of s over
-batches, so that the same settings fit rewards of any scale.
+SAC whose critics learn a Gaussian distribution of the return, N(Q, s^2), instead of its mean alone. There are three
+refinements. The target of the mean is an expected value, not a sample. Of the two critics' distributions, the one with
+the lower mean is the target. Gradients are scaled and targets clipped by S, a moving average of s over batches, so that
+the same settings fit rewards of any scale.
 
     critics      J     = E[w (H(Q - y) + s (s^2 - H2(Q - clip(y_z, Q - 3 S, Q + 3 S))) / (s + 0.1))]
                  y     = r + gamma (1 - terminated) (Q' - alpha log pi'(a'|s')),  a' ~ pi'
@@ -12,13 +12,13 @@ batches, so that the same settings fit rewards of any scale.
     actor        J_pi  = E[alpha log pi(a|s) - min Q(s, a)]
     temperature  J     = E[-log alpha (log pi(a|s) + target entropy)]
 
-Gradients of J go through Q in the first term and through the s in front of the second alone. H is the Huber loss with
-a delta of 50, half of the square below it, and H2 twice that. Actor, temperature and target networks, of which the
-policy has one, move at every second update. pi is of actions in their own units.
+The gradient of J flows only through Q in the first term and through the factor s in the second. H is the Huber loss
+with a delta of 50, which is half of the square below it, and H2 is twice H. Actor, temperature and target networks,
+including one of the policy, move at every second update. pi is the density of actions in their own units.
 
-Deviations, from the authors' code (github Jingliang-Duan/DSAC-v2): it has H in place of H2, so that s becomes 0.7 of
-the standard deviation; `half_square=true` does that. It takes the gradients of all losses before any network moves, and
-its first steps act by the policy. GELU is the tanh approximation.
+Deviations from the authors' code (github Jingliang-Duan/DSAC-v2): it uses H in place of H2, so that s becomes 0.7 of
+the standard deviation; `half_square=true` does that. It computes the gradients of all losses before any network moves,
+and acts by the policy from the first step on. Here GELU is the tanh approximation.
 """
 
 import copy
@@ -47,7 +47,7 @@ DATA = "none"
 ACTION_SPACES = ("continuous",)
 
 DELTA = 50.0  # of the Huber loss
-BIAS = 0.1  # added to s and to s^2 where they divide
+BIAS = 0.1  # added to s and s^2 in denominators
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Config:
     learning_starts: int = 10_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
     train_every: int = 1  # environment steps per update; the authors take 20
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
-    half_square: bool = False  # the spread's squared error is halved, as in the authors' code
+    half_square: bool = False  # halve the squared error in the loss of s, as in the authors' code
 
     def __post_init__(self) -> None:
         check(self, policy_delay=at_least(1), train_every=at_least(1))
@@ -98,7 +98,7 @@ class DSACT(Agent):
 
     @staticmethod
     def returns(critic: EnsembleCritic, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the return by each critic, `[2, B]` each."""
+        """Mean and standard deviation of the return according to each critic, `[2, B]` each."""
         out = critic(obs, action)
         return out[..., 0], F.softplus(out[..., 1])
 
@@ -113,7 +113,7 @@ class DSACT(Agent):
         return soft_reward + discount * mean.amin(0), soft_reward + discount * sample.gather(0, lower)[0]
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """J, and means and standard deviations `[2, B]`. Moves S."""
+        """J, and the means and standard deviations `[2, B]`. Updates S."""
         mean, std = self.returns(self.critic, batch.obs, batch.action)  # [2, B]
         with torch.no_grad():
             of_batch = std.mean(-1, keepdim=True)
@@ -139,7 +139,7 @@ class DSACT(Agent):
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def update(self, batch: Batch, delayed: bool = True) -> Metrics:
-        """One gradient step of the critics and, if `delayed`, of actor and temperature, and a move of the targets."""
+        """One gradient step of the critics; if `delayed`, also of actor and temperature, and the targets move."""
         critic_loss, mean, std = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "q": mean.mean(), "q_std": std.mean()}
@@ -162,7 +162,7 @@ class DSACT(Agent):
 
 
 def huber(error: Tensor) -> Tensor:
-    """Half of the squared error up to DELTA, from there on linear."""
+    """Half of the squared error up to DELTA, linear beyond it."""
     return F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=DELTA)
 
 

@@ -1,8 +1,8 @@
 """DSRL: steering a policy by its noise (Wagenmaker, Nakamoto, Zhang et al. 2025, arXiv 2506.15799), DSRL-NA.
 
-A flow that imitates the data turns noise into an action: a = f(s, w). It is then frozen, and what is learned is which
-noise to give it. So actions stay near the data, and gradients through f are not needed. Many w may give the same
-action, hence two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regresses Q(s, f(s, w)).
+A flow that imitates the data turns noise into an action: a = f(s, w). It is then frozen, and RL learns which noise to
+give it. Actions thus stay near the data, and no gradients through f are needed. Many w may give the same action, hence
+two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regresses Q(s, f(s, w)).
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)             (before)
     critic   L_Q  = E[(Q_i(s, a) - y)^2],
@@ -10,20 +10,21 @@ action, hence two pairs of critics: Q(s, a), learned from transitions, and N(s, 
     noise    L_N  = E[(N_i(s, w) - Q_i(s, f(s, w)))^2],  w ~ N(0, I)
     actor    L_pi = E[alpha log pi(w|s) - min_i N_i(s, w)],  w ~ pi(s), within [-magnitude, magnitude]
 
-(Algorithm 1.) `steps` are updates of the flow, `online_steps` those of the rest; before the first of the latter the
-flow gets standard normal noise, or 0 without exploring. The buffer holds actions, not noise, so that the dataset can be
-learned from too; the authors' runs learn from their own transitions alone, `online_fraction=1`. DSRL-SAC, which has no
-critics of actions, is SAC whose actions are the noise for a finished run of this file: `zoo run algo=sac base=RUN_DIR
-base_mode=noise base_scale=1.5 algo.target_entropy=0 eval_deterministic=false`.
+(Algorithm 1.) `steps` are updates of the flow; during `online_steps` everything else is updated. Before the first
+online update the flow gets standard normal noise, or 0 without exploration. The buffer holds actions, not noise, so
+that the agent can learn from the dataset too; the authors' runs learn from their own transitions alone
+(`online_fraction=1`). DSRL-SAC, the variant without critics of actions, is SAC whose actions are the noise for a
+finished run of this file: `zoo run algo=sac base=RUN_DIR base_mode=noise base_scale=1.5 algo.target_entropy=0
+eval_deterministic=false`.
 
 At a target entropy of 0 the noise stays broad. The authors evaluate by sampling it: `eval_deterministic=false`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
 not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh, with
-layer normalization in the critics; the critics of noise take a step for each of the others, on the same batch, there
-ten on batches of their own after twenty of the others. There the noise of NA lies within [-1, 1] whatever the
-magnitude, its normalization stands before the ReLU, and the value of a truncated episode's last step is not
-bootstrapped. DSRL-SAC begins with standard normal noise there, here with uniform noise.
+layer normalization in the critics; the critics of noise take one step for each step of the other critics, on the same
+batch, whereas theirs take ten, on batches of their own, after twenty of the others. In that code, the noise of DSRL-NA
+lies within [-1, 1] whatever the magnitude, its layer normalization precedes the ReLU, and the last step of a truncated
+episode does not bootstrap. DSRL-SAC begins with standard normal noise there, and with uniform noise here.
 """
 
 import copy
@@ -53,10 +54,10 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    magnitude: float = 1.5  # noise lies within [-magnitude, magnitude]: the larger, the further from what is common
-    flow_steps: int = 10  # of Euler's method, from noise to action
+    magnitude: float = 1.5  # noise lies within [-magnitude, magnitude]; the larger it is, the rarer the actions may be
+    flow_steps: int = 10  # steps of Euler's method, from noise to action
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
-    flow_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the flow's
+    flow_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the flow's hidden layers
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     flow_lr: float = 3e-4  # Adam's learning rate, flow
@@ -124,7 +125,7 @@ class DSRL(Agent):
         return (self.log_alpha.exp().detach() * log_prob - value).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """SAC's, of its temperature."""
+        """SAC's loss of the temperature."""
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def clone(self, batch: Batch) -> Metrics:

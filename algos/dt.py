@@ -1,16 +1,16 @@
 """DT: Decision Transformer (Chen et al. 2021, arXiv 2106.01345).
 
-Offline RL as the prediction of sequences: a causal transformer reads the last K steps as tokens, return-to-go,
-observation, action, return-to-go, ..., and predicts the action at each observation. Conditioned on a high return it
-acts as the data's good episodes did; like all return-conditioned cloning it cannot join parts of two episodes.
+Offline RL as sequence modelling: a causal transformer reads the last K steps as tokens (return-to-go, observation,
+action, return-to-go, ...) and predicts the action at each observation. Conditioned on a high return, it acts as the
+data's good episodes did. Like all return-conditioned cloning, it cannot stitch together parts of two episodes.
 
     actor   L_pi = E[(pi(g_{t-K+1}, s_{t-K+1}, a_{t-K+1}, ..., g_t, s_t) - a_t)^2]          (section 3)
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
 
-Settings as in the authors' code (github kzl/decision-transformer, gym): embeddings of the step in the episode instead
-of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate. Deviation: windows that
-are cut short by an episode's end are padded on the right, which the causal mask hides, rather than on the left; 1e-3 is
-added to the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
+Settings are those of the authors' code (github kzl/decision-transformer, gym): embeddings of the timestep in the
+episode instead of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate.
+Deviations: windows that are cut short by an episode's end are padded on the right, where the causal mask hides the
+padding, not on the left; 1e-3 is added to the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Config:
     layers: int = 3  # of the transformer
     heads: int = 1  # of its attention
     width: int = 128  # of an embedding
-    dropout: float = 0.1  # of embeddings, attention and what is added to the residual stream
+    dropout: float = 0.1  # dropout rate of embeddings, attention and residual branches
     lr: float = 1e-4  # AdamW's learning rate
     warmup: int = 10_000  # updates over which the learning rate rises linearly; 0: none
     weight_decay: float = 1e-4  # AdamW's weight decay
@@ -60,7 +60,7 @@ class Config:
 
 
 class Windows(NamedTuple):
-    """Consecutive steps of episodes, K each; where `inside` is not set, the episode was over."""
+    """Windows of K consecutive steps of an episode; `inside` is false where the episode was over."""
 
     obs: Tensor  # [B, K, obs_dim]
     action: Tensor  # [B, K, A]
@@ -70,7 +70,7 @@ class Windows(NamedTuple):
 
 
 class Block(nn.Module):
-    """Causal attention and two layers, each after a layer norm and added to its input (GPT-2's)."""
+    """A GPT-2 block: causal attention and two layers, each part after a layer norm and added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Block(nn.Module):
         self.widen, self.narrow = Linear(width, 4 * width), Linear(4 * width, width)
 
     def forward(self, x: Tensor, dropout: float) -> Tensor:
-        """`[B, tokens, width]` of the same."""
+        """`[B, tokens, width]` to the same shape."""
         qkv = self.to_qkv(self.norm_1(x)).chunk(3, -1)
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in qkv
@@ -118,14 +118,14 @@ class DT(Agent):
         self.begin(0)
 
     def policy(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, dropout: float) -> Tensor:
-        """Actions `[B, T, A]`, each from what came before it in its window, its return-to-go and its observation.
+        """Actions `[B, T, A]`, each from the earlier steps of its window, its return-to-go and its observation.
 
         Args:
             obs: `[B, T, obs_dim]` normalized.
             action: `[B, T, A]`.
             return_to_go: `[B, T]`.
             timestep: `[B, T]`.
-            dropout: share of numbers that are left out.
+            dropout: the dropout rate.
         """
         time = self.of_timestep(timestep.clamp(max=self.config.max_episode_steps - 1))
         tokens = torch.stack(
@@ -143,7 +143,7 @@ class DT(Agent):
         return self.bounds.squash(self.to_action(at_obs))
 
     def actor_loss(self, windows: Windows) -> Tensor:
-        """Mean squared error over the steps that there are, and the action dimensions."""
+        """Mean squared error over the action dimensions and the steps inside their episodes."""
         obs, action, return_to_go, timestep, inside = windows
         error = (self.policy(obs, action, return_to_go, timestep, self.config.dropout) - action).square().mean(-1)
         return (error * inside).sum() / inside.sum()
@@ -186,10 +186,10 @@ class DT(Agent):
 
     @torch.no_grad()
     def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `act`, in a window of fixed length, filled from its beginning: no step attends to what comes after it."""
+        """Like `act`, in a window of fixed length that fills from its beginning: no step attends to later ones."""
         seen, done, left, steps = memory.values()
         context = self.config.context
-        before = (steps - 1).clamp(0, context - 1)[:, None]  # where the step before stands
+        before = (steps - 1).clamp(0, context - 1)[:, None]  # place of the step before
         now = left.gather(1, before) - reward[:, None]
         full = (steps >= context)[:, None]
         place = steps.clamp(max=context - 1)[:, None]
@@ -198,7 +198,7 @@ class DT(Agent):
         left = torch.where(here, now, torch.where(full, left.roll(-1, 1), left))
         here, full = here[..., None], full[..., None]
         seen = torch.where(here, self.normalizer(obs)[:, None], torch.where(full, seen.roll(-1, 1), seen))
-        done = torch.where(full, done.roll(-1, 1), done)  # of what comes at `place` and after it nothing is looked at
+        done = torch.where(full, done.roll(-1, 1), done)  # nothing attends to the actions at `place` and after it
         actions = self.policy(seen, done, left, steps[:, None] - place + window, dropout=0.0)
         memory = {"seen": seen, "done": torch.where(here, actions, done), "return_to_go": left, "steps": steps + 1}
         return (actions * here).sum(1), memory

@@ -1,7 +1,7 @@
 """f-DVL: dual V-learning (Sikchi, Zheng, Zhang, Niekum 2023, arXiv 2302.08560); with f=reverse_kl Extreme Q-Learning.
 
-As in IQL, the state value is an implicit maximum of the critics over the data's actions. The loss that learns it is
-derived from the dual of RL as a linear program, and there is one for each f-divergence between policy and data.
+As in IQL, the state value is an implicit maximum of the critics over the data's actions. Its loss is derived from the
+dual of RL as a linear program, and each f-divergence between policy and data gives a loss of its own.
 
     value    L_V  = E[lambda f(d) - (1 - lambda) d],  d = min Q'(s, a) - V(s), where f(d) is
              chi2          max(d + d^2 / 4, 0)
@@ -12,11 +12,12 @@ derived from the dual of RL as a linear program, and there is one for each f-div
     actor    L_pi = E[-exp(beta d) log pi(a|s)]
 
 reverse_kl is the Gumbel regression of Garg, Hejna, Geist and Ermon 2023 (arXiv 2301.02328). Its loss is divided by the
-exponential of the batch's largest z, and z is clipped: that, the two critics and the weights clipped at 100 are in the
-authors' code (github hari-sikchi/DVL), not in the equations. So is chi2, which is 0 on [-4, 0] and grows again below,
-so that with lambda = 1 no value in that band is preferred; chi2_exact is what the paper derives. Deviations from that
-code: V's layers are normalized after their ReLU, not before it; networks begin with PyTorch's initialization, not
-orthogonal; its noise on the data's actions, gradient penalty and dropout, all off by default, are left out.
+exponential of the batch's largest z, and z is clipped. Both, like the two critics and the weights clipped at 100, are
+in the authors' code (github hari-sikchi/DVL), not in the equations. So is chi2, which is 0 for d in [-4, 0] and grows
+again below, so that with lambda = 1 no value in that band is preferred; chi2_exact is what the paper derives.
+Deviations from that code: in V, layer normalization follows the ReLU instead of preceding it; networks have PyTorch's
+initialization, not an orthogonal one; the code's noise on the data's actions, gradient penalty and dropout, all off by
+default, are left out.
 """
 
 import copy
@@ -46,9 +47,9 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     f: str = "chi2"  # the divergence: chi2 (the authors' form), chi2_exact, tv, or reverse_kl: Extreme Q-Learning
-    temperature: float = 0.7  # lambda: V nears the maximum of Q as it nears 1; with reverse_kl, as it nears 0
+    temperature: float = 0.7  # lambda: V nears the maximum of Q as lambda nears 1; with reverse_kl, as lambda nears 0
     max_exponent: float = 7.0  # of reverse_kl: z is clipped here
-    random_actions: int = 0  # uniform actions beside each of the data's, in the value's loss; the authors take 0 or 1
+    random_actions: int = 0  # uniform actions added to each of the data's in the value's loss; the authors take 0 or 1
     beta: float = 3.0  # inverse temperature of the actor's weights; AntMaze: 10
     max_weight: float = 100.0  # the actor's weights are clipped here
     huber_delta: float = 20.0  # where h turns linear
@@ -103,7 +104,7 @@ class DVL(Agent):
         return d
 
     def implicit_maximum(self, d: Tensor) -> Tensor:
-        """What L_V is the mean of: its least value over V is where V is an implicit maximum of Q. `[B] -> [B]`."""
+        """The terms of L_V, `[B] -> [B]`: their mean is least where V is an implicit maximum of Q."""
         temperature = self.config.temperature
         if self.config.f == "reverse_kl":
             z = (d / temperature).clamp(max=self.config.max_exponent)
@@ -119,7 +120,7 @@ class DVL(Agent):
         return temperature * f - (1 - temperature) * d
 
     def value_loss(self, batch: Batch) -> Tensor:
-        """L_V, over the data's actions and as many uniform ones as `random_actions` asks for."""
+        """L_V, over the data's actions and `random_actions` uniform ones for each of them."""
         obs, action = batch.obs, batch.action
         if self.config.random_actions > 0:
             many = self.config.random_actions
@@ -144,7 +145,7 @@ class DVL(Agent):
         return loss.mean(-1).sum(), q.detach().mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of value, actor and critics, in this order, then of the target critics."""
+        """One gradient step of value, actor and critics, in this order; then the target critics move."""
         value_loss = self.value_loss(batch)
         self.value_optimizer.minimize(value_loss)
         actor_loss, advantage = self.actor_loss(batch)

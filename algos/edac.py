@@ -1,8 +1,8 @@
 """EDAC: Ensemble-Diversified Actor Critic (An, Moon, Kim, Song 2021, arXiv 2110.01548); with eta=0 it is SAC-N.
 
-SAC-N is SAC with N critics, whose minimum is a lower confidence bound: with enough of them it is low outside the data.
-EDAC makes the critics' gradients with respect to the action differ, which raises their disagreement there, so that
-fewer critics suffice.
+SAC-N is SAC with N critics. Their minimum is a lower confidence bound, which is low outside the data if there are
+enough critics. EDAC diversifies the critics' gradients with respect to the action. This raises the critics'
+disagreement outside the data, so that fewer of them suffice.
 
     critic   L_Q  = E[sum_i (Q_i(s, a) - y)^2] + eta L_D,                                           (Algorithm 1)
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')),  a' ~ pi(s')
@@ -10,17 +10,17 @@ fewer critics suffice.
     actor    L_pi = E[alpha log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)
     alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
-With eta=0 and batches of 10,000 it is LB-SAC (Nikulin et al. 2022, arXiv 2211.11092), which needs fewer critics than
-SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics move in this order,
-each from the values just updated, as in CORL, where the authors compute all three losses before any step; mean and log
-standard deviation are two halves of one layer, not two; log pi is exact, where the authors' has 1e-6 in its logarithm;
-weights begin as CORL's, in the critics uniform in +-1/sqrt(outputs) and in the actor in +-1/sqrt(inputs), where the
-authors' begin the other way round.
+With eta=0 and batches of 10,000 this is LB-SAC (Nikulin et al. 2022, arXiv 2211.11092), which needs fewer critics than
+SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, actor and critics are updated in this
+order, each from the parameters just updated, as in CORL, whereas the authors compute all three losses before any step;
+mean and log standard deviation are the two halves of one layer, not two layers; log pi is exact, whereas the authors
+add 1e-6 inside its logarithm; weights are initialized as in CORL, uniformly in +-1/sqrt(outputs) in the critics and in
++-1/sqrt(inputs) in the actor, where the authors have it the other way round.
 
-MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. Each of its critics follows its own next
-value and the actor maximizes their mean less 4 or 8 standard deviations; but its authors' code (github google-research
-jrl/agents/msg) also has no entropy in the targets, a penalty on the values of the policy's actions with a weight for
-each task, 50,000 updates of cloning before, and randomly weighted errors.
+MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. In MSG, each critic backs up its own next
+value, and the actor maximizes the critics' mean minus 4 or 8 standard deviations. But its authors' code
+(github google-research jrl/agents/msg) also has no entropy in the targets, a penalty on the values of the policy's
+actions with a weight for each task, 50,000 updates of cloning beforehand, and randomly weighted errors.
 """
 
 import copy
@@ -51,7 +51,7 @@ class Config:
     num_critics: int = 10  # N; the paper takes 10 on halfcheetah and walker2d, 50 on hopper
     eta: float = 1.0  # weight of L_D; 0 is SAC-N, which needs 10 to 500 critics
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
-    critic_layer_norm: bool = False  # layer normalization in the critics; LB-SAC on hopper-medium
+    critic_layer_norm: bool = False  # layer normalization in the critics; LB-SAC on hopper-medium: true
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate, actor
@@ -116,13 +116,13 @@ class EDAC(Agent):
         q = self.critic(batch.obs.expand(count, -1, -1), action)
         (gradient,) = torch.autograd.grad(q.sum(), action, create_graph=True)
         gradient = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
-        # the sum over pairs is the square of the sum less the squares
+        # the sum over pairs is the square of the sum minus the sum of the squares
         pairs = gradient.sum(0).square().sum(-1) - gradient.square().sum((0, 2))  # [B]
         loss: Tensor = pairs.mean() / (count - 1)
         return loss
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of temperature, actor and critics, then of the target critics."""
+        """One gradient step of temperature, actor and critics, in this order; then the target critics move."""
         alpha_loss = self.alpha_loss(batch)
         self.alpha_optimizer.minimize(alpha_loss)
         actor_loss, log_prob = self.actor_loss(batch)
@@ -138,7 +138,7 @@ class EDAC(Agent):
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
             "q": q.mean(),
-            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, of a single critic
+            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, for a single critic
         }
 
     @torch.no_grad()

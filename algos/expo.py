@@ -1,28 +1,28 @@
 """EXPO: expressive policy optimization (Dong, Li, Sadigh, Finn 2025, arXiv 2507.07986).
 
-A flow policy imitates the dataset and its own steps, without a gradient of the critics; a small edit policy changes its
-actions by at most `edit_scale`, to maximize Q. The agent takes, of several actions of the flow and edits of some, the
-one of the highest Q. The critics back up that choice.
+A flow policy imitates the dataset and the agent's own steps, without gradients of the critics. A small edit policy
+changes the flow's actions by at most `edit_scale` to maximize Q. The agent samples several actions of the flow, adds
+edits of some of them, and takes the one with the highest Q. The critics back up that choice.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)
     critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) min_{i in Z} Q_i'(s', pi*(s')))^2]
     edit     L_e  = E[alpha log pi_e(u|s, a) - mean_i Q_i(s, a + edit_scale u)]
     choice   pi*(s) = argmax over a_1 .. a_N and a_1 + edit_scale u_1 .. a_M + edit_scale u_M of min_{i in Z} Q_i'(s, a)
 
-(Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow, `online_steps` those of everything;
-before the first of the latter the flow acts alone. The authors take halves of dataset and own steps and 20 updates of
-the critics a step: `online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploring, Z is all of them, and
-the noise is fixed when the agent is created, 0 for the first action, so that acting is deterministic. The authors
-evaluate by sampling: `eval_deterministic=false`.
+(Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow; during `online_steps` everything is
+updated. Before the first online update the flow acts alone. The authors sample half of each batch from the dataset and
+half from their own steps, with 20 updates of the critics per step: `online_fraction=0.5 online_starts=5000
+online_updates=20`. Without exploration, Z is all of the critics, and the noise is fixed when the agent is created (0
+for the first action), so that acting is deterministic. The authors evaluate by sampling: `eval_deterministic=false`.
 
 Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
-policy; before learning the flow acts, there actions are uniform unless it was cloned before; flow, edit and temperature
-take as many updates as the critics, at constant learning rates and all by Adam; an edited action is clipped to the
-bounds, and chosen by its value also where `candidates=1`, where theirs is never taken; the edit policy's initial
-weights are PyTorch's, theirs Xavier's; observations are normalized (`normalize_obs=false`: as theirs); the end of an
-episode by a time limit is not a terminal state. Entropies are of edits, in units of half the action's range, and so is
-their target: as with the code's `adjust_target_entropy`, which is off there. Without it no edits of 0.05 reach a target
-of -dim(A) / 2: the temperature grows for ever, and they become uniform noise.
+policy; before learning the flow acts, whereas their actions are uniform unless the policy was cloned before; flow, edit
+policy and temperature take as many updates as the critics, all by Adam and at constant learning rates; an edited action
+is clipped to the bounds, and is chosen by its value even with `candidates=1`, where theirs is never taken; the edit
+policy has PyTorch's initialization, theirs Xavier's; observations are normalized (`normalize_obs=false`: as theirs); an
+episode that ends by a time limit does not end in a terminal state. The entropy and its target are of the edits, in
+units of half the action's range, as with the code's `adjust_target_entropy`, which is off there. Without it, edits of
+0.05 never reach a target of -dim(A) / 2: the temperature grows forever, and the edits become uniform noise.
 """
 
 import copy
@@ -55,15 +55,15 @@ ACTION_SPACES = ("continuous",)
 class Config:
     edit_scale: float = 0.05  # the largest edit, in units of half the action's range; the paper: 0.05 to 0.7
     candidates: int = 8  # N, the flow's actions at an observation; 1 with edits=0 is the flow alone
-    edits: int = 8  # M, how many of them are edited too
-    edit_of: str = "data"  # what the edit policy learns to edit: data, the batch's actions; flow, fresh ones
-    flow_steps: int = 10  # of Euler's method, from noise to action
+    edits: int = 8  # M, how many of them are also edited
+    edit_of: str = "data"  # actions that the edit policy learns to edit: data, the batch's; flow, fresh ones
+    flow_steps: int = 10  # steps of Euler's method, from noise to action
     num_critics: int = 10  # number of critics
     subset: int = 2  # size of Z; AntMaze: 1
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
-    flow_tau: float = 0.001  # the acting flow moves this fraction of the way
+    flow_tau: float = 0.001  # the flow that acts, a moving average, moves this fraction of the way
     flow_lr: float = 3e-4  # Adam's learning rate, flow
     actor_lr: float = 3e-4  # Adam's learning rate, edit policy and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics
@@ -113,7 +113,7 @@ class EXPO(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.actor_lr)
 
     def edited(self, obs: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Edits `[B, A]` of actions, by standard normal noise, and the log densities `[B]` of the changes."""
+        """Edited actions `[B, A]`, from standard normal noise, and the log densities `[B]` of the edits."""
         unit = self.flow.to_unit(action)
         mean, log_std = self.edit(torch.cat([obs, unit], -1))
         change, log_prob = self.edit.draw(mean, log_std, noise)
@@ -121,7 +121,7 @@ class EXPO(Agent):
         return self.flow.from_unit(unit + scale * change), log_prob - self.spec.action_dim * math.log(scale)
 
     def candidates(self, flow: FlowPolicy, obs: Tensor, noise: Tensor) -> Tensor:
-        """The flow's actions and the edits of some `[N + M, B, A]`, of standard normal noise of this shape."""
+        """The flow's actions and edits of some of them, `[N + M, B, A]`, from standard normal noise of that shape."""
         of_flow, of_edits = noise[: self.config.candidates], noise[self.config.candidates :]
         many = obs.expand(len(of_flow), *obs.shape)
         action = flow.sample(many.flatten(0, 1), of_flow.flatten(0, 1)).view_as(of_flow)
@@ -132,14 +132,14 @@ class EXPO(Agent):
         return torch.cat([action, edited.view_as(of_edits)])
 
     def least_value(self, obs: Tensor, action: Tensor, by_chance: bool = True) -> Tensor:
-        """What the target critics expect at least of actions `[B, A]`: `[B]`. Those of a new Z, or all of them."""
+        """The least value `[B]` of actions `[B, A]` by the target critics: those of a newly drawn Z, or all of them."""
         q: Tensor = self.target_critic(obs, action).squeeze(-1)
         if by_chance and self.config.subset < self.config.num_critics:
             q = q.index_select(0, torch.rand_like(q[:, 0]).topk(self.config.subset).indices)
         return q.amin(0)
 
     def choose(self, obs: Tensor, candidates: Tensor, by_chance: bool = True) -> Tensor:
-        """pi*: of candidates `[n, B, A]` those that are valued most, `[B, A]`."""
+        """pi*: the candidates of the highest value, `[n, B, A] -> [B, A]`."""
         many = obs.expand(len(candidates), *obs.shape)
         value = self.least_value(many.flatten(0, 1), candidates.flatten(0, 1), by_chance)
         return best_of(candidates, value.view(candidates.shape[:2]))
@@ -162,7 +162,7 @@ class EXPO(Agent):
         return (q - target).square().mean(), q.detach().mean()
 
     def edit_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """L_e, and log pi_e `[B]`, of changes in units of half the action's range."""
+        """L_e, and log pi_e `[B]` of the edits in units of half the action's range."""
         action = batch.action
         if self.config.edit_of == "flow":
             with torch.no_grad():
@@ -172,7 +172,7 @@ class EXPO(Agent):
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """RLPD's, of the temperature."""
+        """RLPD's loss of the temperature."""
         return -(self.log_alpha.exp() * (log_prob + self.target_entropy)).mean()
 
     def clone(self, batch: Batch) -> Metrics:
@@ -185,7 +185,7 @@ class EXPO(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of critics, flow and, if there are edits, edit policy and temperature, in this order.
 
-        Each target's move follows its network's step.
+        Each target network moves right after its network's step.
         """
         self.chooses.fill_(True)
         critic_loss, q = self.critic_loss(batch)

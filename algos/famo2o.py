@@ -1,9 +1,9 @@
 """FamO2O: a family of policies from offline to online (Wang, Yang, Wang et al. 2023, arXiv 2310.17966), over IQL.
 
-IQL clones actions weighted by exp(beta A): the higher beta, the further from the data. No beta is right everywhere. So
-one network learns the policies for all beta in a range, and a second one, the balance policy pi_b, chooses beta for
-each state, to maximize the action's value. It is trained on the dataset too; the family learns at the beta that it
-chooses only from the first online step on.
+IQL clones actions weighted by exp(beta A): the higher beta is, the further the policy moves from the data. No beta is
+right everywhere. So one network, the family, learns the policies for all beta in a range. A second one, the balance
+policy pi_b, chooses beta for each state to maximize the action's value. The balance policy is trained on the dataset
+too, but the family learns at the chosen beta only from the first online step on.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2                 (IQL, Eq. 5)
     family   L_pi = E[-exp(b (min Q'(s, a) - V(s))) log pi(a|s, b)]                                    (Eq. 5)
@@ -12,10 +12,11 @@ chooses only from the first online step on.
     alpha    L_a  = E[-alpha (log pi_b(b|s) + target entropy)]
     critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                                 (IQL, Eq. 6)
 
-The family sees b as sines and cosines. It acts by the mode of pi_b, and by that of pi unless it explores. The paper's
-other version, over CQL, is left out: its authors' code lets b leave the range that the family knows.
-Deviations from the authors' code (github LeapLabTHU/FamO2O, jax_iql): networks begin with PyTorch's initialization, not
-orthogonal; the standard deviation of pi_b depends on the state; the actions that L_b values are clipped to the bounds.
+The family receives b as sines and cosines. The agent acts by the mode of pi_b, and by the mode of pi unless it
+explores. The paper's other version, on top of CQL, is left out: in its authors' code b can leave the range that the
+family is trained on. Deviations from the authors' code (github LeapLabTHU/FamO2O, jax_iql): networks have PyTorch's
+initialization, not an orthogonal one; the standard deviation of pi_b depends on the state; the actions that L_b values
+are clipped to the bounds.
 """
 
 import copy
@@ -41,7 +42,7 @@ SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
 
-WAVES = (1.0, 10_000 ** (1 / 3), 10_000 ** (2 / 3))  # b over each goes into a sine and a cosine
+WAVES = (1.0, 10_000 ** (1 / 3), 10_000 ** (2 / 3))  # b divided by each goes into a sine and a cosine
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate, family, balance and temperature
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions per update
-    target_entropy: float = -0.5  # nats, of b with its range taken for [-1, 1]
+    target_entropy: float = -0.5  # nats, of b rescaled to [-1, 1]
     normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
 
@@ -67,7 +68,7 @@ class Config:
 
 
 def encoded(b: Tensor) -> Tensor:
-    """The sines and cosines `[..., 6]` of b `[..., 1]` over each wave, in turn."""
+    """The sine and cosine of b `[..., 1]` divided by each wave, in turn: `[..., 6]`."""
     over = torch.cat([b / wave for wave in WAVES], -1)
     return torch.stack([over.sin(), over.cos()], -1).flatten(-2)
 
@@ -104,7 +105,7 @@ class FamO2O(Agent):
         return loss
 
     def balance_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """L_b; b `[B, 1]`, and log pi_b(b|s) `[B]`."""
+        """L_b, b `[B, 1]`, and log pi_b(b|s) `[B]`."""
         b, log_prob = self.balance.sample(batch.obs)
         q = self.least_value(batch.obs, self.actor.sample(torch.cat([batch.obs, encoded(b)], -1)))
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), b.detach(), log_prob.detach()
@@ -130,11 +131,11 @@ class FamO2O(Agent):
         return (q - target).square().mean(), q.detach().mean()
 
     def update(self, batch: Batch, balanced: bool = False) -> Metrics:
-        """One gradient step of value, balance, temperature, family and critics, in this order, then of the targets.
+        """One gradient step of value, balance, temperature, family and critics, in this order; then the targets move.
 
         Args:
             batch: transitions.
-            balanced: the family learns at the balance's b, not at uniform ones.
+            balanced: the family learns at the balance policy's b, not at uniform ones.
         """
         with torch.no_grad():
             target_q = self.least_value(batch.obs, batch.action)

@@ -8,15 +8,15 @@ one step, which maximizes Q and is regularized towards the flow's action for the
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0, z ~ N(0, I),  t ~ U[0, 1]
     policy   L_mu = E[alpha |mu(s, z) - x_1(s, z)|^2 - mean_i Q_i(s, mu(s, z))],  dx/dt = v(s, x, t),  x_0 = z
 
-(Algorithm 1.) x_1 is Euler's solution in `flow_steps` steps. Only the one-step policy acts. Without exploring its noise
-is 0, so that acting is deterministic; the authors evaluate with noise, which is `eval_deterministic=false`.
+(Algorithm 1.) x_1 is Euler's solution in `flow_steps` steps. Only the one-step policy acts. Without exploration its
+noise is 0, so that acting is deterministic; the authors evaluate with noise, which is `eval_deterministic=false`.
 
-Deviations: as in the authors' code (github seohongpark/fql), the squares of flow and policy are means over action
-dimensions, not sums, which makes alpha that many times as large; x_1 is clipped to the bounds in the policy's loss, and
-mu only where it meets the critics; all losses are computed before any parameter is updated, and the target critics move
-towards the critics from before the update. Unlike there, the data's actions are not clipped to 1 - 1e-5, and layer
-normalization adds 1e-5 to the variance, not 1e-6. That repository's IFQL is left out: it shares only the flow; its
-value and critics are IQL's, and it takes the best of 32 actions of the flow.
+Deviations: as in the authors' code (github seohongpark/fql), the squared errors of flow and policy are means over
+action dimensions, not sums, so that alpha is larger by a factor of dim(A); x_1 is clipped to the bounds in the policy's
+loss, and mu only as the critics' input; all losses are computed before any parameter is updated, and the target critics
+move towards the critics from before the update. Unlike in that code, the data's actions are not clipped to 1 - 1e-5,
+and layer normalization adds 1e-5 to the variance, not 1e-6. That repository's IFQL is left out: only the flow is the
+same; its value and critics are IQL's, and it takes the best of 32 actions of the flow.
 """
 
 import copy
@@ -48,9 +48,9 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     alpha: float = 10.0  # weight of the distance to the flow, a mean over action dimensions; to be chosen for each task
-    normalize_q: bool = False  # values in the policy's loss are scaled to a mean size of 1; then try alpha 0.03 to 10
+    normalize_q: bool = False  # scale values in the policy's loss to a mean size of 1; then try alpha 0.03 to 10
     target_q: str = "mean"  # of the two critics in the target: mean, or min (Adroit, OGBench's AntMaze)
-    flow_steps: int = 10  # of Euler's method, from noise to the action that the flow clones
+    flow_steps: int = 10  # steps of Euler's method, from noise to the action that the flow clones
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -85,7 +85,7 @@ class FQL(Agent):
         self.policy_optimizer = Adam(self.policy.parameters(), config.lr)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The mean over both critics, and their mean value."""
+        """L_Q, the mean over both critics, and their mean value."""
         with torch.no_grad():
             next_action = self.policy.sample(batch.next_obs, torch.randn_like(batch.action))
             next_q = self.head.value(self.target_critic(batch.next_obs, next_action))  # [2, B]
@@ -95,7 +95,7 @@ class FQL(Agent):
         return self.head.loss(out, self.head.project(target)).mean(), self.head.value(out.detach()).mean()
 
     def flow_loss(self, batch: Batch) -> Tensor:
-        """Flow matching: the velocity that goes straight from noise to the data's action."""
+        """L_v: the velocity regresses that of the straight line from noise to the data's action."""
         noise, action = torch.randn_like(batch.action), self.flow.to_unit(batch.action)
         time = torch.rand_like(batch.reward)[:, None]
         x = (1 - time) * noise + time * action
@@ -103,7 +103,7 @@ class FQL(Agent):
         return (velocity - (action - noise)).square().mean()
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The distance to the flow less the value, and that distance."""
+        """L_mu, and the distance to the flow that is part of it."""
         noise = torch.randn_like(batch.action)
         with torch.no_grad():
             cloned = self.flow.to_unit(self.flow.sample(batch.obs, noise))
@@ -114,7 +114,7 @@ class FQL(Agent):
         return self.config.alpha * distance - scale * q.mean(), distance.detach()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, flow and policy and a move of the target critics, from what all were before."""
+        """One gradient step of critics, flow and policy and a move of the targets, from the parameters before it."""
         critic_loss, q = self.critic_loss(batch)
         policy_loss, distance = self.policy_loss(batch)
         polyak_update(self.target_critic, self.critic, self.config.tau)

@@ -1,7 +1,7 @@
 """GCBC: Goal-Conditioned Behavioral Cloning (Lynch et al. 2019, arXiv 1903.01973; Ghosh et al. 2019, arXiv 1912.06088).
 
 Every later state of an episode is a goal that its actions have reached. So the policy imitates every action of the
-data, given the state and a later state of the episode; in an evaluation it is given the goal instead.
+data, given the state and a later state of the episode. In an evaluation it is given the task's goal instead.
 
     actor    L_pi = E[-log pi(a|s, g)],  g uniform over the later states of the episode
 
@@ -34,7 +34,7 @@ GOALS = True
 
 @dataclass
 class Config:
-    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal is this, a later, any state)
+    actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # P(goal: current, a later, any state)
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers
     lr: float = 3e-4  # Adam's learning rate
     batch_size: int = 1024  # transitions per update

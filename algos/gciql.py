@@ -1,16 +1,16 @@
 """GCIQL: Goal-Conditioned IQL (Kostrikov et al. 2021, arXiv 2110.06169; Park et al. 2024, arXiv 2410.20092).
 
-IQL conditioned on a goal: the reward is -1 until the state is the goal, which ends the episode, so that values count
-the steps to it. Goals are relabelled in hindsight. The policy maximizes Q, with behaviour cloning as a regularizer.
+IQL conditioned on a goal. The reward is -1 until the state is the goal, which ends the episode, so that values count
+the steps to it. Goals are relabelled in hindsight. The policy maximizes Q, regularized by behaviour cloning.
 
     value    L_V  = E[L2^tau(min Q'(s, a, g) - V(s, g))],  L2^tau(u) = |tau - 1(u < 0)| u^2
     critic   L_Q  = E[sum_i (r + gamma (1 - reached) V(s', g) - Q_i(s, a, g))^2]
     actor    L_pi = E[-min Q(s, mu(s, g), g) / mean |min Q| - alpha log pi(a|s, g)]
 
-The loss of the policy is TD3+BC's; IQL's own weights the cloning by the advantage. Deviations: as in OGBench's code
+The policy's loss is that of TD3+BC; IQL's own weights the cloning by the advantage. Deviations: as in OGBench's code
 (github seohongpark/ogbench), all losses are computed before any parameter is updated, and the target critics move
-towards the critics from before the update. The critics' layer normalization adds 1e-5 to the variance, theirs 1e-6. Its
-other policy loss, with advantage weights, is GCIVL's.
+towards the critics from before the update. Unlike in that code, the critics' layer normalization adds 1e-5 to the
+variance, not 1e-6. That code's other policy loss, with advantage weights, is GCIVL's.
 """
 
 import copy
@@ -41,7 +41,7 @@ GOALS = True
 class Config:
     expectile: float = 0.9  # tau of the value's loss
     alpha: float = 0.3  # weight of cloning; OGBench takes 0.003 on pointmaze
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
@@ -83,14 +83,14 @@ class GCIQL(Agent):
         return (out - target).square().sum(0).mean()
 
     def actor_loss(self, batch: GoalBatch) -> tuple[Tensor, Tensor]:
-        """The loss, and its part that clones."""
+        """The loss, and its cloning term."""
         obs = torch.cat([batch.obs, batch.actor_goal], -1)
         q = self.critic(obs, self.actor.mode(obs)).squeeze(-1).amin(0)  # [B]
         cloning = -self.actor.log_prob(obs, batch.action).mean()
         return -q.mean() / (q.abs().mean().detach() + 1e-6) + self.config.alpha * cloning, cloning.detach()
 
     def update(self, batch: GoalBatch) -> Metrics:
-        """One gradient step of all and a move of the target critics, from what all were before."""
+        """One gradient step of all networks and a move of the target critics, all from the parameters before it."""
         value_loss, value = self.value_loss(batch)
         critic_loss = self.critic_loss(batch)
         actor_loss, cloning = self.actor_loss(batch)
@@ -112,7 +112,7 @@ class GCIQL(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """What states are worth `[B]`, each with its goal behind it."""
+        """The values `[B]` of states with their goals appended, `[B, S + G]`."""
         value: Tensor = self.value(obs).squeeze(-1)
         return value
 

@@ -1,9 +1,9 @@
 """GCIVL: Goal-Conditioned Implicit V-Learning (Park et al. 2024, arXiv 2410.20092).
 
 GCIQL without critics: a state's value regresses an upper expectile of its successors' values, which in a deterministic
-environment approximates the value of the best action. The policy imitates the data, weighted by how much nearer a step
-came to the goal. The value is that of HIQL (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949), with a single
-policy.
+environment approximates the value of the best action. The policy imitates the data, weighted by how much nearer to the
+goal each step came. The value function is that of HIQL (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949), but
+there is only one policy.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
@@ -11,8 +11,8 @@ policy.
 
 The reward is -1 until the state is the goal. Deviations: as in OGBench's code (github seohongpark/ogbench), weights are
 clipped at 100, the policy is a Gaussian of standard deviation 1, all losses are computed before any parameter is
-updated, and the target values move towards the values from before the update. Layer normalization adds 1e-5 to the
-variance, theirs 1e-6.
+updated, and the target values move towards the values from before the update. Unlike in that code, layer normalization
+adds 1e-5 to the variance, not 1e-6.
 """
 
 import copy
@@ -44,7 +44,7 @@ class Config:
     expectile: float = 0.9  # tau of the value's loss
     beta: float = 10.0  # inverse temperature of the policy's weights
     max_weight: float = 100.0  # the policy's weights are clipped here
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
@@ -95,7 +95,7 @@ class GCIVL(Agent):
         return -(weight * self.actor.log_prob(torch.cat([obs, goal], -1), batch.action)).mean()
 
     def update(self, batch: GoalBatch) -> Metrics:
-        """One gradient step of both and a move of the target values, from what all were before."""
+        """One gradient step of values and policy and a move of the target values, all from the parameters before it."""
         value_loss, value = self.value_loss(batch)
         actor_loss = self.actor_loss(batch)
         polyak_update(self.target_value, self.value, self.config.tau)
@@ -109,7 +109,7 @@ class GCIVL(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """What states are worth `[B]`, each with its goal behind it."""
+        """The values `[B]` of states with their goals appended, `[B, S + G]`."""
         return self.values(self.value, *torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)).mean(0)
 
 

@@ -1,9 +1,9 @@
 """H2O: when to trust your simulator (Niu, Sharma, Qiu et al. 2022, arXiv 2206.13464), dynamics-aware hybrid learning.
 
-SAC that learns from a dataset of the true environment and from its own steps in a simulator whose dynamics are wrong.
-Two discriminators classify transitions as true or simulated, which gives the ratio of the two dynamics. The error of a
-simulated transition is weighted by that ratio; and where the dynamics differ most, the critics' values are pushed down,
-those of the data up.
+SAC that learns from a dataset of the true environment and from its own steps in a simulator with wrong dynamics. Two
+discriminators classify transitions as true or simulated, which gives the ratio of the two dynamics. The squared error
+of a simulated transition is weighted by that ratio. Where the dynamics differ most, the critics' values are pushed
+down, and on the data they are pushed up.
 
     ratio    p(s'|s,a) / p_sim(s'|s,a) = D(true|s,a,s') D(sim|s,a) / (D(sim|s,a,s') D(true|s,a))              (Eq. 9)
              w = that, within [1e-5, 1];  u(s,a) = the mean over s'' ~ N(s', std^2) of -log of that, within [0, 10]
@@ -14,14 +14,14 @@ those of the data up.
     alpha    L_a  = E[-log(alpha) (log pi(a|s) + target entropy)]
 
 a' ~ pi(s') and a ~ pi(s); the sums are over a batch, and std is that of the data's observations. The simulator is `env`
-with a change that only training has; the dataset and the evaluations are of `env` without it:
+with a change that applies to training only. The dataset and the evaluations are of `env` without it.
 
     zoo run algo=h2o env=halfcheetah env.gravity=2 env.changed_in=training dataset=medium-replay
 
 Deviations from the authors' code (github t6-thu/H2O): the discriminators learn from the critics' batch, not from a
-batch of 256 and 256 of their own; the standard deviation is that of the data alone, there also of the buffer's empty
-rows; one update follows each step in the simulator, there 1,000 follow 1,000 steps; the actor's log standard deviation
-has no learned scale and offset; networks begin with PyTorch's initialization.
+batch of their own, of 256 and 256 transitions; std is that of the data alone, whereas theirs includes the buffer's
+empty rows; one update follows each step in the simulator, whereas theirs makes 1,000 updates after 1,000 steps; the
+actor's log standard deviation has no learned scale and offset; networks have PyTorch's initialization.
 """
 
 import copy
@@ -48,7 +48,7 @@ SETTING = "online"
 DATA = "offline_fraction"
 ACTION_SPACES = ("continuous",)
 
-MAX_GAP = 1_000.0  # what the critics are pushed for lies within [-MAX_GAP, MAX_GAP]
+MAX_GAP = 1_000.0  # the gap that penalizes the critics is clipped to [-MAX_GAP, MAX_GAP]
 MAX_LOGIT = 2.0  # the discriminators' outputs lie within [-MAX_LOGIT, MAX_LOGIT]
 
 
@@ -56,11 +56,11 @@ MAX_LOGIT = 2.0  # the discriminators' outputs lie within [-MAX_LOGIT, MAX_LOGIT
 class Config:
     offline_fraction: float = 0.5  # share of a batch that comes from `dataset`
     penalty: float = 0.01  # beta, weight of the value penalty where dynamics differ
-    weighted: bool = True  # simulated transitions count by w; false: fully
+    weighted: bool = True  # weight the errors of simulated transitions by w; false: by 1
     min_weight: float = 1e-5  # w is at least this, and at most 1
     max_difference: float = 10.0  # u is at most this
-    next_states: int = 10  # s'' a transition, over which u is a mean
-    input_noise: float = 0.1  # standard deviation of noise on what the discriminators learn from
+    next_states: int = 10  # samples s'' per transition, over which u is a mean
+    input_noise: float = 0.1  # standard deviation of the noise on the inputs from which the discriminators learn
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -68,7 +68,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam's learning rate, critics
     discriminator_lr: float = 3e-4  # Adam's learning rate, discriminators
     batch_size: int = 256  # transitions per update
-    buffer_size: int = 1_000_000  # own transitions kept; the authors: 10 times the data's
+    buffer_size: int = 1_000_000  # own transitions kept; the authors: 10 times the dataset's
     learning_starts: int = 1_000  # environment steps before the first update
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
 
@@ -111,7 +111,7 @@ class H2O(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.of_action = Discriminator(size, config.hidden)  # of s, a
-        self.of_step = Discriminator(size + spec.obs_dim, config.hidden)  # what s' adds to the former's logits
+        self.of_step = Discriminator(size + spec.obs_dim, config.hidden)  # what s' adds to the logits of s, a
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.obs_std: Tensor  # of the data
@@ -123,7 +123,7 @@ class H2O(Agent):
         self.discriminator_optimizer = Adam(discriminators, config.discriminator_lr)
 
     def discriminator_loss(self, batch: Batch, split: int) -> Tensor:
-        """The cross-entropies of both, true transitions being the first `split`; the second's reaches the first too."""
+        """The sum of both cross-entropies; the first `split` transitions are true. That of `of_step` trains both."""
         noise = self.config.input_noise
         obs, action, next_obs = (x + noise * torch.randn_like(x) for x in (batch.obs, batch.action, batch.next_obs))
         of_action = self.of_action(obs, action)
@@ -132,7 +132,7 @@ class H2O(Agent):
         return (true[:, :split].mean(-1) + simulated[:, split:].mean(-1)).sum()
 
     def log_ratio(self, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-        """log p(s'|s,a) - log p_sim(s'|s,a) `[...]`, Eq. 9: what the logits of s, a add to both cancels."""
+        """log p(s'|s,a) - log p_sim(s'|s,a) `[...]`, Eq. 9: the logits of s, a cancel."""
         true, simulated = self.of_step(obs, action, next_obs).unbind(-1)
         log_ratio: Tensor = true - simulated
         return log_ratio
@@ -187,7 +187,7 @@ class H2O(Agent):
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of the discriminators, then of critics, actor and temperature as they were before it.
+        """One gradient step of the discriminators, then one of critics, actor and temperature from the same parameters.
 
         Args:
             batch: the first `offline_fraction` of the transitions are of the dataset, the others of the simulator.
@@ -224,7 +224,7 @@ def train(run: "Run", config: Config) -> H2O:
     for step in run.steps():
         buffer.add(envs.step(agent.act(envs.obs, explore=True)))
         if step >= config.learning_starts:
-            for _ in range(envs.num_envs):  # one update an environment step
+            for _ in range(envs.num_envs):  # one update per environment step
                 batch = mixed(data.sample(offline), buffer.sample(config.batch_size - offline))
                 run.log(agent.update(batch))
     return agent

@@ -1,19 +1,19 @@
 """HIQL: Hierarchical Implicit Q-Learning (Park, Ghosh, Eysenbach, Levine 2023, arXiv 2307.11949).
 
-Far from the goal, one step changes the value by less than the value's own errors, so it says little about which action
-is better; states many steps apart it can still compare. So one value function trains two policies: the upper one
-outputs a subgoal, the representation of a state k steps ahead, and the lower one acts to reach it.
+Far from the goal, one step changes the value by less than the value's own errors, so the value says little about which
+action is better. But it can still compare states that are many steps apart. So one value function trains two policies.
+The upper policy outputs a subgoal, the representation of a state k steps ahead, and the lower policy acts to reach it.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
     lower    L_l  = E[-exp(beta_l (V(s', w) - V(s, w))) log pi_l(a|s, phi(s, w))],  w = s_{t+k}
     upper    L_h  = E[-exp(beta_h (V(w, g) - V(s, g))) log pi_h(phi(s, w)|s, g)]
 
-V is V(s, phi(s, g)), and its loss alone trains phi. The reward is -1 until the state is the goal. Deviations: as in the
-code of OGBench (github seohongpark/ogbench, by the same author), phi takes state and goal and is scaled to a length of
-sqrt(10), and the target values use the current phi, not a target copy of it; weights are clipped at 100; policies are
+V is V(s, phi(s, g)), and only its loss trains phi. The reward is -1 until the state is the goal. Deviations: as in
+OGBench's code (github seohongpark/ogbench, by the same author), phi takes state and goal and is scaled to a length of
+sqrt(10), and the target values use the current phi, not a target copy; weights are clipped at 100; policies are
 Gaussians of standard deviation 1; all losses are computed before any parameter is updated, and the target values move
-towards the values from before the update. Layer normalization adds 1e-5 to the variance, theirs 1e-6.
+towards the values from before the update. Unlike in that code, layer normalization adds 1e-5 to the variance, not 1e-6.
 """
 
 import copy
@@ -46,13 +46,13 @@ class Config:
     subgoal_steps: int = 25  # k, steps from a state to its subgoal; 100 in humanoidmaze
     expectile: float = 0.7  # tau of the value's loss
     low_beta: float = 3.0  # inverse temperature of the lower policy's weights
-    high_beta: float = 3.0  # likewise of the upper one's
+    high_beta: float = 3.0  # likewise for the upper policy
     max_weight: float = 100.0  # the policies' weights are clipped here
     representation_dim: int = 10  # outputs of phi
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(
         default_factory=lambda: [0.0, 1.0, 0.0]
-    )  # of the upper policy; [0,0.5,0.5] to stitch
+    )  # likewise for the upper policy; [0,0.5,0.5] to stitch
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
     tau: float = 0.005  # target values move this fraction of the way at every update
@@ -107,7 +107,7 @@ class HIQL(Agent):
 
     @torch.no_grad()
     def weight(self, beta: float, obs: Tensor, next_obs: Tensor, goal: Tensor) -> Tensor:
-        """A policy's weights `[B]`, the exponentials: how much nearer to the goal a state is than the one before."""
+        """A policy's exponential weights `[B]`: by how much nearer to the goal `next_obs` is than `obs`."""
         advantage = self.values(self.value, next_obs, goal).mean(0) - self.values(self.value, obs, goal).mean(0)
         return torch.exp(beta * advantage).clamp(max=self.config.max_weight)
 
@@ -118,7 +118,7 @@ class HIQL(Agent):
         return -(weight * self.low_actor.log_prob(torch.cat([batch.obs, subgoal], -1), batch.action)).mean()
 
     def high_actor_loss(self, batch: SubgoalBatch) -> Tensor:
-        """The loss, less the Gaussian's constant."""
+        """The loss, without the Gaussian's constant."""
         weight = self.weight(self.config.high_beta, batch.obs, batch.waypoint, batch.actor_goal)
         with torch.no_grad():
             target = self.represent(batch.obs, batch.waypoint)
@@ -126,7 +126,7 @@ class HIQL(Agent):
         return (weight * 0.5 * error.square().sum(-1)).mean()
 
     def update(self, batch: SubgoalBatch) -> Metrics:
-        """One gradient step of all and a move of the target values, from what all were before."""
+        """One gradient step of all networks and a move of the target values, all from the parameters before it."""
         value_loss, value = self.value_loss(batch)
         low_actor_loss = self.low_actor_loss(batch)
         high_actor_loss = self.high_actor_loss(batch)
@@ -143,7 +143,7 @@ class HIQL(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        """The upper policy names a subgoal, the lower one goes there."""
+        """The upper policy chooses a subgoal, and the lower policy acts to reach it."""
         subgoal = self.high_actor(obs)
         if explore:
             subgoal = subgoal + torch.randn_like(subgoal)
@@ -152,12 +152,12 @@ class HIQL(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """What states are worth `[B]`, each with its goal behind it."""
+        """The values `[B]` of states with their goals appended, `[B, S + G]`."""
         return self.values(self.value, *torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)).mean(0)
 
     @torch.no_grad()
     def subgoals(self, obs: Tensor, states: Tensor) -> Tensor:
-        """Which of the states `[N, S]` the upper policy names at observations `[B, S + G]`: `[B]`, the nearest."""
+        """Of states `[N, S]`, the indices `[B]` of those nearest to the subgoals at observations `[B, S + G]`."""
         named = length_normalize(self.high_actor(obs))
         state = obs[:, None, : self.spec.state_dim].expand(-1, len(states), -1)
         return torch.einsum("bd,bnd->bn", named, self.represent(state, states.expand(len(obs), -1, -1))).argmax(-1)

@@ -1,18 +1,18 @@
 """IQL: Implicit Q-Learning (Kostrikov, Nair, Levine 2021, arXiv 2110.06169).
 
 Offline RL that never asks the critic about an action outside the data. A state value regresses an upper expectile of
-the critics' values over the dataset's actions, which approximates the best of them; the critics back up through that
-value; the policy is the dataset's actions, cloned with weights that grow exponentially with their advantage.
+the critics' values over the dataset's actions, which approximates the best of them. The critics back up through it. The
+policy clones the dataset's actions with weights that grow exponentially with their advantage.
 
     value    L_V  = E[L2^tau(min Q'(s, a) - V(s))],  L2^tau(u) = |tau - 1(u < 0)| u^2       (Eq. 5)
     critic   L_Q  = E[(r + gamma (1 - terminated) V(s') - Q(s, a))^2]                        (Eq. 6)
     actor    L_pi = E[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]                          (Eq. 7)
 
-Of discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics whose minimum stands for
-Q' and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the equations; so
-is the learning rate of the actor, which falls by a cosine offline and is constant in a run that continues online. All
-three losses are computed before any parameter is updated, to which CORL's order of updates is equivalent; in the
-authors' code actor and critics see the value just updated. Layers begin as PyTorch's do, as in CORL; there orthogonal.
+For discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics, whose minimum stands
+for Q', and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the
+equations; so is the actor's learning rate, which falls by a cosine offline and is constant if a run goes online. All
+losses are computed before any parameter is updated, which is equivalent to CORL's order; in the authors' code, actor
+and critics see the value just updated. Layers have PyTorch's initialization, as in CORL; the authors' is orthogonal.
 """
 
 import copy
@@ -56,7 +56,7 @@ class Config:
     beta: float = 3.0  # inverse temperature of Eq. 7; the paper takes 10 on AntMaze
     max_weight: float = 100.0  # the exponential of Eq. 7 is clipped here
     policy: str = "gaussian"  # gaussian (the authors'), or deterministic: squared error for -log pi (CORL, two tasks)
-    exploration_noise: float = 0.03  # of a deterministic policy, online, in units of half the range (CORL)
+    exploration_noise: float = 0.03  # std of a deterministic policy's noise, online, in units of half the range (CORL)
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers; frames use a CNN
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -121,7 +121,7 @@ class IQL(Agent):
         return (weight * self.actor.cloning_loss(batch.obs, batch.action)).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
+        """One gradient step of value, actor and critics from the parameters before it; then the target critics move."""
         with torch.no_grad():
             target_q = self.head.value(self.target_critic(batch.obs, batch.action)).amin(0)  # [B]
             next_value = self.value(batch.next_obs).squeeze(-1)  # [B]

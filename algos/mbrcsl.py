@@ -1,28 +1,30 @@
 """MBRCSL: model-based return-conditioned supervised learning (Zhou, Zhu, Zhou, Cui, Gupta, Du 2023, arXiv 2310.19308).
 
-Return-conditioned cloning needs no Bellman completeness, but cannot join the parts of two episodes. So episodes are
-imagined first, by a policy like the data's in a learned model of the environment: by chance some of them join parts of
-several episodes, and the few that return more than the best episode of the data are cloned. Algorithm 1:
+Return-conditioned cloning needs no Bellman completeness, but it cannot stitch together parts of two episodes. So
+episodes are imagined first, by a clone of the behaviour policy in a learned model of the environment. By chance, some
+of them join parts of several real ones. The few whose return is higher than that of the data's best episode are then
+cloned. Algorithm 1:
 
     1  learn the dynamics    p(s', r | s, a), an ensemble of Gaussians
-    2  learn the behaviour   mu(a | s), a diffusion policy: the data's actions may be of several kinds at one place
+    2  learn the behaviour   mu(a | s), a diffusion policy, as the data's actions may be multimodal
     3  imagine episodes      from the data's first observations; keep those that beat the data, until there are enough
     4  clone them            L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + ... + r_T; act with g_0 = the best return kept
 
-Stages 1 to 3 come before the steps of a run, which are the updates of stage 4. What was kept is left as
+The steps of a run are the updates of stage 4; stages 1 to 3 come before them. The episodes that were kept are saved as
 `rollouts.hdf5`, a dataset for other algorithms.
 
-Settings as in the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP, theirs
-shaped like a U-Net and far larger. It learns for 5 epochs with 3e-4 falling to 0, theirs for 50, but with 1e-5 at most:
-their schedule, meant to be stepped by updates, is stepped by epochs and never leaves its warm-up. Its observations are
-normalized, and it has no weight decay (theirs: 1e-6). Either way the behaviour stays a blurred copy of the data's,
-which is what lets it cross from one episode to another: the longer it learns, the rarer are imagined episodes that beat
-the data. Imagined episodes have the task's length and end by its termination rule, theirs never end; those in which the
-model's rewards lie far from the data's are discarded. The model learns for 200 epochs at most, theirs for as long as it
-gets better; theirs draws batches in passes, without replacement, and leaves a tenth out of stage 4. The policy's input
-is the return divided by the largest, and there is no weight decay; with unscaled returns and a decay of 0.1, which
-preset=paper takes, its return swings from one evaluation to the next. It takes a fixed number of updates; theirs ends
-by a hold-out loss after 80 to 100 epochs.
+Settings are those of the authors' code (github zhaoyizhou1123/mbrcsl). Deviations: the noise network is a residual MLP,
+whereas theirs is shaped like a U-Net and far larger. It trains for 5 epochs with a learning rate of 3e-4 that falls to
+0; theirs trains for 50, but with 1e-5 at most, as their schedule is meant to be stepped per update but is stepped per
+epoch and never leaves its warm-up. Its observations are normalized, and it has no weight decay (theirs: 1e-6). Either
+way, the cloned behaviour remains a blurred copy of the data's, and the blur is what lets it cross from one episode to
+another: the longer it trains, the rarer are imagined episodes that beat the data. Imagined episodes have the task's
+length and end by its termination rule, whereas theirs never end; episodes in which the model's rewards lie far from the
+data's are discarded. The model trains for at most 200 epochs, theirs for as long as it improves. Their code draws
+batches in passes, without replacement, and leaves a tenth out of stage 4. The policy's input is the return divided by
+the largest return, and there is no weight decay; with unscaled returns and a decay of 0.1, as in preset=paper, its
+return swings from one evaluation to the next. It trains for a fixed number of updates; theirs stops by a hold-out loss
+after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field
@@ -57,21 +59,21 @@ class Config:
     lr: float = 5e-5  # Adam's learning rate, policy
     weight_decay: float = 0.0  # L2 penalty of the policy, added to the gradients; the authors use 0.1
     batch_size: int = 256  # transitions per update, in all stages
-    target_return: float | None = None  # return to condition on; null: the best return that was imagined
+    target_return: float | None = None  # return to condition on; null: the best return of the episodes kept
     return_scale: float | None = None  # returns are divided by this; null: the largest return of the episodes kept
     dynamics_hidden: list[int] = field(default_factory=lambda: [200, 200, 200, 200])  # widths of each model
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
     elites: int = 5  # models used for rollouts: the best on held-out transitions
-    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+    dynamics_epochs: int = 200  # epochs at most; ends when no model has improved by 1 % for 5 epochs
     behavior_hidden: list[int] = field(default_factory=lambda: [128, 128, 128])  # widths of the noise network's blocks
     behavior_lr: float = 3e-4  # Adam's learning rate at the start, behaviour; falls to 0 by a cosine
-    behavior_epochs: int = 5  # passes over the data; with more, few imagined episodes join two
-    diffusion_steps: int = 10  # from noise to action
+    behavior_epochs: int = 5  # passes over the data; with more of them, few imagined episodes join two real ones
+    diffusion_steps: int = 10  # denoising steps from noise to action
     rollouts: int = 100  # imagined episodes to keep
     rollout_batch: int = 200  # episodes imagined at a time
-    rollout_rounds: int = 1000  # times that, at most
-    min_return: float | None = None  # keep the episodes that return more; null: the best return in the data
+    rollout_rounds: int = 1000  # rounds of rollout_batch episodes, at most
+    min_return: float | None = None  # keep the episodes whose return exceeds this; null: the best return in the data
 
     def __post_init__(self) -> None:
         counts = (
@@ -81,7 +83,7 @@ class Config:
 
 
 class ReturnBatch(NamedTuple):
-    """Actions, and what came of them."""
+    """Observations and actions, with the returns that followed."""
 
     obs: Tensor  # [B, obs_dim]
     action: Tensor  # [B, A]
@@ -107,7 +109,7 @@ class MBRCSL(Agent):
 
     @torch.no_grad()
     def imagine(self, obs: Tensor, horizon: int, terminates: Termination) -> Imagined:
-        """An episode from each first observation `[B, obs_dim]`, of the behaviour in the model (stage 3)."""
+        """Episodes of the cloned behaviour in the model, from first observations `[B, obs_dim]` (stage 3)."""
         running = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
         steps = []
         for _ in range(horizon):
@@ -120,7 +122,7 @@ class MBRCSL(Agent):
         return Imagined(*(torch.stack(column, 1) for column in zip(*steps, strict=True)))
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
-        """Actions `[B, A]`, not yet within the bounds, for observations and returns-to-go `[B]`."""
+        """Actions `[B, A]`, before they are clipped to the bounds, for observations and returns-to-go `[B]`."""
         action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
         return action
 
@@ -158,7 +160,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     run.track(agent=agent)
     horizon = run.time_limit() or int(data.episode_lengths.max())
     worst, best = (float(bound) for bound in data.episode_returns.aminmax())
-    if config.target_return is not None:  # before all that takes time
+    if config.target_return is not None:  # checked before the stages, which take time
         reachable = torch.tensor([worst, max(best, horizon * float(data.reward.max()))])
         agent.goal.set_target(config.target_return, reachable, of=f"{horizon} steps of the data's rewards could")
     threshold = best if config.min_return is None else config.min_return
@@ -181,7 +183,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     kept.write(run.dir / "rollouts.hdf5", f"imagined by mbrcsl from {run.config.dataset} of {run.config.env.name}")
     run.report(f"{kept.summary()}; see them: zoo data show {run.dir / 'rollouts.hdf5'} --env {run.config.env.name}")
 
-    scale = config.return_scale or (float(agent.goal.scale) if run.config.init_from else None)  # what they learned with
+    scale = config.return_scale or (float(agent.goal.scale) if run.config.init_from else None)  # of the loaded weights
     run.report(agent.goal.set_target(config.target_return, imagined.episode_returns, scale, "the imagined episodes"))
     return_to_go = imagined.return_to_go()
     for _ in run.steps():

@@ -1,17 +1,18 @@
 """MOPO: model-based offline policy optimization (Yu et al. 2020, arXiv 2005.13239).
 
-Soft actor-critic on imagined transitions: short rollouts of the policy in a learned model, begun at the data's
-observations. A reward is penalized by the model's uncertainty of the step, so that the return in the model is a lower
-bound of that in the environment.
+Soft actor-critic on imagined transitions. They come from short rollouts of the policy in a learned model, which start
+at the data's observations. Rewards are penalized by the model's uncertainty about the step, so that the return in the
+model is a lower bound on the return in the environment.
 
     reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
     critics  L_Q  = E[(r~ + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s')) - Q(s, a))^2]
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
-Settings as in OfflineRL-Kit, as the experiments of MBRCSL have them (github zhaoyizhou1123/mbrcsl): the model of
-`zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate: by
-updates, theirs by thousands of them. Of 256 transitions 13 are real, theirs 12; the model, whose batches are of 256
-whatever `batch_size` is, learns for 200 epochs at most, theirs for as long as it gets better.
+Settings are those of OfflineRL-Kit, as in the experiments of MBRCSL (github zhaoyizhou1123/mbrcsl): the model is that
+of `zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate.
+Deviations: that decay takes a step at every update, theirs once every thousand updates. Of 256 transitions 13 are real,
+theirs 12. The model trains on batches of 256, whatever `batch_size` is, for at most 200 epochs, theirs for as long as
+it improves.
 """
 
 import copy
@@ -43,7 +44,7 @@ ACTION_SPACES = ("continuous",)
 class Config:
     penalty: float = 2.5  # lambda of Eq. 8
     rollout_length: int = 1  # steps of a rollout, which starts at a sampled observation
-    rollout_batch: int = 50_000  # rollouts at a time
+    rollout_batch: int = 50_000  # rollouts per round
     rollout_every: int = 1_000  # updates between rounds of rollouts
     rollouts_kept: int = 5  # rounds of rollouts that the model's buffer holds
     real_fraction: float = 0.05  # share of a batch that comes from the data
@@ -58,7 +59,7 @@ class Config:
     dynamics_lr: float = 1e-3  # Adam's learning rate, dynamics
     members: int = 7  # models in the ensemble
     elites: int = 5  # models used for rollouts: the best on held-out transitions
-    dynamics_epochs: int = 200  # at most; ends when no model has improved by 1 % for 5 epochs
+    dynamics_epochs: int = 200  # epochs at most; ends when no model has improved by 1 % for 5 epochs
 
     def __post_init__(self) -> None:
         counts = ("rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
@@ -83,11 +84,11 @@ class MOPO(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
     def alpha(self) -> Tensor:
-        """The temperature, 1 at most as in the authors' code: `[]`."""
+        """The temperature `[]`, at most 1 as in the authors' code."""
         return self.log_alpha.detach().exp().clamp(max=1)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The squared error of both critics, and their mean value."""
+        """L_Q, summed over both critics, and their mean value."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs)
             next_q = self.target_critic(batch.next_obs, next_action).amin(0).squeeze(-1)  # [B]
@@ -103,7 +104,7 @@ class MOPO(Agent):
         return (self.alpha() * log_prob - q).mean(), log_prob.detach()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
+        """One gradient step of critics, actor and temperature, in this order; then the target critics move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         actor_loss, log_prob = self.actor_loss(batch)

@@ -1,24 +1,24 @@
 """OFQL: One-Step Flow Q-Learning (Nguyen, Yoo 2025, arXiv 2508.13904), Diffusion-QL without its chain.
 
-Where Diffusion-QL denoises in several steps, and its gradients go back through all of them, this policy maps noise to
-an action in one. That needs no distillation: it learns the average velocity of a flow between two times, which MeanFlow
-(Geng et al. 2025, arXiv 2505.13447) ties to the velocity of the straight lines from noise to the data's actions.
+Diffusion-QL denoises in several steps, and its gradients go back through all of them. This policy maps noise to an
+action in one step, without distillation. It learns the average velocity of a flow between two times, which MeanFlow
+(Geng et al. 2025, arXiv 2505.13447) relates to the velocity of the straight lines from noise to the data's actions.
 
     path     a_t = (1 - t) a + t eps,  v = eps - a,  eps ~ N(0, I);  action  a~ = eps - u(eps, 0, 1; s)
     clone    L_u = E[|u(a_t, r, t; s) - sg(v - (t - r) du/dt)|^2],  du/dt = v d_a u + d_t u
     critic   L_Q = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_j Q_j'(s', a'),  a' of pi'(s')
     policy   L   = L_u - eta E[Q(s, a~)] / E|Q(s, a~)|
 
-sg stops gradients, and pi' is an average of the policy over the updates. Of r <= t, two samples of a logit-normal
-distribution, r is set to t with probability `flow_ratio`: there u is the velocity itself, and nothing but flow matching
-is learned. du/dt is one derivative in forward mode, along (v, 0, 1).
+sg stops gradients, and pi' is a moving average of the policy. The times r <= t are two samples of a logit-normal
+distribution, but with probability `flow_ratio` r is set to t: there u is the velocity itself, and L_u is plain flow
+matching. du/dt is one derivative in forward mode, along (v, 0, 1).
 
-Deviations cannot be known: the code is not public. What the paper leaves open is as in Diffusion-QL's: when pi' moves
-and how far, the mean over action dimensions in L_u, and that |Q| is that of the critic which is not maximized.
-Gradients are not clipped. Nor does the paper say whether actions are chosen of many by their values, as in
-Diffusion-QL: `candidates=50` does so. Without exploring, the first or only one comes from noise 0 and the others from
-noise that is fixed when the agent is created, so that acting is deterministic, and the most valued is taken; exploring
-takes one with a probability that is the softmax of min_i Q_i'(s, a).
+Deviations cannot be known: the authors' code is not public. What the paper leaves open follows Diffusion-QL's code:
+when and how far pi' moves, the mean over action dimensions in L_u, and that |Q| is that of the critic that is not
+maximized. Gradients are not clipped. The paper also does not say whether one of many actions is chosen by value, as in
+Diffusion-QL; `candidates=50` does so. When exploring, one of them is drawn with probabilities that are the softmax of
+min_i Q_i'(s, a). Without exploration, the one with the highest value is taken. The first or only one then comes from
+noise 0, and the others from noise that is fixed when the agent is created, so that acting is deterministic.
 """
 
 import copy
@@ -50,10 +50,10 @@ ACTION_SPACES = ("continuous",)
 class Config:
     eta: float = 0.1  # weight of the values against the cloning; the paper takes 0.001 to 0.5, by task
     flow_ratio: float = 0.5  # share of the samples with r = t: 1 is flow matching alone
-    time_mean: float = -0.4  # of the logit of a time
-    time_std: float = 1.0  # of the logit of a time
-    candidates: int = 1  # actions of which the critics choose one, to act; Diffusion-QL has 50
-    average_start: int = 1000  # updates before pi' begins to follow
+    time_mean: float = -0.4  # mean of the logit of a time
+    time_std: float = 1.0  # standard deviation of the logit of a time
+    candidates: int = 1  # actions sampled to act, of which the critics choose one; Diffusion-QL has 50
+    average_start: int = 1000  # updates before pi' begins to follow pi
     average_every: int = 5  # updates between moves of pi'
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
@@ -92,7 +92,7 @@ class OFQL(Agent):
         self.register_buffer("noise", noise)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Summed over the critics, and their mean value."""
+        """L_Q, summed over the critics, and their mean value."""
         with torch.no_grad():
             next_action = self.target_policy.sample(batch.next_obs, torch.randn_like(batch.action))
             next_value = self.head.value(self.target_critic(batch.next_obs, next_action)).amin(0)
@@ -115,14 +115,14 @@ class OFQL(Agent):
         return (u - (v - (t - r)[:, None] * du_dt)).square().mean()
 
     def value_loss(self, batch: Batch) -> Tensor:
-        """The value of the policy's actions by one critic, with a minus, in units of its size by the other."""
+        """Minus one critic's mean value of the policy's actions, divided by the other critic's mean absolute value."""
         action = self.policy.sample(batch.obs, torch.randn_like(batch.action))
         q = self.head.value(self.critic(batch.obs, action))  # [2, B]
         value = q.mean(-1) / q.abs().mean(-1).detach().flip(0)  # [2]
         return -torch.where(torch.rand_like(value[0]) > 0.5, value[0], value[1])
 
     def update(self, batch: Batch, average: bool = True) -> Metrics:
-        """One gradient step of the critics, then of the policy; of the target critics and, if `average`, of pi'."""
+        """One gradient step of the critics, then of the policy; then the target critics and, if `average`, pi' move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         cloning_loss, value_loss = self.cloning_loss(batch), self.value_loss(batch)

@@ -1,9 +1,9 @@
 """OTA: Option-Aware Temporally Abstracted value learning (Ahn, Choi, Han, Moon 2025, arXiv 2505.12737).
 
-HIQL with a value function of its own for the upper policy. Far from the goal, a value that counts steps often gets the
-sign of a subgoal's advantage wrong, from which the upper policy learns. So its value counts options of n steps,
-discounted once per option: the goal is n times nearer. The lower policy, whose subgoals are near, keeps the value that
-counts steps.
+HIQL with a separate value function for the upper policy. The upper policy learns from the advantages of subgoals, and
+far from the goal a value that counts steps often gets their signs wrong. So the upper policy's value counts options of
+n steps, discounted once per option: the goal is n times nearer. The lower policy, whose subgoals are near, keeps the
+value that counts steps.
 
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
@@ -11,13 +11,13 @@ counts steps.
     lower    L_l  = E[-exp(beta_l (V(s', w) - V(s, w))) log pi_l(a|s, phi(s, w))],  w = s_{t+k}
     upper    L_h  = E[-exp(beta_h (U(w, g) - U(s, g))) log pi_h(phi(s, w)|s, g)]
 
-The reward is -1, or 0 and nothing follows: for V where the goal is the state itself, for U where the option ends at the
-goal. Where V's goal is the state itself, U's is the option's end. Both values take one phi, which both train.
-Deviations: all else is as in `hiql`, and so as in OGBench's code (github seohongpark/ogbench): a phi of state and goal,
-of length sqrt(10), without a target copy of it; weights clipped at 100; Gaussians of standard deviation 1; all losses
-before any parameter is updated. It has not been compared with the authors' code (github ota-v/ota-v), of which no copy
-was available. A configuration that others copied from it samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and
-`actor_goals=[0,0.5,0.5]`.
+The reward is -1, except where the goal is reached: there it is 0, and nothing follows. V's goal is reached where it is
+the state itself, U's where the option ends at it. Where V's goal is the state itself, U's goal is the option's end.
+Both values share one phi, and both train it. Deviations: everything else is as in `hiql`, and so as in OGBench's code
+(github seohongpark/ogbench): phi takes state and goal, has length sqrt(10) and no target copy; weights are clipped at
+100; policies are Gaussians of standard deviation 1; all losses are computed before any parameter is updated. This file
+has not been compared with the authors' code (github ota-v/ota-v), of which no copy was available. A configuration that
+others copied from that code samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and `actor_goals=[0,0.5,0.5]`.
 """
 
 import copy
@@ -47,17 +47,17 @@ GOALS = True
 
 @dataclass
 class Config:
-    option_steps: int = 5  # n, steps of an option, which the upper policy's value counts
+    option_steps: int = 5  # n, steps of an option; the upper policy's value counts options
     subgoal_steps: int = 25  # k, steps from a state to its subgoal; 100 in humanoidmaze
     expectile: float = 0.7  # tau of the value's loss
     low_beta: float = 3.0  # inverse temperature of the lower policy's weights
-    high_beta: float = 3.0  # likewise of the upper one's
+    high_beta: float = 3.0  # likewise for the upper policy
     max_weight: float = 100.0  # the policies' weights are clipped here
     representation_dim: int = 10  # outputs of phi
-    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal is this, a later, any state)
+    value_goals: list[float] = field(default_factory=lambda: [0.2, 0.5, 0.3])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(
         default_factory=lambda: [0.0, 1.0, 0.0]
-    )  # of the upper policy; [0,0.5,0.5] to stitch
+    )  # likewise for the upper policy; [0,0.5,0.5] to stitch
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma, also of the geometric distribution of later goals; giant mazes: 0.995
     tau: float = 0.005  # target values move this fraction of the way at every update
@@ -105,12 +105,12 @@ class OTA(Agent):
         return value
 
     def value_loss(self, batch: OptionBatch) -> tuple[Tensor, Tensor]:
-        """That of V, which counts steps, and its mean value."""
+        """The loss of V, which counts steps, and its mean value."""
         goal = batch.value_goal
         return self.expectile_loss(self.value, self.target_value, batch.obs, batch.next_obs, goal, batch.reached)
 
     def high_value_loss(self, batch: OptionBatch) -> tuple[Tensor, Tensor]:
-        """That of U, which counts options, and its mean value."""
+        """The loss of U, which counts options, and its mean value."""
         networks, goal = (self.high_value, self.target_high_value), batch.option_goal
         return self.expectile_loss(*networks, batch.obs, batch.option_end, goal, batch.option_reached)
 
@@ -118,7 +118,7 @@ class OTA(Agent):
         self, network: EnsembleMLP, target_network: EnsembleMLP, obs: Tensor, later: Tensor, goal: Tensor,
         reached: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The loss of values from a state to a later one, a step or an option away, and their mean."""
+        """The loss of a value whose target is at a later state, a step or an option away, and its mean value."""
         with torch.no_grad():
             target = torch.where(reached, 0.0, -1 + self.config.discount * self.values(target_network, later, goal))
             advantage = target.amin(0) - self.values(target_network, obs, goal).mean(0)
@@ -128,7 +128,7 @@ class OTA(Agent):
 
     @torch.no_grad()
     def weight(self, network: EnsembleMLP, beta: float, obs: Tensor, later: Tensor, goal: Tensor) -> Tensor:
-        """A policy's weights `[B]`, the exponentials: how much nearer to the goal a state is than the one before."""
+        """A policy's exponential weights `[B]`: by how much nearer to the goal `later` is than `obs`."""
         advantage = self.values(network, later, goal).mean(0) - self.values(network, obs, goal).mean(0)
         return torch.exp(beta * advantage).clamp(max=self.config.max_weight)
 
@@ -139,7 +139,7 @@ class OTA(Agent):
         return -(weight * self.low_actor.log_prob(torch.cat([batch.obs, subgoal], -1), batch.action)).mean()
 
     def high_actor_loss(self, batch: OptionBatch) -> Tensor:
-        """The loss, less the Gaussian's constant."""
+        """The loss, without the Gaussian's constant."""
         weight = self.weight(self.high_value, self.config.high_beta, batch.obs, batch.waypoint, batch.actor_goal)
         with torch.no_grad():
             target = self.represent(batch.obs, batch.waypoint)
@@ -147,7 +147,7 @@ class OTA(Agent):
         return (weight * 0.5 * error.square().sum(-1)).mean()
 
     def update(self, batch: OptionBatch) -> Metrics:
-        """One gradient step of all and a move of the target values, from what all were before."""
+        """One gradient step of all networks and a move of the target values, all from the parameters before it."""
         value_loss, value = self.value_loss(batch)
         high_value_loss, high_value = self.high_value_loss(batch)
         low_actor_loss = self.low_actor_loss(batch)
@@ -168,7 +168,7 @@ class OTA(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        """The upper policy names a subgoal, the lower one goes there."""
+        """The upper policy chooses a subgoal, and the lower policy acts to reach it."""
         subgoal = self.high_actor(obs)
         if explore:
             subgoal = subgoal + torch.randn_like(subgoal)
@@ -177,12 +177,12 @@ class OTA(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """What states are worth `[B]`, each with its goal behind it."""
+        """The values `[B]` of states with their goals appended, `[B, S + G]`."""
         return self.values(self.high_value, *torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1)).mean(0)
 
     @torch.no_grad()
     def subgoals(self, obs: Tensor, states: Tensor) -> Tensor:
-        """Which of the states `[N, S]` the upper policy names at observations `[B, S + G]`: `[B]`, the nearest."""
+        """Of states `[N, S]`, the indices `[B]` of those nearest to the subgoals at observations `[B, S + G]`."""
         named = length_normalize(self.high_actor(obs))
         state = obs[:, None, : self.spec.state_dim].expand(-1, len(states), -1)
         return torch.einsum("bd,bnd->bn", named, self.represent(state, states.expand(len(obs), -1, -1))).argmax(-1)

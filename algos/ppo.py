@@ -1,17 +1,17 @@
 """PPO: Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347).
 
-On-policy policy gradient that takes many small steps on each rollout. Advantages are estimated by GAE; the probability
-ratio to the acting policy is clipped, so that moving further gains nothing; the value regresses the returns.
+On-policy policy gradient that takes many small steps on each rollout. Advantages are estimated by GAE. The probability
+ratio to the policy that acted is clipped, so that moving further gains nothing. The value regresses the returns.
 
     policy   L^CLIP = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)],  rho = pi(a|s) / pi_old(a|s)     (Eq. 7)
     value    L^VF   = E[max((V - R)^2, (V_old + clip(V - V_old, -epsilon, epsilon) - R)^2)] / 2,  R = A + V_old
     total    L      = L^CLIP + c1 L^VF - c2 entropy                                                          (Eq. 9)
 
-What the paper leaves open is as in Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations:
-an episode that is truncated bootstraps from its true last observation; the running statistics of observations and
-returns take in a rollout at a time, not a step; the return that scales rewards begins anew at truncations too; an
-action's standard deviation is in units of half its range; the learning rate falls at every gradient step, not once a
-rollout, and so falls less where `target_kl` leaves some out.
+What the paper leaves open follows Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations: a
+truncated episode bootstraps from its true last observation; the running statistics of observations and returns are
+updated once per rollout, not at every step; the return that scales rewards starts anew at truncations too; an action's
+standard deviation is in units of half its range; the learning rate falls at every gradient step, not once per rollout,
+and so falls less where `target_kl` skips some.
 """
 
 import math
@@ -58,13 +58,13 @@ class Config:
     target_kl: float | None = None  # stop the passes over a rollout above this approximate KL divergence; null: never
     value_coef: float = 0.5  # c1, weight of the value's loss
     entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
-    max_grad_norm: float = 0.5  # gradients are scaled down to this norm
+    max_grad_norm: float = 0.5  # gradients of a larger norm are scaled down to it
     normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch
     normalize_obs: bool = True  # vectors by their running mean and standard deviation; frames stay as they are
     normalize_reward: bool = True  # by the discounted return's running standard deviation, unless clipped; Atari: false
     clip_reward: bool = False  # to -1, 0 or 1; Atari: true
     value_head: str = "mse"  # mse, or one whose values are not clipped: huber, two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
@@ -128,7 +128,7 @@ class PPO(Agent):
         return -torch.minimum(ratio * advantage, clipped * advantage).mean()
 
     def value_loss(self, out: Tensor, batch: Minibatch) -> Tensor:
-        """L^VF; with a categorical head its own loss in place of the clipped squared error."""
+        """L^VF; heads other than mse have a loss of their own in place of the clipped squared error."""
         if self.config.value_head != "mse":
             return self.head.loss(out, self.head.project(batch.returns)).mean()
         value = self.head.value(out)
@@ -158,7 +158,7 @@ class PPO(Agent):
 
     @torch.no_grad()
     def prepare(self, rollout: Transition) -> Minibatch:
-        """All of a rollout `[T, N, ...]`, its rewards scaled, as one batch `[T * N, ...]` with advantages."""
+        """A rollout `[T, N, ...]` with scaled rewards, as one batch `[T * N, ...]` with advantages."""
         obs, action = self.normalizer(rollout.obs.flatten(0, 1)), rollout.action.flatten(0, 1)
         x = self.encoder(obs)
         log_prob, _ = self.policy.log_prob(self.actor(x), action)
@@ -166,7 +166,7 @@ class PPO(Agent):
         ended = rollout.terminated | rollout.truncated
         cut = ended.clone()
         cut[-1] = True
-        next_value = value.roll(-1, 0)  # a step leads to where the next begins, but at an episode's or rollout's end
+        next_value = value.roll(-1, 0)  # where the next step begins, except at the end of an episode or rollout
         next_value[cut] = self.head.value(self.value(self.encoder(self.normalizer(rollout.next_obs[cut]))))
         discount, lambda_ = self.config.discount, self.config.gae_lambda
         advantage = gae(rollout.reward, value, next_value, rollout.terminated, ended, discount, lambda_)
@@ -184,9 +184,9 @@ class PPO(Agent):
         return rollout._replace(reward=(reward / self.return_normalizer.std).clamp(-10, 10))
 
     def learn(self, rollout: Transition) -> Metrics:
-        """`epochs` passes over a rollout, its rewards scaled, in minibatches, each pass in an order of its own.
+        """Makes `epochs` passes over a rollout with scaled rewards, in minibatches shuffled anew for each pass.
 
-        Returns the means of what `update` gave.
+        Returns the means of the metrics of `update`.
         """
         whole = self.prepare(rollout)
         steps: list[Metrics] = []
@@ -207,7 +207,7 @@ class PPO(Agent):
 
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
-        """An action of the policy that learns, not clipped yet."""
+        """An action sampled from the policy, before it is clipped to the bounds."""
         return self.policy.sample(self.actor(self.encoder(self.normalizer(obs))))
 
     @torch.no_grad()
@@ -220,7 +220,7 @@ class PPO(Agent):
         return self.head.value(self.value(self.encoder(self.normalizer(obs)))) * self.reward_unit()
 
     def reward_unit(self) -> Tensor:
-        """What a value of 1 is in the environment's rewards, `[]`; in clipped ones, where they are clipped."""
+        """What a value of 1 amounts to in the environment's rewards `[]`, or in clipped ones if they are clipped."""
         std = self.return_normalizer.std
         return std if self.config.normalize_reward and not self.config.clip_reward else torch.ones_like(std)
 

@@ -1,19 +1,20 @@
 """QRL: Quasimetric RL (Wang, Torralba, Isola, Zhang 2023, arXiv 2304.01203).
 
-The fewest steps from one state to another are a quasimetric: not symmetric, but never longer than by way of a third
-state. The network d is a quasimetric by construction. Distances between states are maximized under the constraint that
-no transition of the data is longer than one step; what results are the lengths of shortest paths, also of those that
-join parts of several episodes. The policy minimizes the distance to the goal, through a model of the next latent.
+The smallest number of steps from one state to another is a quasimetric: it is not symmetric, but a detour through a
+third state is never shorter. The network d is a quasimetric by construction. Distances between states are maximized
+under the constraint that no transition of the data is longer than one step. The results are the lengths of shortest
+paths, including paths that join parts of several episodes. The policy minimizes the distance to the goal through a
+model of the next latent.
 
     value    max E[phi(d(s, g))] such that E[relu(d(s, s') - 1)^2] <= eps
     model    L_T  = E[d(z', z + T(z, a)) + d(z + T(z, a), z')] / 2,  z = latent of s
     actor    L_pi = E[d(z + T(z, mu(s, g)), z_g) / mean d - alpha log pi(a|s, g)]
 
-phi(d) = -100 softplus(5 - d / 100), and a multiplier lambda that learns too stands for the constraint. d is an interval
-quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model moves the latents too;
-the policy is a Gaussian of standard deviation 1, and its loss takes cloning and a scaled distance; all losses are
-computed before any parameter is updated. Layer normalization adds 1e-5 to the variance, theirs 1e-6. Its other
-quasimetric and its other policy loss are left out.
+phi(d) = -100 softplus(5 - d / 100), and a learned multiplier lambda enforces the constraint. d is an interval
+quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model's loss also trains the
+latents; the policy is a Gaussian of standard deviation 1, and its loss has a cloning term and a scaled distance; all
+losses are computed before any parameter is updated. Unlike in that code, layer normalization adds 1e-5 to the variance,
+not 1e-6. That code's other quasimetric and its other policy loss are left out.
 """
 
 from dataclasses import dataclass, field
@@ -44,9 +45,9 @@ GOALS = True
 @dataclass
 class Config:
     alpha: float = 0.003  # weight of cloning; OGBench takes 0.0003 on pointmaze
-    eps: float = 0.05  # of the constraint E[relu(d(s, s') - 1)^2] <= eps
-    latent_dim: int = 512  # numbers that the distance compares, a multiple of 8
-    value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # P(goal is this, a later, any state)
+    eps: float = 0.05  # bound of the constraint E[relu(d(s, s') - 1)^2] <= eps
+    latent_dim: int = 512  # size of the latents that the distance compares, a multiple of 8
+    value_goals: list[float] = field(default_factory=lambda: [0.0, 0.0, 1.0])  # P(goal: current, a later, any state)
     actor_goals: list[float] = field(default_factory=lambda: [0.0, 1.0, 0.0])  # of the policy; to stitch: [0,0.5,0.5]
     hidden: list[int] = field(default_factory=lambda: [512, 512, 512])  # widths of the hidden layers, all networks
     lr: float = 3e-4  # Adam's learning rate, all networks and lambda
@@ -71,7 +72,7 @@ class QRL(Agent):
         self.actor_optimizer = Adam(self.actor.parameters(), config.lr)
 
     def value_loss(self, batch: GoalBatch, latent: Tensor, next_latent: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and how much longer than 1 steps are, squared."""
+        """The loss, and the mean square of how much longer than 1 the steps are."""
         apart = self.distance.between(latent, self.distance.encoder(batch.value_goal))
         excess = F.relu(self.distance.between(latent, next_latent) - 1).square().mean()
         multiplier = self.log_lambda.exp()
@@ -90,7 +91,7 @@ class QRL(Agent):
         return latent + change
 
     def actor_loss(self, batch: GoalBatch, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and its part that clones."""
+        """The loss, and its cloning term."""
         obs = torch.cat([batch.obs, batch.actor_goal], -1)
         with torch.no_grad():
             goal = self.distance.encoder(batch.actor_goal)
@@ -99,7 +100,7 @@ class QRL(Agent):
         return distance.mean() / (distance.mean().detach() + 1e-6) + self.config.alpha * cloning, cloning.detach()
 
     def update(self, batch: GoalBatch) -> Metrics:
-        """One gradient step of distance, lambda, model and policy, from what all were before."""
+        """One gradient step of distance, lambda, model and policy, all from the parameters before it."""
         latent, next_latent = self.distance.encoder(batch.obs), self.distance.encoder(batch.next_obs)
         value_loss, excess = self.value_loss(batch, latent, next_latent)
         model_loss = self.model_loss(batch, latent, next_latent)
@@ -121,7 +122,7 @@ class QRL(Agent):
 
     @torch.no_grad()
     def goal_values(self, obs: Tensor) -> Tensor:
-        """The distances `[B]` from states to their goals behind them, less than 0."""
+        """Minus the distances `[B]` from states to the goals appended to them."""
         distance: Tensor = self.distance(*torch.split(obs, [self.spec.state_dim, self.spec.goal_dim], -1))
         return -distance
 

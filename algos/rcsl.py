@@ -1,15 +1,15 @@
 """RCSL: return-conditioned supervised learning (Brandfonbrener et al. 2022, arXiv 2206.01079; RvS, arXiv 2112.10751).
 
 Behaviour cloning conditioned on the return-to-go g, the return that followed the action in its episode. When acting, g
-begins as the return of the data's best episode. Unlike a value it needs no bootstrapping; unlike a value it cannot join
-parts of two episodes: the return asked for must have been reached in one.
+starts at the return of the data's best episode. Unlike a value function, the policy needs no bootstrapping, but it
+cannot stitch together parts of two episodes: a single episode must have reached the return that is asked for.
 
     actor   L_pi = E[(pi(s, g_t) - a)^2],  g_t = r_t + r_{t+1} + ... + r_T
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
 
-Settings as in the code of MBRCSL (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
-this is. Deviations: a fixed number of updates, where that stops by a hold-out loss after 80 to 100 epochs; returns in
-units of the largest, and no decay of the weights.
+Settings are those of MBRCSL's code (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
+this is. Deviations: training takes a fixed number of updates, whereas that code stops by a hold-out loss after 80 to
+100 epochs; returns are in units of the largest, and there is no weight decay.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Config:
 
 
 class ReturnBatch(NamedTuple):
-    """Actions, and what came of them."""
+    """Observations and actions, with the returns that followed."""
 
     obs: Tensor  # [B, obs_dim]
     action: Tensor  # [B, A]
@@ -67,7 +67,7 @@ class RCSL(Agent):
         self.optimizer = Adam(self.actor.parameters(), config.lr, weight_decay=config.weight_decay)
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
-        """Actions `[B, A]`, not yet within the bounds, for observations and returns-to-go `[B]`."""
+        """Actions `[B, A]`, before they are clipped to the bounds, for observations and returns-to-go `[B]`."""
         action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
         return action
 

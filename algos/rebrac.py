@@ -1,19 +1,19 @@
 """ReBRAC: Revisited Behavior Regularized Actor-Critic (Tarasov, Kurenkov, Nikulin, Kolesnikov 2023, arXiv 2305.09836).
 
-TD3+BC with what later work showed to matter: a penalty in the critic's target beside the actor's, each of its own
-weight; layer normalization in the critics; deeper networks; larger batches.
+TD3+BC with what later work found to matter: a penalty in the critics' target as well as in the actor's loss, each with
+its own weight; layer normalization in the critics; deeper networks; larger batches.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2]
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', a~) - beta_2 |a~ - a'|^2)             (Eq. 4)
     actor    L_mu = E[-lambda min_i Q_i(s, mu(s)) + beta_1 |mu(s) - a|^2],  lambda = 1 / mean |min_i Q_i|   (Eq. 5)
 
-Online there is no penalty in the target, and beta_1 falls, as in CORL's algorithms/finetune/rebrac.py, which takes
-halves of the dataset and of its own steps: `online_fraction=0.5`.
+Online there is no penalty in the target, and beta_1 falls, as in CORL's algorithms/finetune/rebrac.py. There, half of
+each batch comes from the dataset and half from the agent's own steps: `online_fraction=0.5`.
 
-a~ is the target policy's action under TD3's noise, a' the action that the dataset takes next. Deviations: of an episode
-that was truncated a' is unknown, and that transition goes without the penalty (the authors, CORL, drop it). The
-critics' normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated, theirs the
-one before it.
+a~ is the target policy's action with TD3's noise, and a' is the action that the dataset takes next. Deviations: at the
+end of a truncated episode a' is unknown, and that transition goes without the penalty (the authors and CORL drop it).
+The critics' layer normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated;
+theirs follows the actor from before the update.
 """
 
 import copy
@@ -47,8 +47,8 @@ class Config:
     critic_penalty: float = 1.0  # beta_2, weight of the squared distance to the data's next action in the target
     online_penalty: float = 0.5  # online beta_1 falls linearly to this share of itself (CORL)
     exploration_noise: float = 0.0  # standard deviation of noise on actions online, in units of half their range
-    normalize_q: bool = True  # values in the actor's loss are scaled to a mean size of 1, lambda
-    policy_delay: int = 2  # updates of the critics for one of actor and targets
+    normalize_q: bool = True  # values in the actor's loss are scaled by lambda, to a mean absolute value of 1
+    policy_delay: int = 2  # critic updates per update of actor and target networks
     target_noise: float = 0.2  # standard deviation of the noise on the target's actions
     target_noise_clip: float = 0.5  # the largest such noise
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
@@ -73,7 +73,7 @@ class Config:
 
 
 class SarsaBatch(NamedTuple):
-    """Transitions, and what the dataset does next."""
+    """Transitions, and the actions that the dataset takes next."""
 
     obs: Tensor  # [B, obs_dim]
     action: Tensor  # [B, A]
@@ -103,7 +103,7 @@ class ReBRAC(Agent):
         small_last_(self.critic, 3e-3)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.penalty_share: Tensor  # of beta_1, that is left
+        self.penalty_share: Tensor  # share of beta_1 that is left
         self.register_buffer("penalty_share", torch.ones(()))
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -130,12 +130,12 @@ class ReBRAC(Agent):
         return (penalty - scale * q).mean()
 
     def update(self, batch: SarsaBatch, delayed: bool = True, decay: float = 0.0) -> Metrics:
-        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks.
+        """One gradient step of the critics; if `delayed`, also of the actor, and the target networks move.
 
         Args:
-            batch: transitions, and what follows them.
-            delayed: with the actor and the targets.
-            decay: the share of beta_1 that it loses after this update, until `online_penalty` is left.
+            batch: transitions, and the actions that the dataset takes next.
+            delayed: update the actor and the target networks too.
+            decay: the share by which beta_1 falls after this update, until `online_penalty` is left.
         """
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)

@@ -1,9 +1,9 @@
 """ReCOIL: imitation from few expert episodes and unlabelled data (Sikchi, Zheng et al. 2023, arXiv 2302.08560).
 
-Offline imitation without rewards and without a discriminator. Half of every batch is the expert's, half a mixture of
-unlabelled data of any quality, which may contain expert episodes. The critics give the expert's actions the highest
-possible value and every step of the mixture a cost; values are backed up along the mixture's transitions, so that
-actions which lead to the expert's states are worth more than others. The policy imitates the mixture's actions,
+Offline imitation without rewards and without a discriminator. Half of every batch is expert data. The other half is a
+mixture of unlabelled data of any quality, which may contain expert episodes. The critics give the expert's actions the
+highest possible value, and every step of the mixture a cost. Values are backed up along the mixture's transitions, so
+that actions that lead to the expert's states are worth more than others. The policy imitates the mixture's actions,
 weighted by their advantage.
 
     critic   L_Q  = sum over i of E_expert[(Q_i(s, a) - M)^2] / 2 + E_mixture[(Q_i(s, a) - y)^2] / 2,
@@ -11,12 +11,13 @@ weighted by their advantage.
     value    L_V  = E_mixture[exp(z) - z - 1],  z = (min Q'(s, a) - V(s)) / lambda
     actor    L_pi = E_mixture[-exp(beta (min Q'(s, a) - V(s))) log pi(a|s)]
 
-The paper's objective has terms that are linear in Q and unbounded; these are the authors' losses, where the bounds of
-LS-IQ (Al-Hafez et al. 2023, arXiv 2303.00599) take their place: values lie between -M and M, 200 in their code. L_V is
-the dual of reverse KL, as in Extreme Q-Learning, divided by the exponential of the batch's largest z, the expert's half
-included, with z clipped; weights are clipped at 100. Where Q diverges, a higher lambda holds it: 2.5, 5, 10, 20.
-Deviations from the authors' code (a copy: github chufanchen/ReCOIL): networks begin with PyTorch's initialization, not
-orthogonal; its expectile loss, gradient penalty, uniform actions and noise, all off by default, are left out.
+The paper's objective has terms that are linear in Q and unbounded. The losses here are those of the authors' code,
+which replace these terms by the bounds of LS-IQ (Al-Hafez et al. 2023, arXiv 2303.00599): values lie between -M and M,
+200 in their code. L_V is the dual of reverse KL, as in Extreme Q-Learning. It is divided by the exponential of the
+batch's largest z, the expert's half included, and z is clipped; weights are clipped at 100. Where Q diverges, a higher
+lambda prevents it: 2.5, 5, 10, 20. Deviations from the authors' code (a copy: github chufanchen/ReCOIL): networks have
+PyTorch's initialization, not an orthogonal one; the code's expectile loss, gradient penalty, uniform actions and noise,
+all off by default, are left out.
 """
 
 import copy
@@ -45,7 +46,7 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     expert: str = "1ep:expert"  # expert episodes, named like `dataset`; 1ep:NAME is the first episode of NAME
-    temperature: float = 5.0  # lambda: the lower, the nearer is V to the largest of the critics' values
+    temperature: float = 5.0  # lambda: the lower it is, the nearer V is to the largest of the critics' values
     max_exponent: float = 7.0  # z is clipped here
     beta: float = 3.0  # inverse temperature of the actor's weights
     max_weight: float = 100.0  # the actor's weights are clipped here
@@ -77,7 +78,7 @@ class ReCOIL(Agent):
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
 
     def value_loss(self, batch: Batch, target_q: Tensor) -> Tensor:
-        """L_V, for the target critics' least values `[2 B]` of the mixture's and the expert's actions."""
+        """L_V; `target_q` are the target critics' least values `[2 B]` of the mixture's and the expert's actions."""
         z = (target_q - self.value(batch.obs).squeeze(-1)) / self.config.temperature
         z = z.clamp(max=self.config.max_exponent)
         largest = z.detach().amax().clamp(min=-1)
@@ -98,13 +99,13 @@ class ReCOIL(Agent):
         (next_obs, _), (terminated, _) = batch.next_obs.chunk(2), batch.terminated.chunk(2)
         with torch.no_grad():
             next_value = torch.where(terminated, -self.bound, self.value(next_obs).squeeze(-1))
-            target = -2 + self.config.discount * next_value  # [B]; of a terminal one -M
+            target = -2 + self.config.discount * next_value  # [B]; -M where the episode terminated
         q, expert_q = self.critic(batch.obs, batch.action).squeeze(-1).chunk(2, -1)  # [2, B] each
         loss = 0.5 * (expert_q - self.bound).square() + 0.5 * (q - target).square()
         return loss.mean(-1).sum(), q.detach().mean(), expert_q.detach().mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of value, actor and critics, in this order, then of the target critics.
+        """One gradient step of value, actor and critics, in this order; then the target critics move.
 
         Args:
             batch: `2 B` transitions, of which the first half is the mixture's, the second the expert's.
@@ -128,7 +129,7 @@ class ReCOIL(Agent):
         }
 
     def critic_values(self, obs: Tensor, action: Tensor) -> None:
-        """None: its critics' values are not of rewards."""
+        """None: the critics' values are not of rewards."""
         return
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
 """ReinFlow: PPO of a flow policy with learned noise in its steps (Zhang, Yu, Su, Wang 2025, arXiv 2505.22094).
 
 A flow that imitates the data turns noise into an action in K steps. With Gaussian noise of a learned scale added at
-each step, the steps are a Markov chain whose density is known, so that PPO can be applied to the whole chain as if it
-were the action. PPO trains the flow and the noise network; evaluation adds no noise.
+each step, the steps are a Markov chain whose density is known. PPO can then be applied to the whole chain as if it were
+the action. PPO trains the flow and the noise network; evaluation adds no noise.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)              (before)
     chain    x_{k+1} ~ N(clip(x_k + v(s, x_k, k/K) / K), sigma(s, k/K)^2),  a = x_K,  sigma from min_std to max_std
@@ -10,20 +10,20 @@ were the action. PPO trains the flow and the noise network; evaluation adds no n
     policy   L_pi = E[-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)] - c H,  rho = pi / pi_old
     value    L_V  = E[(V(s) - R)^2] / 2
 
-H is the chain's entropy, divided as its density is. `steps` are updates of the flow, `online_steps` environment steps
-of PPO, of which the first `online_starts` train the value alone. `max_std` falls: held for the first 35 % of the online
-steps, then by a cosine to 70 % of the way from `min_std`.
+H is the chain's entropy, divided like its log density. `steps` are updates of the flow, and `online_steps` are
+environment steps of PPO, during the first `online_starts` of which only the value learns. `max_std` is held for the
+first 35 % of the online steps, then falls by a cosine to 70 % of the way from `min_std`.
 
-Where paper and authors' code (github ReinFlow/ReinFlow) differ, this is the code: density and entropy are divided, and
-the former clamped; means are clipped to the bounds, noise to three standard deviations. Deviations from it: single
-actions, not chunks of four, so that what `clip` allows of a whole chain is a quarter; one grid of times, k/K, where its
-rectified flow acts on k/(K - 1) and is judged on k/K; an episode that is truncated bootstraps from its true last
-observation, where there a time limit ends its value; a flow without time embedding, residual layers and average of
-weights, of GELU units, not ReLU; a value network without residual layers and weight decay; the flow's cloning at a
-constant learning rate without weight decay; no target KL, there 1; observations normalized by mean and deviation;
-learning rates do not oscillate. Without exploring x_0 is 0, there it is drawn. Its penalty on the distance from the
-imitating flow is left out, as is DPPO, which does the same with a diffusion policy. Sizes, rollouts and rates are for
-one environment and a small network; `preset=paper` has the authors'.
+Where paper and authors' code (github ReinFlow/ReinFlow) differ, this follows the code: log density and entropy are
+divided, and the former is clamped; means are clipped to the bounds, and noise to three standard deviations. Deviations
+from the code: single actions, not chunks of four, so that `clip` allows a quarter as much of a whole chain; one grid of
+times, k/K, whereas its rectified flow acts on k/(K - 1) and is judged on k/K; a truncated episode bootstraps from its
+true last observation, whereas theirs does not bootstrap at time limits; a flow of GELU units, not ReLU, without time
+embedding, residual layers and weight averaging; a value network without residual layers and weight decay; cloning at a
+constant learning rate without weight decay; no target KL (theirs: 1); observations normalized by mean and standard
+deviation; learning rates that do not oscillate. Without exploration x_0 is 0; theirs is drawn. Its penalty on the
+distance from the imitating flow is left out, as is DPPO, which does the same with a diffusion policy. Sizes, rollouts
+and learning rates are for one environment and a small network; `preset=paper` has the authors'.
 """
 
 import math
@@ -53,32 +53,32 @@ SETTING = "offline to online"
 DATA = "required"
 ACTION_SPACES = ("continuous",)
 
-NOISE_HIDDEN = (64, 64)  # widths of the noise's hidden layers
+NOISE_HIDDEN = (64, 64)  # widths of the noise network's hidden layers
 NOISE_BOUND = 3.0  # standard deviations
-LOG_PROB_BOUND = 1.0  # nats, a dimension and step
-HOLD = 0.35  # the share of the online steps for which max_std stays
-LEFT = 0.7  # the share of its way from min_std that is left at their end
+LOG_PROB_BOUND = 1.0  # nats per dimension and step
+HOLD = 0.35  # the share of the online steps for which max_std is held
+LEFT = 0.7  # the share of max_std's distance from min_std that is left at their end
 
 
 @dataclass
 class Config:
-    flow_steps: int = 4  # K, of Euler's method, from noise to action
+    flow_steps: int = 4  # K, steps of Euler's method, from noise to action
     noise: str = "learned"  # standard deviation of the noise: learned, or fixed at min_std
-    min_std: float = 0.1  # least standard deviation, of half an action's range; far below, densities reach their bound
-    max_std: float = 0.24  # largest at the start
-    num_steps: int = 2048  # steps of each environment a rollout
+    min_std: float = 0.1  # least std of the noise, in half an action's range; if far lower, densities reach their bound
+    max_std: float = 0.24  # largest std of the noise, at the start
+    num_steps: int = 2048  # steps per environment and rollout
     epochs: int = 10  # passes over a rollout
-    minibatches: int = 16  # gradient steps a pass
+    minibatches: int = 16  # minibatches per pass
     clip: float = 0.01  # epsilon; small, as log pi is averaged over steps and dimensions
     entropy_coef: float = 0.03  # c, weight of the entropy
     discount: float = 0.99  # gamma
     gae_lambda: float = 0.95  # lambda of GAE
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, flow
     value_hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, value
-    flow_lr: float = 3e-4  # Adam's learning rate, the flow that clones
+    flow_lr: float = 3e-4  # Adam's learning rate, flow while it clones
     actor_lr: float = 4.5e-5  # Adam's learning rate, flow and noise network in PPO
     value_lr: float = 6.5e-4  # Adam's learning rate, value
-    batch_size: int = 256  # transitions per update of the flow that clones
+    batch_size: int = 256  # transitions per update of the flow while it clones
     normalize_obs: bool = True  # observations to mean 0 and standard deviation 1 over the dataset
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class ReinFlow(Agent):
         return {"flow_loss": flow_loss.detach()}
 
     def transition(self, obs: Tensor, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation `[..., A]` of what follows points `x` `[..., A]` at times `[..., 1]`."""
+        """Mean and standard deviation `[..., A]` of the points after `x` `[..., A]` at times `[..., 1]`."""
         mean = (x + self.flow(obs, x, time) / self.config.flow_steps).clamp(-1, 1)
         low = self.config.min_std
         if self.config.noise == "fixed":
@@ -171,7 +171,7 @@ class ReinFlow(Agent):
         return mean, low * (self.max_std / low) ** share
 
     def log_prob(self, obs: Tensor, chain: Tensor) -> tuple[Tensor, Tensor]:
-        """The log density of chains `[B, K + 1, A]` and their entropy, means over steps and dimensions: `[B]` each."""
+        """Log density and entropy of chains `[B, K + 1, A]`, means over steps and dimensions: `[B]` each."""
         steps = self.config.flow_steps
         time = (torch.arange(steps, device=chain.device) / steps)[:, None].to(chain)
         obs, time = obs[:, None].expand(-1, steps, -1), time.expand(len(chain), -1, -1)
@@ -183,7 +183,7 @@ class ReinFlow(Agent):
         return log_prob.mean((1, 2)).clamp(-LOG_PROB_BOUND, LOG_PROB_BOUND), entropy.mean((1, 2))
 
     def policy_loss(self, log_prob: Tensor, batch: Minibatch) -> Tensor:
-        """L_pi, without the entropy; advantages to mean 0 and standard deviation 1."""
+        """L_pi without the entropy; advantages are normalized to mean 0 and standard deviation 1."""
         advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
         ratio = (log_prob - batch.log_prob).exp()
         clipped = ratio.clamp(1 - self.config.clip, 1 + self.config.clip)
@@ -215,14 +215,14 @@ class ReinFlow(Agent):
 
     @torch.no_grad()
     def prepare(self, rollout: Transition) -> Minibatch:
-        """All of a rollout `[T, N, ...]`, its actions chains, as one batch `[T * N, ...]` with advantages."""
+        """A rollout `[T, N, ...]` whose actions are chains, as one batch `[T * N, ...]` with advantages."""
         obs, chain = self.normalizer(rollout.obs.flatten(0, 1)), rollout.action.flatten(0, 1)
         log_prob, _ = self.log_prob(obs, chain)
         value = self.value(obs).reshape(rollout.reward.shape)
         ended = rollout.terminated | rollout.truncated
         cut = ended.clone()
         cut[-1] = True
-        next_value = value.roll(-1, 0)  # a step leads to where the next begins, but at an episode's or rollout's end
+        next_value = value.roll(-1, 0)  # where the next step begins, except at the end of an episode or rollout
         next_value[cut] = self.value(self.normalizer(rollout.next_obs[cut])).squeeze(-1)
         discount, lambda_ = self.config.discount, self.config.gae_lambda
         self.return_normalizer.update(self.returns_so_far.update(rollout.reward, ended).flatten())
@@ -231,15 +231,15 @@ class ReinFlow(Agent):
         return Minibatch(obs, chain, log_prob, *(y.flatten() for y in (advantage, advantage + value)))
 
     def learn(self, rollout: Transition, done: float, value_only: bool = False) -> Metrics:
-        """`epochs` passes over a rollout in minibatches, each pass in an order of its own.
+        """Makes `epochs` passes over a rollout, in minibatches shuffled anew for each pass.
 
         Args:
-            rollout: `[T, N, ...]`, its actions chains.
-            done: the share of all online steps that are taken, by which `max_std` falls.
-            value_only: the value alone learns.
+            rollout: `[T, N, ...]`, whose actions are chains.
+            done: the share of the online steps taken so far, by which `max_std` falls.
+            value_only: only the value learns.
 
         Returns:
-            The means of what an update gave.
+            The means of the updates' metrics.
         """
         whole = self.prepare(rollout)
         update = self.update_value if value_only else self.update

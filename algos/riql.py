@@ -1,7 +1,7 @@
 """RIQL: Robust IQL (Yang, Zhong, Xu, Zhang, Zhang, Han, Zhang 2023, arXiv 2310.12955), for corrupted data.
 
-IQL with three changes. Observations are normalized, which matters more where some are corrupted; the critics' targets,
-which corrupted dynamics make heavy-tailed, are regressed with Huber's loss; and a low quantile of several critics
+IQL with three changes. Observations are normalized, which matters more where some are corrupted. The critics regress
+their targets, which corrupted dynamics make heavy-tailed, with the Huber loss. A low quantile of several critics
 replaces their minimum, which a single wrong critic can drag down.
 
     value    L_V  = E[L2^tau(Q_alpha(s, a) - V(s))],  Q_alpha = the alpha-quantile of the K Q_i'(s, a)      (Eq. 9)
@@ -9,11 +9,12 @@ replaces their minimum, which a single wrong critic can drag down.
              l(x) = (sigma x)^2 / 2 where |x| < 1 / sigma^2, else |x| - 1 / (2 sigma^2)
     actor    L_pi = E[-exp(beta (Q_alpha(s, a) - V(s))) log pi(a|s)]                                       (Eq. 10)
 
-Read beside iql.py: `target`, `critic_loss` and `normalize_obs` are what differs. As in the authors' code (github
-YangRui2015/RIQL): targets are clipped to [-100, 1000], statistics are those of observations and next observations
-together, the critics begin with small weights, and the default policy is deterministic (-log pi is the squared error).
-The mean of policy=gaussian is within the bounds, theirs is not. The initialization matters: with nn.Linear's, the
-return of every run on corrupted rewards or dynamics collapsed in one evaluation or more.
+Read this file beside iql.py, from which it differs in `target`, `critic_loss` and `normalize_obs`. As in the authors'
+code (github YangRui2015/RIQL), targets are clipped to [-100, 1000], observations are normalized by the statistics of
+observations and next observations together, the critics begin with small weights, and the default policy is
+deterministic (-log pi is the squared error). The initialization matters: with that of nn.Linear, the return of every
+run on corrupted rewards or dynamics collapsed in one evaluation or more. Deviation: the mean of policy=gaussian is
+within the bounds, theirs is not.
 """
 
 import copy
@@ -45,12 +46,12 @@ ACTION_SPACES = ("continuous",)
 class Config:
     num_critics: int = 5  # K; 3 in some of the paper's tasks
     quantile: float = 0.25  # alpha of Eq. 9; near 0 it is the minimum
-    sigma: float = 1.0  # of Huber's loss: squares end at errors of 1 / sigma^2; 0.1 to 3 in the paper
-    target_bounds: list[float] = field(default_factory=lambda: [-100.0, 1000.0])  # the critics' targets are clipped to
+    sigma: float = 1.0  # of the Huber loss, which is quadratic up to errors of 1 / sigma^2; 0.1 to 3 in the paper
+    target_bounds: list[float] = field(default_factory=lambda: [-100.0, 1000.0])  # bounds of the critics' targets
     expectile: float = 0.7  # tau of Eq. 9
     beta: float = 3.0  # inverse temperature of Eq. 10
     max_weight: float = 100.0  # the exponential of Eq. 10 is clipped here
-    policy: str = "deterministic"  # deterministic: squared error for -log pi; or gaussian
+    policy: str = "deterministic"  # deterministic, whose -log pi is the squared error; or gaussian
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -128,7 +129,7 @@ class RIQL(Agent):
         return (weight * self.actor.cloning_loss(batch.obs, batch.action)).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of value, actor and critics, all from the values before it, then of the target critics."""
+        """One gradient step of value, actor and critics from the parameters before it; then the target critics move."""
         with torch.no_grad():
             target_q = self.target(batch)
             next_value = self.value(batch.next_obs).squeeze(-1)  # [B]

@@ -1,29 +1,29 @@
 """RLPD: Reinforcement Learning with Prior Data (Ball, Smith, Kostrikov, Levine 2023, arXiv 2302.02948).
 
-SAC whose batches are half its own transitions, half a dataset's, without an offline stage. Layer normalization bounds
-the critics' values of actions that neither contains, which would otherwise diverge; an ensemble of critics, of which a
-random few enter the target, allows many updates for every step.
+SAC whose batches are half its own transitions and half a dataset's, without an offline stage. The critics' values of
+actions that neither contains would diverge; layer normalization in the critics bounds them. An ensemble of critics, of
+which a random few enter the target, allows many updates per step.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  i = 1 to E                                                      (Algorithm 1)
              y    = r + gamma (1 - terminated) (min_{i in Z} Q_i'(s', a') - alpha log pi(a'|s'))
     actor    L_pi = E[alpha log pi(a|s) - mean_i Q_i(s, a)]
     alpha    L_a  = E[-alpha (log pi(a|s) + target entropy)]
 
-a' ~ pi(s') and a ~ pi(s); Z holds `subset` of the E critics, drawn anew at each update. An environment step is followed
-by `utd_ratio` updates of the critics, the last one with an update of actor and temperature.
+a' ~ pi(s') and a ~ pi(s); Z holds `subset` of the E critics, drawn anew at each update. Each environment step is
+followed by `utd_ratio` updates of the critics; actor and temperature are updated with the last of them.
 
-WSRL (Zhou, Peng, Li, Levine, Kumar 2024, arXiv 2412.07762) is this with `preset=wsrl`: it continues from offline CQL
-without the dataset. The networks come from that run, and it acts by its own policy, without learning, until it has a
-few thousand steps of its own:
+WSRL (Zhou, Peng, Li, Levine, Kumar 2024, arXiv 2412.07762) is RLPD with `preset=wsrl`: it continues from offline CQL
+without the dataset. It takes over that run's networks, and acts by its own policy for a few thousand steps before
+learning.
 
     zoo run algo=cql preset=wsrl env=hopper dataset=medium run_dir=offline
     zoo run algo=rlpd preset=wsrl env=hopper init_from=offline
 
-Deviations from the authors' code (github ikostrikov/rlpd): mean and log standard deviation are two halves of one layer;
-layer normalization adds 1e-5 to the variance, not 1e-6; the values of all target critics are computed, and those in Z
-taken. From WSRL's (github zhouzypaul/wsrl): the actor's batch is that of the last critics' update, there all of them
-together; Z is drawn there with replacement; the temperature's loss takes the actions at s, there those at s'; it is an
-exponential of what is learned, there a softplus.
+Deviations from the authors' code (github ikostrikov/rlpd): mean and log standard deviation are the two halves of one
+layer; layer normalization adds 1e-5 to the variance, not 1e-6; the values of all target critics are computed, and those
+in Z are used. Deviations from WSRL's code (github zhouzypaul/wsrl): the actor's batch is that of the last critic
+update, theirs is all of them together; theirs draws Z with replacement; the loss of the temperature takes the actions
+at s, theirs those at s'; the temperature is the exponential of its parameter, theirs a softplus.
 """
 
 import copy
@@ -54,13 +54,13 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     offline_fraction: float = 0.5  # share of a batch that comes from `dataset`; 0 needs none
-    utd_ratio: int = 20  # critics' updates an environment step; actor and temperature take one
+    utd_ratio: int = 20  # critic updates per environment step; actor and temperature take one
     num_critics: int = 10  # E, the number of critics
-    subset: int = 2  # size of the random subset Z, whose minimum is the target's; AntMaze: 1, num_critics: all
+    subset: int = 2  # size of the random subset Z, whose minimum enters the target; AntMaze: 1; num_critics: all
     critic_layer_norm: bool = True  # layer normalization in the critics
-    actor_layer_norm: bool = False  # in the actor; WSRL: true
-    entropy_backup: bool = True  # alpha log pi in y; AntMaze, Adroit, WSRL: false
-    actor_q: str = "mean"  # of the critics, what the actor increases: mean, or min (WSRL)
+    actor_layer_norm: bool = False  # layer normalization in the actor; WSRL: true
+    entropy_backup: bool = True  # y contains alpha log pi; AntMaze, Adroit, WSRL: false
+    actor_q: str = "mean"  # which value of the critics the actor maximizes: mean, or min (WSRL)
     target_entropy_scale: float = 0.5  # the target entropy is -dim(A) times this, of actions in [-1, 1]; WSRL: 1
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
@@ -107,7 +107,7 @@ class RLPD(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
     def target(self, batch: Batch) -> Tensor:
-        """What is backed up, y `[B]`."""
+        """The target y `[B]`."""
         next_action, next_log_prob = self.actor.sample(batch.next_obs)
         next_q = self.target_critic(batch.next_obs, next_action).squeeze(-1)  # [E, B]
         if self.config.subset < self.config.num_critics:
@@ -138,7 +138,7 @@ class RLPD(Agent):
         return -(self.log_alpha.exp() * (log_prob + self.target_entropy)).mean()
 
     def update(self, batch: Batch, last: bool = True) -> Metrics:
-        """One gradient step of the critics and a move of their targets; if `last`, of actor and temperature too."""
+        """One gradient step of the critics, and their targets move; if `last`, also one of actor and temperature."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
@@ -146,7 +146,7 @@ class RLPD(Agent):
             "critic_loss": critic_loss.detach(),
             "q": q.mean(),
             "q_abs": q.abs().mean(),
-            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, of a single critic
+            "q_std": q.std(0, correction=0).mean(),  # 0, not NaN, for a single critic
         }
         if last:
             actor_loss, log_prob = self.actor_loss(batch)

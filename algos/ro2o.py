@@ -1,7 +1,7 @@
 """RO2O: robust offline-to-online RL by uncertainty and smoothness (Wen, Yu, Yang et al. 2023, arXiv 2309.16973).
 
-SAC with many critics, as EDAC, regularized to be smooth: near a state of the data neither the critics' values nor the
-policy may change much, and the values of the policy's actions there are penalized by the critics' disagreement. A
+SAC with many critics, like EDAC, regularized to be smooth. Near a state of the data, neither the critics' values nor
+the policy may change much, and the values of the policy's actions there are penalized by the critics' disagreement. A
 smooth policy meets new states online without a drop in return, and no conservative penalty has to be removed first.
 
     critic   L_Q  = E[sum_i (Q_i(s, a) - y)^2] + eta_1 L_sm + eta_2 L_ood,                                    (Eq. 11)
@@ -12,13 +12,14 @@ smooth policy meets new states online without a drop in return, and no conservat
     actor    L_pi = E[alpha log pi(a|s) - min_i Q_i(s, a)] + eta_3 E[max over d of J(pi(s), pi(s + d))]         (Eq. 7)
     alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
-a ~ pi(s); J is the sum of the KL divergences either way, before the squashing; no gradient flows through what L_ood
-moves to; d are `perturbations` from a cube, the same for all states of a batch. u falls linearly.
+a ~ pi(s). J is the sum of the KL divergences in both directions, before the squashing. No gradient flows through the
+target in L_ood, which is the inner parenthesis. d is one of `perturbations` samples from a cube, the same for all
+states of a batch. u falls linearly.
 
 The paper has one objective for both stages. Its published code fine-tunes without L_sm, L_ood and J, from its own steps
-alone: `online_steps=250000 online_fraction=1 online_starts=2500` is that, and `algo.smooth_online=true` the paper's.
-Deviations from the authors' code (github BattleWen/RO2O): mean and log standard deviation are two halves of one layer;
-log pi is exact, where theirs has 1e-6 in its logarithm. Its variants for AntMaze, which clone, are left out.
+alone, which is `online_steps=250000 online_fraction=1 online_starts=2500`; `algo.smooth_online=true` is as in the
+paper. Deviations from the authors' code (github BattleWen/RO2O): mean and log standard deviation are two halves of one
+layer; log pi is exact, theirs has 1e-6 in its logarithm. Its variants for AntMaze, which add cloning, are left out.
 """
 
 import copy
@@ -48,18 +49,18 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     num_critics: int = 10  # number of critics
-    perturbations: int = 20  # d, the number of perturbations
+    perturbations: int = 20  # number of perturbations d
     critic_radius: float = 0.01  # largest entry of d in L_sm, in standard deviations of the data if normalize_obs
     policy_radius: float = 0.01  # the same in J
     ood_radius: float = 0.01  # the same in L_ood
     critic_weight: float = 1e-4  # eta_1, of L_sm
     ood_weight: float = 0.1  # eta_2, of L_ood
     policy_weight: float = 1.0  # eta_3, of J; the paper tunes it by task
-    smooth_tau: float = 0.2  # weight of values that fall; those that rise have 1 - tau
+    smooth_tau: float = 0.2  # tau of L_sm, weight of values that fall; those that rise have 1 - tau
     uncertainty: float = 1.0  # u at the start
     uncertainty_min: float = 0.1  # u at the end
     uncertainty_decay: float = 5e-7  # decrease of u per update
-    smooth_online: bool = False  # L_sm, L_ood and J online too
+    smooth_online: bool = False  # use L_sm, L_ood and J online too
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])  # widths of the hidden layers, actor and critics
     discount: float = 0.99  # gamma
     tau: float = 0.005  # target critics move this fraction of the way at every update
@@ -111,12 +112,12 @@ class RO2O(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
     def uncertainty(self) -> Tensor:
-        """u, by the number of updates: a float32 near 1 that 5e-7 is taken from loses but 4.8e-7."""
+        """u, from the number of updates: to subtract 5e-7 from a float32 near 1 takes off only 4.8e-7."""
         fallen: Tensor = self.config.uncertainty - self.config.uncertainty_decay * self.smoothed
         return fallen.clamp(min=self.config.uncertainty_min)
 
     def perturbed(self, obs: Tensor, radius: float) -> Tensor:
-        """Observations plus each of d: `[n, B, ...]`."""
+        """Observations plus each perturbation d: `[n, B, ...]`."""
         d = radius * (2 * torch.rand_like(obs[:1].expand(self.config.perturbations, *obs.shape[1:])) - 1)
         return obs + d[:, None]
 
@@ -138,7 +139,7 @@ class RO2O(Agent):
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def policy_smoothness(self, batch: Batch) -> Tensor:
-        """The mean of the largest J."""
+        """The largest J of each state, averaged over the batch."""
         near = self.perturbed(batch.obs, self.config.policy_radius)
         mean, log_std = self.actor(batch.obs)
         near_mean, near_log_std = (x.view(*near.shape[:2], -1) for x in self.actor(near.flatten(0, 1)))
@@ -160,7 +161,7 @@ class RO2O(Agent):
         return (q - target).square().mean(-1).sum(), q
 
     def critic_smoothness(self, batch: Batch, q: Tensor) -> Tensor:
-        """L_sm, of the values `[E, B]` of the batch."""
+        """L_sm; `q` are the batch's values `[E, B]`."""
         near = self.perturbed(batch.obs, self.config.critic_radius)
         change = self.values_near(near, batch.action.expand(len(near), *batch.action.shape)) - q[:, None]
         tau = self.config.smooth_tau
@@ -178,11 +179,11 @@ class RO2O(Agent):
         return (q - target).square().mean()
 
     def update(self, batch: Batch, smooth: bool = True) -> Metrics:
-        """One gradient step of temperature, actor and critics, then of the target critics.
+        """One gradient step of temperature, actor and critics, in this order; then the target critics move.
 
         Args:
             batch: transitions.
-            smooth: with L_sm, L_ood and J.
+            smooth: include L_sm, L_ood and J.
         """
         config = self.config
         self.alpha_optimizer.minimize(self.alpha_loss(batch))

@@ -1,15 +1,15 @@
 """SAC: Soft Actor-Critic with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905).
 
-An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target
-and their minimum counters overestimation; the actor follows the critics' gradient through a reparameterized,
-tanh-squashed Gaussian; the temperature that weighs the entropy is learned too, so that the entropy nears a target.
+An off-policy actor-critic that maximizes reward plus the policy's entropy. Two critics regress the soft Bellman target,
+and their minimum counters overestimation. The actor follows the critics' gradient through a reparameterized,
+tanh-squashed Gaussian. The temperature that weighs the entropy is learned too, so that the entropy nears a target.
 
     critic       J_Q  = E[(Q(s, a) - y)^2] / 2,                                                          (Eq. 5)
                  y    = r + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s'))
     actor        J_pi = E[alpha log pi(a|s) - min Q(s, a)]                                               (Eq. 9)
     temperature  J    = E[-alpha (log pi(a|s) + target entropy)]                                         (Eq. 18)
 
-Deviation: J moves log alpha, without its factor alpha, as in Stable-Baselines3. pi is of actions in their own units.
+Deviation: J has log alpha in place of its factor alpha, as in Stable-Baselines3. pi is of actions in their own units.
 """
 
 import copy
@@ -52,7 +52,7 @@ class Config:
     target_entropy: float | None = None  # nats, of actions in [-1, 1]; null is -dim(A)
     offline_fraction: float = 0.0  # share of a batch that comes from `dataset`
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return, without entropy
     num_bins: int = 101  # bins of a categorical head
 
@@ -100,7 +100,7 @@ class SAC(Agent):
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def update(self, batch: Batch) -> Metrics:
-        """One gradient step of critics, actor and temperature, in this order, then of the target critics."""
+        """One gradient step of critics, actor and temperature, in this order; then the target critics move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         actor_loss, log_prob = self.actor_loss(batch)
@@ -141,7 +141,7 @@ def train(run: "Run", config: Config) -> SAC:
         ended = transition.terminated | transition.truncated
         agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
-            for _ in range(envs.num_envs):  # one update an environment step
+            for _ in range(envs.num_envs):  # one update per environment step
                 batch = buffer.sample(config.batch_size - offline)
                 run.log(agent.update(mixed(batch, data.sample(offline)) if data else batch))
     return agent

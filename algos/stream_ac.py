@@ -1,8 +1,8 @@
 """Stream AC(lambda): actor and critic from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Each sample is learned from once, when it arrives, and not stored. The TD error says how much better the step went than
-expected; it moves actor and critic along the traces of their past gradients, with a step size that ObGD bounds so that
-no update overshoots.
+Each sample is learned from once, when it arrives, and is not stored. The TD error says how much better the step went
+than expected. It moves actor and critic along the traces of their past gradients, with a step size that ObGD bounds so
+that no update overshoots.
 
     delta   = r + gamma (1 - terminated) V(s') - V(s)
     critic  z_V  <- gamma lambda z_V  + grad V(s)
@@ -42,15 +42,15 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa_policy: float = 3.0  # kappa of ObGD, actor: the larger, the smaller the largest step
+    kappa_policy: float = 3.0  # kappa of ObGD, actor: the larger it is, the smaller the bound on the step
     kappa_value: float = 2.0  # kappa of ObGD, critic
     entropy_coef: float = 0.01  # tau, weight of the entropy
-    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; or those of the classic methods: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = True  # append the elapsed share of the episode to vectors
+    time_feature: bool = True  # append the elapsed share of the episode to vector observations
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa_policy", "kappa_value")
@@ -68,7 +68,7 @@ class StreamAC(StreamAgent):
 
     @torch.no_grad()
     def start(self, obs: Tensor) -> None:
-        """An episode begins with `obs`: no credit for what was before."""
+        """Begins an episode at `obs`; no credit reaches back before it."""
         self.actor_optimizer.reset()
         self.critic_optimizer.reset()
         self.x.copy_(self.normalizer.reset(obs))

@@ -1,8 +1,8 @@
 """Stream Q(lambda): Q-learning from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Watkins' Q(lambda) (1989) with a network: each sample is learned from once, when it arrives, and not stored. Credit
-reaches back along the trace of past gradients to the last action that was not the greedy one, whose outcome says
-nothing about the greedy policy before it; ObGD keeps a sample from overshooting.
+Watkins' Q(lambda) (1989) with a network. Each sample is learned from once, when it arrives, and is not stored. Credit
+reaches back along the trace of past gradients to the last action that was not greedy: what follows such an action says
+nothing about the greedy policy before it. ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) max_a' Q(s', a') - Q(s, a)
     z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z,   z <- 0 if a was not greedy
@@ -37,15 +37,15 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa: float = 2.0  # kappa of ObGD: the larger, the smaller the largest step
-    epsilon: float = 0.01  # probability of a random action in the end
+    kappa: float = 2.0  # kappa of ObGD: the larger it is, the smaller the bound on the step
+    epsilon: float = 0.01  # final probability of a random action
     exploration_fraction: float = 0.05  # share of all steps over which epsilon falls from 1; MinAtar: 0.2
-    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; or those of the classic methods: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = True  # append the elapsed share of the episode to vectors
+    time_feature: bool = True  # append the elapsed share of the episode to vector observations
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa")
@@ -62,12 +62,12 @@ class StreamQ(StreamAgent):
         self.optimizer = optimizer(config, self.network, config.kappa)
 
     def choose(self, x: Tensor) -> Tensor:
-        """An action `[]`: greedy, but for a share epsilon, which falls from 1."""
+        """An epsilon-greedy action `[]`; epsilon falls from 1."""
         return epsilon_greedy(self.network(x), self.epsilon(self.config.epsilon, self.exploration_steps))
 
     @torch.no_grad()
     def start(self, obs: Tensor) -> None:
-        """An episode begins with `obs`: no credit for what was before."""
+        """Begins an episode at `obs`; no credit reaches back before it."""
         self.optimizer.reset()
         self.x.copy_(self.normalizer.reset(obs))
         self.action.copy_(self.choose(self.x))

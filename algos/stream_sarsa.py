@@ -1,8 +1,8 @@
 """Stream SARSA(lambda): SARSA from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-Each sample is learned from once, when it arrives, and not stored. What is learned is the value of the policy that acts,
-exploring: the next action is chosen first, and its value is the target of the last one. Credit reaches back along the
-trace of past gradients; ObGD keeps a sample from overshooting.
+Each sample is learned from once, when it arrives, and is not stored. SARSA learns the value of the policy that acts,
+including its exploration: the next action is chosen first, and its value is part of the target of the last one. Credit
+reaches back along the trace of past gradients; ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) Q(s', a') - Q(s, a),  a' epsilon-greedy
     z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z
@@ -39,15 +39,15 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa: float = 2.0  # kappa of ObGD: the larger, the smaller the largest step
-    epsilon: float = 0.01  # probability of a random action in the end
+    kappa: float = 2.0  # kappa of ObGD: the larger it is, the smaller the bound on the step
+    epsilon: float = 0.01  # final probability of a random action
     exploration_fraction: float = 0.05  # share of all steps over which epsilon falls from 1
-    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic methods'
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; or those of the classic methods: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = True  # append the elapsed share of the episode to vectors
+    time_feature: bool = True  # append the elapsed share of the episode to vector observations
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa")
@@ -64,18 +64,18 @@ class StreamSARSA(StreamAgent):
         self.optimizer = optimizer(config, self.network, config.kappa)
 
     def choose(self, q: Tensor) -> Tensor:
-        """An action `[]` by values `[num_actions]`: greedy, but for a share epsilon, which falls from 1."""
+        """An epsilon-greedy action `[]` by values `[num_actions]`; epsilon falls from 1."""
         return epsilon_greedy(q, self.epsilon(self.config.epsilon, self.exploration_steps))
 
     @torch.no_grad()
     def start(self, obs: Tensor) -> None:
-        """An episode begins with `obs`: no credit for what was before."""
+        """Begins an episode at `obs`; no credit reaches back before it."""
         self.optimizer.reset()
         self.x.copy_(self.normalizer.reset(obs))
         self.action.copy_(self.choose(self.network(self.x)))
 
     def update(self, batch: Sample) -> Metrics:
-        """Chooses the next action, and learns from what came of the last."""
+        """Chooses the next action, then learns from the outcome of the last one."""
         with torch.no_grad():
             reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             next_q = self.network(next_x)

@@ -1,18 +1,18 @@
 """Stream TD(lambda): prediction from a stream (Elsayed, Vasan, Mahmood 2024, arXiv 2410.14606).
 
-TD(lambda) (Sutton 1988) with a network: predicts the discounted sum of future rewards on a stream that it does not act
-on. Each sample is learned from once, when it arrives, and not stored; ObGD keeps it from overshooting.
+TD(lambda) (Sutton 1988) with a network. It predicts the discounted sum of future rewards on a stream that it does not
+act on. Each sample is learned from once, when it arrives, and is not stored; ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) V(s') - V(s)
     z <- gamma lambda z + grad V(s),   w <- w + ObGD's step size  delta z
 
 Observations and rewards are normalized by their running statistics; predictions are in the rewards' own units. An
-evaluation freezes the network and reports its error on stretches of the stream: `value_error`, in standard deviations
-of the actual returns. The docstring of `zoo.streaming` lists what deviates from the authors' code in every streaming
+evaluation freezes the network and reports `value_error`, its error on stretches of the stream in units of the std of
+the actual returns. The docstring of `zoo.streaming` lists what deviates from the authors' code in every streaming
 algorithm. Here also:
 
-- A stream is cut into episodes (`zoo.envs.series`), where traces and the sum that scales rewards start anew.
-- An episode starts anywhere in the stream. Theirs is one pass from the first row on.
+- A stream is cut into episodes (`zoo.envs.series`); traces and the sum that scales rewards start anew in each.
+- An episode starts anywhere in the stream. Theirs makes one pass, from the first row on.
 """
 
 from dataclasses import dataclass, field
@@ -42,13 +42,13 @@ class Config:
     discount: float = 0.99  # gamma
     trace_lambda: float = 0.8  # lambda, how long credit reaches back
     lr: float = 1.0  # step size where ObGD does not bound it
-    kappa: float = 2.0  # kappa of ObGD: the larger, the smaller the largest step
-    optimizer: str = "obgd"  # obgd, adaptive_obgd; sgd and adam are the classic method's
+    kappa: float = 2.0  # kappa of ObGD: the larger it is, the smaller the bound on the step
+    optimizer: str = "obgd"  # obgd, adaptive_obgd; or that of the classic method: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
     normalize_obs: bool = True  # by their running mean and standard deviation
     scale_reward: bool = True  # by the running standard deviation of the discounted sum of rewards
-    time_feature: bool = False  # append the elapsed share of the episode to vectors
+    time_feature: bool = False  # append the elapsed share of the episode to vector observations
 
     def __post_init__(self) -> None:
         check_stream(self, "kappa")
@@ -63,12 +63,12 @@ class StreamTD(StreamAgent, Predictor):
 
     @torch.no_grad()
     def start(self, obs: Tensor) -> None:
-        """An episode begins with `obs`: no credit for what was before."""
+        """Begins an episode at `obs`; no credit reaches back before it."""
         self.optimizer.reset()
         self.x.copy_(self.normalizer.reset(obs))
 
     def update(self, batch: Sample) -> Metrics:
-        """Learns from what came next."""
+        """Learns from the outcome of a step."""
         with torch.no_grad():
             reward, next_x = self.normalizer.step(batch.reward, batch.next_obs)
             target = reward + self.config.discount * ~batch.terminated * self.network(next_x)[0]

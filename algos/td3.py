@@ -1,7 +1,8 @@
 """TD3: Twin Delayed DDPG (Fujimoto, van Hoof, Meger 2018, arXiv 1802.09477).
 
-Off-policy, deterministic. A policy gradient through a critic overestimates; three remedies: the lesser of two critics
-makes the targets, noise on the target's action smooths them, and the policy moves less often than the critics.
+An off-policy actor-critic with a deterministic policy. A policy gradient through a critic leads to overestimated
+values. There are three remedies: the lesser of two critics makes the targets, noise on the target's action smooths
+them, and the policy moves less often than the critics.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a~)       (Algorithm 1)
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)                     (Eq. 14)
@@ -40,9 +41,9 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, actor and critics
-    num_critics: int = 2  # the least of them makes the targets; DDPG: 1
-    policy_delay: int = 2  # updates of the critics for one of actor and targets; DDPG: 1
-    exploration_noise: float = 0.1  # standard deviation of action noise, in half action ranges
+    num_critics: int = 2  # number of critics, whose minimum makes the targets; DDPG: 1
+    policy_delay: int = 2  # critic updates per update of actor and target networks; DDPG: 1
+    exploration_noise: float = 0.1  # standard deviation of the noise on actions, in units of half their range
     target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions; DDPG: 0
     target_noise_clip: float = 0.5  # c, the largest such noise
     discount: float = 0.99  # gamma
@@ -53,7 +54,7 @@ class Config:
     buffer_size: int = 1_000_000  # transitions kept
     learning_starts: int = 25_000  # environment steps before the first update: uniform actions, or `init_from`'s policy
     value_head: str = "mse"  # mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
-    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max's own
+    v_min: float | None = None  # least value of the bins, given with v_max; null is minus v_max
     v_max: float | None = None  # largest value of the bins; null is 1.5 to 2 times the largest return so far
     num_bins: int = 101  # bins of a categorical head
 
@@ -80,7 +81,7 @@ class TD3(Agent):
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The critics' losses, summed, and their mean value."""
+        """L_Q, summed over the critics, and their mean value."""
         with torch.no_grad():
             clip = self.config.target_noise_clip
             noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
@@ -95,7 +96,7 @@ class TD3(Agent):
         return -self.head.value(self.critic(batch.obs, self.actor.mode(batch.obs))[0]).mean()
 
     def update(self, batch: Batch, delayed: bool = True) -> Metrics:
-        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks."""
+        """One gradient step of the critics; if `delayed`, also of the actor, and the target networks move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
@@ -129,7 +130,7 @@ def train(run: "Run", config: Config) -> TD3:
         ended = transition.terminated | transition.truncated
         agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
-            for update in range(step, step + envs.num_envs):  # one update an environment step
+            for update in range(step, step + envs.num_envs):  # one update per environment step
                 run.log(agent.update(buffer.sample(config.batch_size), delayed=update % config.policy_delay == 0))
     return agent
 

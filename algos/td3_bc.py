@@ -1,18 +1,18 @@
 """TD3+BC: TD3 with behaviour cloning (Fujimoto, Gu 2021, arXiv 2106.06860).
 
 A minimal change that makes an online algorithm work offline: the actor's loss gains a squared distance to the data's
-action, and the values it maximizes are scaled to a mean size of one, so that a single weight balances the two on any
-task.
+action, and the values it maximizes are scaled to a mean absolute value of one, so that a single weight balances the two
+on any task.
 
     critic   L_Q  = E[(Q_i(s, a) - y)^2],  y = r + gamma (1 - terminated) min_i Q_i'(s', a~)        (TD3)
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)
     actor    L_mu = E[-lambda Q_1(s, mu(s)) + (mu(s) - a)^2],  lambda = alpha / mean |Q_1(s, mu(s))| (Eq. 5)
 
-The mean |Q| is the batch's and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in the
-authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and the
-mean |Q| is of the policy's actions, not of the data's. With a sampler that weighs episodes, observations are normalized
-by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the data unweighted. Online it goes
-on with the same losses and explores as TD3 does, which is not in the paper.
+The mean |Q| is taken over the batch and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in
+the authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and
+the mean |Q| is of the policy's actions, not of the data's. With a sampler that weights episodes, observations are
+normalized by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the unweighted data.
+Online, the agent goes on with the same losses and explores as TD3 does, which is not in the paper.
 """
 
 import copy
@@ -43,7 +43,7 @@ ACTION_SPACES = ("continuous",)
 @dataclass
 class Config:
     alpha: float = 2.5  # weight of the values against the cloning, Eq. 5
-    policy_delay: int = 2  # updates of the critics for one of actor and targets
+    policy_delay: int = 2  # critic updates per update of actor and target networks
     target_noise: float = 0.2  # sigma, standard deviation of the noise on the target's actions
     exploration_noise: float = 0.1  # standard deviation of noise on actions online, in units of half their range
     target_noise_clip: float = 0.5  # c, the largest such noise
@@ -97,7 +97,7 @@ class TD3BC(Agent):
         return -self.config.alpha * q.mean() / q.abs().mean().detach() + (action - batch.action).square().mean()
 
     def update(self, batch: Batch, delayed: bool = True) -> Metrics:
-        """One gradient step of the critics and, if `delayed`, of the actor, and a move of the target networks."""
+        """One gradient step of the critics; if `delayed`, also of the actor, and the target networks move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}

@@ -107,10 +107,10 @@ def quoted(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Paragraphs of a docstring as Markdown: equations, which are indented, typeset; numbered lists as they are."""
+    """Paragraphs of a docstring as Markdown. Of the indented ones equations are typeset; commands and lists stay."""
     parts = re.split(r"\n\s*\n", text)
     return "\n\n".join(
-        prose(part) if not part.startswith("    ") else part if part.strip()[0].isdigit() else typeset(part)
+        prose(part) if not part.startswith("    ") else part if re.match(r"\s+(\d|zoo )", part) else typeset(part)
         for part in parts
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import test_contract as contract
 import yaml
-from algorithm_page import docstring, prose
+from algorithm_page import docstring, markdown, prose
 from curves import curve, divided, panels_of_files
 from equations import latex, typeset
 
@@ -85,6 +85,12 @@ def added(tmp_path, monkeypatch):
     monkeypatch.setattr(zoo.algos, "__path__", [str(folder)])
     yield registry.algorithms()["crr"]
     sys.modules.pop("zoo.algos.crr", None)
+
+
+def test_commands_in_docstrings_are_no_equations():
+    command = "    zoo run algo=sac env=hopper"
+    assert markdown(f"Train it:\n\n{command}\n\n    y = r + gamma V(s')").split("\n\n")[1] == command
+    assert "gamma" not in markdown("    y = r + gamma V(s')").replace("\\gamma", "")
 
 
 def test_the_documented_algorithm_is_short_and_complete(added, capsys, tmp_path, monkeypatch, pendulum_file):
