@@ -90,7 +90,7 @@ def added(tmp_path, monkeypatch):
 def test_commands_in_docstrings_are_no_equations():
     command = "    zoo run algo=sac env=hopper"
     assert markdown(f"Train it:\n\n{command}\n\n    y = r + gamma V(s')").split("\n\n")[1] == command
-    assert "gamma" not in markdown("    y = r + gamma V(s')").replace("\\gamma", "")
+    assert "<math" in markdown("    y = r + gamma V(s')")
 
 
 def test_the_documented_algorithm_is_short_and_complete(added, capsys, tmp_path, monkeypatch, pendulum_file):
