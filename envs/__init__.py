@@ -1,4 +1,4 @@
-"""Names -> vector environments with one autoreset rule, and the reference scores that normalize their returns."""
+"""From names to vector environments with one autoreset rule, and the reference scores that normalize their returns."""
 
 from zoo.envs import dmc, minatar, neorl2, ogbench, pointmaze  # noqa: F401 - their environments are Gymnasium's from here on
 from zoo.envs.config import EnvConfig

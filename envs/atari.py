@@ -1,20 +1,20 @@
-"""Atari 2600 games, as in Mnih et al. 2015; sticky actions, which Gymnasium's v5 has, only with env.sticky=0.25.
+"""Atari 2600 games, as in Mnih et al. 2015; sticky actions, as in Gymnasium's v5 games, only with env.sticky=0.25.
 
-The preprocessing of Nature 518: an action is repeated for 4 frames. An observation is the 4 last of these steps, uint8
-`[4, 84, 84]`, each the pixelwise maximum of its two last frames in grey. A game begins with up to 30 frames of doing
-nothing and with FIRE, where it has it, and is truncated after 27,000 steps (108,000 frames). The actions are those that
-the game uses. Rewards are the raw score's. EnvPool does all of it, and so does ale-py's own vector environment. They
-differ in the order of FIRE and doing nothing, and in what the first observations hold of the time before: EnvPool has
-the first frame again, ale-py zeros.
+The preprocessing is that of Nature 518: an action is repeated for 4 frames. An observation is the last 4 such steps,
+uint8 `[4, 84, 84]`, each the pixelwise maximum of its last two frames in grey. A game begins with up to 30 frames of
+no-ops and with FIRE, if the game has it, and is truncated after 27,000 steps (108,000 frames). The actions are those
+that the game uses. Rewards are those of the raw score. EnvPool does all of this, and so does ale-py's own vector
+environment. The two differ in the order of FIRE and the no-ops, and in the frames before the first: EnvPool repeats the
+first frame, ale-py has zeros.
 
-Sticky actions (Machado et al. 2018, arXiv 1709.06009): with probability `env.sticky`, in each frame, the last action is
-repeated in place of the one that was chosen. None stick by default, as in the NoFrameskip-v4 games of CleanRL and
-Stable-Baselines3. Where actions stick, the FIRE that begins a game may fail too, and the agent has to press it.
+Sticky actions (Machado et al. 2018, arXiv 1709.06009): in each frame, with probability `env.sticky`, the last action is
+repeated in place of the chosen one. By default there are none, as in the NoFrameskip-v4 games of CleanRL and
+Stable-Baselines3. With sticky actions, the FIRE that begins a game may fail too, and the agent has to press it.
 
 After a lost life FIRE is pressed as well, in training and in evaluation, as by Stable-Baselines3's wrappers
-EpisodicLifeEnv and FireResetEnv, which CleanRL uses: in Breakout no ball comes without it. They press NOOP, FIRE and
-action 2 before the agent sees the new life. Here FIRE takes the place of the agent's first action in it, so that every
-step of every game is still one transition.
+EpisodicLifeEnv and FireResetEnv, which CleanRL uses: Breakout, for example, releases no ball without it. The wrappers
+press NOOP, FIRE and action 2 before the agent sees the new life. Here FIRE replaces the agent's first action in the new
+life, so that every step of every game is still one transition.
 """
 
 from functools import partial
@@ -25,13 +25,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 IDS = "ALE/<Game>-v5"
-FIRE = 1  # the action, in all games but these
+FIRE = 1  # action 1, in all games except these
 WITHOUT_FIRE = (
     "Asterix", "Backgammon", "CrazyClimber", "Freeway", "Frogger", "JourneyEscape", "Koolaid", "KungFuMaster",
     "LostLuggage", "MsPacman", "Pacman", "Skiing", "Surround", "Tutankham", "VideoCheckers",
 )  # fmt: skip
 
-if TYPE_CHECKING:  # generic from Gymnasium 1.4 on
+if TYPE_CHECKING:  # generic since Gymnasium 1.4
     Frames = VectorWrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 else:
     Frames = VectorWrapper
@@ -43,7 +43,7 @@ def has_fire(env_id: str) -> bool:
 
 
 def from_ale(env_id: str, num_envs: int, threads: int, sticky: float, drawn: bool = False) -> VectorEnv:
-    """`num_envs` games that ale-py steps in C++. Raises ImportError, or Gymnasium's error for an id that is not."""
+    """`num_envs` games that ale-py steps in C++. Raises ImportError, or Gymnasium's error for an unknown id."""
     from ale_py.vector_env import AtariVectorEnv
 
     make = partial(
@@ -57,7 +57,7 @@ def from_ale(env_id: str, num_envs: int, threads: int, sticky: float, drawn: boo
 
 
 class _AnySeed(Frames):
-    """Takes the seeds that Gymnasium's other environments take: ale-py's are of 31 bits."""
+    """Accepts the same seeds as Gymnasium's other environments: ale-py's have only 31 bits."""
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
@@ -70,12 +70,12 @@ class _AnySeed(Frames):
 
 
 class InColour(Frames):
-    """Games that can be drawn: the same are played a second time beside them, observed in colour and in full size."""
+    """Games that can be drawn: a second copy of each is played in parallel, observed in colour and at full size."""
 
     def __init__(self, envs: VectorEnv, twins: VectorEnv) -> None:
         super().__init__(envs)
         self._twins = twins
-        self.metadata = envs.metadata | {"render_fps": 15}  # 60 frames a second, 4 of them a step
+        self.metadata = envs.metadata | {"render_fps": 15}  # 60 frames a second, 4 per step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -88,15 +88,15 @@ class InColour(Frames):
         return super().step(actions)
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """uint8 `[210, 160, 3]` of each game."""
+        """A uint8 picture `[210, 160, 3]` of each game."""
         return tuple(self._frames[:, 0])
 
 
 class Lives(Frames):
-    """Presses FIRE in the first step of a new life, whatever the action, in games that have it.
+    """Presses FIRE in the first step of a new life, whatever the action, in games that have FIRE.
 
-    A step's `info` holds, bool `[N]`, `life_lost`: a life was lost in it, and the game continues. And, like that of a
-    reset, `zoo/lives` `[N]`: those that are left.
+    A step's `info` holds `life_lost`, bool `[N]`: a life was lost, and the game continues. The `info` of steps and
+    resets holds `zoo/lives` `[N]`: the number of lives left.
     """
 
     def __init__(self, envs: VectorEnv, fire: bool) -> None:
@@ -113,17 +113,17 @@ class Lives(Frames):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         pressed = np.where(self._lost, FIRE, actions) if self._fire else actions
         obs, reward, terminated, truncated, info = super().step(pressed)
-        # the last life ends the game itself, if not always in the same step
+        # losing the last life ends the game itself, though not always in the same step
         self._lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~(terminated | truncated)
-        self._lives = info["lives"]  # those of the next game, where one has ended
+        self._lives = info["lives"]  # after a game's end, those of the next game
         return obs, reward, terminated, truncated, info | {"life_lost": self._lost, "zoo/lives": self._lives}
 
 
 class EpisodicLife(Frames):
     """A lost life terminates the episode, though the game continues: no value is bootstrapped from there.
 
-    The next observation is then both the final one and the first of the next life, and no step is taken between the
-    two. A step's `info` holds, bool `[N]`, `zoo/game_over`: the game itself has ended.
+    The next observation is then both the final one and the first one of the next life, and no step is taken between the
+    two. A step's `info` holds `zoo/game_over`, bool `[N]`: the game itself has ended.
     """
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

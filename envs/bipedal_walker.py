@@ -1,4 +1,4 @@
-"""Gymnasium's BipedalWalker, whose episodes do not depend on those before."""
+"""Gymnasium's BipedalWalker, with episodes that do not depend on earlier ones."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import gymnasium
 
 
 class NewWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Each episode begins in a new world of Box2D's, as LunarLander's do.
+    """Starts each episode in a new Box2D world, as LunarLander does.
 
-    Gymnasium keeps the world (its issue 728), which resolves contacts in an order that follows from what was in it
-    before: with the same seed and actions the same episode would end in another way.
+    Gymnasium keeps the world (its issue 728), which resolves contacts in an order that depends on its earlier contents:
+    with the same seed and actions, the same episode would end differently.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

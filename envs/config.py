@@ -12,8 +12,8 @@ DYNAMICS = ("gravity", "friction", "action_noise")
 CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
 
-# Random and expert returns, and their source: by pattern of the id. gymnasium-robotics' Adroit pen and Point Mazes are
-# not D4RL's (episodes of another length, goals that move), and its kitchen has other tasks to do.
+# Random and expert returns with their source, by pattern of the id. gymnasium-robotics' Adroit pen and Point Mazes are
+# not D4RL's (episodes of another length, goals that move), and its kitchen has other tasks.
 D4RL = "D4RL reference scores (github Farama-Foundation/D4RL d4rl/infos.py)"
 SCORES = {
     SPARSE_ANT_MAZE: (0.0, 1.0, D4RL),
@@ -38,7 +38,7 @@ class EnvConfig:
     max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
     gravity: float = 1.0  # MuJoCo: factor on the task's gravity
-    friction: float = 1.0  # MuJoCo: of every geometry, times its own
+    friction: float = 1.0  # MuJoCo: factor on the friction of every geometry
     action_noise: float = 0.0  # MuJoCo: standard deviation of noise on actions, in units of half their range
     changed_in: str = "both"  # where gravity, friction and action_noise apply: both, training or evaluation
     random_score: float | None = None  # mean return of uniformly random actions; normalized score 0
@@ -77,31 +77,31 @@ class EnvConfig:
                 )
 
     def drop_scores(self) -> None:
-        """Forgets the reference returns where evaluations have episodes of another length, or other dynamics."""
+        """Drops the reference returns if evaluations have episodes of another length, or other dynamics."""
         if self.max_episode_steps is not None or (self.changes and self.changed_in != "training"):
             self.random_score = self.expert_score = None
 
     @property
     def argument(self) -> str:
-        """What `env=` takes for it: its short name where `configs/env` has that, else its id."""
+        """Its value for `env=`: the short name if `configs/env` has it, else the id."""
         entry = importlib.resources.files("zoo.configs") / "env" / f"{self.name}.yaml"
         return self.name if entry.is_file() else self.id
 
     @property
     def changes(self) -> dict[str, float]:
-        """The settings that change its dynamics."""
+        """The settings that change the environment's dynamics."""
         return {name: getattr(self, name) for name in DYNAMICS if getattr(self, name) != getattr(EnvConfig, name)}
 
     @property
     def is_atari(self) -> bool:
-        """Whether it is one of `zoo.envs.atari`."""
+        """Whether this is one of the games of `zoo.envs.atari`."""
         return self.id.startswith("ALE/")
 
     def normalize(self, returns: Any) -> Any:
-        """Normalized score `100 (R - random) / (expert - random)`, or None without references.
+        """Normalized score `100 (R - random) / (expert - random)`, or None without reference scores.
 
-        Fu et al. 2020, arXiv 2004.07219, section 4. An Ant Maze pays on for as long as the ant stays at its goal, where
-        an episode of D4RL's ends: returns count as 1 at most, so that the score is the percentage of successes.
+        Fu et al. 2020, arXiv 2004.07219, section 4. An Ant Maze keeps paying while the ant stays at its goal, where an
+        episode of D4RL's ends: returns count as 1 at most, so that the score is the percentage of successes.
         """
         if self.random_score is None or self.expert_score is None:
             return None
@@ -111,7 +111,7 @@ class EnvConfig:
 
 
 def not_mujoco(config: EnvConfig) -> str:
-    """Why its dynamics cannot be changed."""
+    """Why the environment's dynamics cannot be changed."""
     names = ", ".join(f"env.{name}={value}" for name, value in config.changes.items())
     why = "is simulated within EnvPool" if config.id.startswith("dmc/") else "is no task of MuJoCo's"
     return f"{names}: {config.id} {why}, and cannot be changed. Leave it out"

@@ -1,8 +1,8 @@
-"""The DeepMind Control Suite as EnvPool has it (Tassa et al. 2018, arXiv 1801.00690).
+"""The DeepMind Control Suite in EnvPool (Tassa et al. 2018, arXiv 1801.00690).
 
-An episode is truncated after 1,000 steps and never terminated; a step's reward lies between 0 and 1. An observation is
-the entries of the task's dictionary one after another, flat, in the order of EnvPool's: dm_control's own, but in
-fish-swim. EnvPool has one dictionary for all tasks of a domain: what dm_control's task does not observe is left out.
+Episodes are truncated after 1,000 steps and never terminate; rewards lie between 0 and 1. An observation consists of
+the entries of the task's dictionary, flattened and concatenated in EnvPool's order, which is dm_control's own except in
+fish-swim. EnvPool has one dictionary for all tasks of a domain: entries that dm_control's task lacks are left out.
 """
 
 import math
@@ -32,19 +32,19 @@ DOMAINS = {
     "stacker": "stack_2 stack_4",
     "swimmer": "swimmer6 swimmer15",
     "walker": "stand walk run",
-}  # all but lqr, which has no time limit
+}  # all except lqr, which has no time limit
 
 
 def _in_envpool(domain: str, task: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in f"{domain}_{task}".split("_")) + "-v1"
 
 
-# the ids -> what EnvPool calls them: CheetahRun-v1 for dmc/cheetah-run
+# the ids -> EnvPool's names for them: CheetahRun-v1 for dmc/cheetah-run
 TASKS = {
     f"dmc/{domain}-{task}": _in_envpool(domain, task) for domain, tasks in DOMAINS.items() for task in tasks.split()
 }
 
-# entries of a domain's dictionary -> the tasks that observe them, where not all do
+# entries of a domain's dictionary -> the tasks that observe them, if not all do
 ONLY_IN = {
     "dog": {"ball_state target_position": "fetch"},
     "finger": {"target_position dist_to_target": "turn_easy turn_hard"},
@@ -60,7 +60,7 @@ ONLY_IN = {
 def flat(
     env_id: str, space: gymnasium.Space[Any]
 ) -> tuple[gymnasium.spaces.Box, Callable[[dict[str, np.ndarray]], np.ndarray]]:
-    """The space of the flat observations `[D]`, float32, and what makes them, `[N, D]`, of a batch of dictionaries."""
+    """The space of flat observations `[D]`, float32, and a function from a batch of dictionaries to them, `[N, D]`."""
     assert isinstance(space, gymnasium.spaces.Dict)
     domain, _, task = env_id.removeprefix("dmc/").partition("-")
     foreign = {

@@ -1,7 +1,7 @@
-"""Changed dynamics of MuJoCo's tasks: `env.gravity`, `env.friction`, `env.action_noise`.
+"""Changes the dynamics of MuJoCo tasks: `env.gravity`, `env.friction`, `env.action_noise`.
 
-The model is changed after an environment was made of it, so no file is. Gymnasium's tasks, gymnasium-robotics' and
-OGBench's keep their model through all resets.
+The model is changed after an environment has been made from it, so files stay unchanged. The tasks of Gymnasium,
+gymnasium-robotics and OGBench keep their model through all resets.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from zoo.envs.config import EnvConfig, not_mujoco
 
 
 def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> gymnasium.Env[Any, Any]:
-    """The environment with the dynamics that the settings ask for, in training or evaluation; as it was if with none.
+    """The environment with the configured dynamics, for training or evaluation; unchanged if none are configured.
 
     Raises:
-        ValueError: they ask for other dynamics, and it is not simulated by MuJoCo, or has no gravity.
+        ValueError: other dynamics are configured, but the environment is not simulated by MuJoCo, or has no gravity.
     """
     if not config.changes:
         return env
@@ -34,7 +34,7 @@ def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> 
 
 
 class ActionNoise(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Adds Gaussian noise to actions, in units of half their range, within their bounds; of the environment's seed."""
+    """Adds Gaussian noise to actions, in units of half their range, within their bounds; seeded by the environment."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], std: float) -> None:
         super().__init__(env)

@@ -1,14 +1,14 @@
-"""EnvPool's environments, which step in C++, as a Gymnasium `VectorEnv` under the rule of `zoo.envs.make`.
+"""EnvPool's environments, stepped in C++, as a Gymnasium `VectorEnv` that follows the rule of `zoo.envs.make`.
 
-EnvPool differs from that rule in these ways, each undone here:
+EnvPool deviates from that rule in these ways, each corrected here:
 
 - it resets an environment in the step after the one that ended its episode, and ignores that step's action: here the
-  ended ones are reset at once, so that step never comes;
+  environments whose episode ended are reset at once, so that step never comes;
 - its seeds are fixed when a pool is made: here a seeded reset makes a new pool;
-- where an episode terminates in the very step that reaches its time limit, it reports the truncation only, and an agent
-  would bootstrap from a terminal state: here its clock is off and the limit, its own or the one asked for, is kept
+- if an episode terminates in the very step that reaches its time limit, it reports only the truncation, and an agent
+  would bootstrap from a terminal state: here its clock is off, and the limit, its own or the configured one, is kept
   outside;
-- the observations of DeepMind Control and MiniGrid are dictionaries: here they are arrays, as their files say;
+- the observations of DeepMind Control and MiniGrid are dictionaries: here they become arrays, as their files describe;
 - some images have their channels last: here they come first, by `zoo.envs.images`.
 """
 
@@ -29,11 +29,11 @@ _INT32_MAX = 2**31 - 1
 
 
 class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """`num_envs` copies of EnvPool's `env_id`, stepped together in C++ by as many threads.
+    """`num_envs` copies of EnvPool's `env_id`, stepped together in C++ with as many threads.
 
-    Observations keep EnvPool's dtype, rewards are float32. Of what Gymnasium puts into a step's `info` there
-    are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`), and `lives` (`[N]`) of Atari games. In these an
-    action is ignored with probability `sticky` a frame, and the one before continues.
+    Observations keep EnvPool's dtype; rewards are float32. Of the entries that Gymnasium puts into a step's `info`,
+    there are `final_obs` (object array `[N]`) and `_final_obs` (bool `[N]`); Atari games also have `lives` (`[N]`). In
+    these games, each frame ignores its action with probability `sticky` and repeats the previous one.
 
     Raises:
         ValueError: EnvPool is not installed, or does not have the environment.
@@ -81,7 +81,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """First observations `[N, ...]`.
 
-        Environment i is seeded `seed + i` or `seed[i]`; without a seed its randomness continues.
+        Environment i is seeded with `seed + i` or `seed[i]`; without a seed its random numbers continue.
         """
         if seed is None and self._pool is None:
             seed = self.np_random.integers(_INT32_MAX, size=self.num_envs).tolist()
@@ -91,7 +91,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
                 self._name,
                 num_envs=self.num_envs,
                 num_threads=self._threads,
-                seed=[s % (_INT32_MAX + 1) for s in seeds],  # all that EnvPool takes
+                seed=[s % (_INT32_MAX + 1) for s in seeds],  # EnvPool takes no larger ones
                 max_episode_steps=_INT32_MAX,  # its clock is off, see above
                 **self._options,
             )
@@ -116,7 +116,7 @@ class EnvPoolVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         first, at = self._pool.reset(ids.astype(np.int32))
         obs[ids] = self._observed(first)
         for name, lives in _lives(at).items():
-            info[name][ids] = lives  # of the next game, as ale-py has it
+            info[name][ids] = lives  # of the next game, as in ale-py
         return obs, reward, terminated, truncated, info | {"final_obs": final_obs, "_final_obs": ended}
 
 
@@ -126,14 +126,14 @@ def _lives(at: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _bounds_rounded_in_silence() -> Iterator[None]:
-    """Without Gymnasium's warning about EnvPool, which gives bounds in float64 to spaces in float32."""
+    """Silences Gymnasium's warning about EnvPool, whose bounds are float64 in float32 spaces."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered.*")
         yield
 
 
 def _as_in_gymnasium(action_space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """Bounds in float32, also where EnvPool has float64 (MuJoCo)."""
+    """Converts bounds to float32, also where EnvPool has float64 (MuJoCo)."""
     if isinstance(action_space, gymnasium.spaces.Box):
         return gymnasium.spaces.Box(action_space.low.astype(np.float32), action_space.high.astype(np.float32))
     return action_space

@@ -1,4 +1,4 @@
-"""Images as the networks take them: `[channels, height, width]`, bytes up to 255 or numbers scaled to about 1."""
+"""Images in the form that networks take: `[channels, height, width]`, bytes up to 255 or numbers scaled to about 1."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,19 +11,19 @@ from zoo.spec import GRID
 
 
 def channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
-    """The environment, its images arranged by `arranged`; others as they are. Raises ValueError as that does."""
+    """The environment with its images converted by `arranged`; others are unchanged. Raises ValueError as that does."""
     space, arrange = arranged(env.observation_space, env_id)
     return gymnasium.wrappers.TransformObservation(env, arrange, space) if arrange else env
 
 
 def arranged(space: Space[Any], env_id: str) -> tuple[Space[Any], Callable[[np.ndarray], np.ndarray] | None]:
-    """The space of the images as the networks take them, and what arranges one or a batch; None: they are so already.
+    """The space of the converted images, and a function that converts one or a batch of them; None: no need to convert.
 
-    Of three dimensions the two that are equal are height and width. If none are, the smallest is the channels, when it
-    is the first or the last. A picture of bytes in two dimensions is grey and gets its one channel.
+    Of three dimensions, the two that are equal are height and width. If none are, the smallest is the channels, if it
+    comes first or last. A two-dimensional image of bytes is grey and gets one channel.
 
     Raises:
-        ValueError: which dimension holds the channels is not clear, or the values are neither bytes nor scaled.
+        ValueError: it is unclear which dimension holds the channels, or the values are neither bytes nor scaled.
     """
     if not isinstance(space, Box):
         return space, None
@@ -53,7 +53,7 @@ def _of(space: Box, arrange: Callable[[np.ndarray], np.ndarray]) -> Box:
 
 
 def _channels(shape: tuple[int, ...]) -> tuple[bool, bool]:
-    """Whether the first, and whether the last of three dimensions is the channels; equal where it is ambiguous."""
+    """Whether the first and whether the last of three dimensions are the channels; equal if that is ambiguous."""
     a, b, c = shape
     if a == b or b == c:
         return b == c, a == b
@@ -61,7 +61,7 @@ def _channels(shape: tuple[int, ...]) -> tuple[bool, bool]:
 
 
 def _check_values(space: Box, env_id: str) -> None:
-    """Raises ValueError where the network, which divides bytes by 255 and nothing else, would see other than 0 to 1."""
+    """Raises ValueError if the network, which only divides bytes by 255, would see values other than 0 to 1."""
     bounds = np.abs([space.low, space.high])
     most = float(bounds[np.isfinite(bounds)].max(initial=0.0))
     if (most > 1) != (space.dtype == np.uint8):

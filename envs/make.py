@@ -1,8 +1,8 @@
-"""`make`: a Gymnasium `VectorEnv` from either backend, under one autoreset rule.
+"""`make`: a Gymnasium `VectorEnv` from any backend, under one autoreset rule.
 
 The rule is Gymnasium's `SAME_STEP`: the step that ends an episode returns the first observation of the next one, and
-`info["final_obs"][i]` (where `info["_final_obs"][i]`) holds the last observation of the episode that ended. So every
-step of every environment is one transition, none is a reset, and no final observation is lost.
+`info["final_obs"][i]` (where `info["_final_obs"][i]`) holds the last observation of the episode that ended. Every step
+of every environment is therefore one transition, none is a reset, and no final observation is lost.
 """
 
 import warnings
@@ -30,7 +30,7 @@ BACKENDS = ("auto", "envpool", "gymnasium", "warp")
 
 
 def resolve_backend(config: EnvConfig) -> str:
-    """What `auto` is on this machine, `envpool` or `gymnasium`; any other as it is.
+    """Resolves `auto` on this machine to `envpool` or `gymnasium`; returns any other backend unchanged.
 
     Raises:
         ValueError: there is no such backend, or Warp does not have the environment.
@@ -52,18 +52,18 @@ def resolve_backend(config: EnvConfig) -> str:
 def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False, drawn: bool = False) -> VectorEnv:
     """`num_envs` copies of an environment, stepped together in this process.
 
-    With `env.backend=warp`, Gymnasium's: those that are evaluated. What is trained in is `zoo.envs.warp.WarpEnvs`.
+    With `env.backend=warp`, these are Gymnasium's, for evaluation; those for training are `zoo.envs.warp.WarpEnvs`.
 
     Args:
         config: which environment.
-        num_envs: how many.
-        threads: CPU threads of those that are stepped in C++.
-        training: in Atari games a lost life terminates; `env.changed_in` may set it apart.
-        drawn: `render()` gives a picture of each, uint8 `[height, width, 3]`. Only Gymnasium's can be drawn.
+        num_envs: the number of copies.
+        threads: CPU threads for environments that are stepped in C++.
+        training: in Atari games a lost life terminates; `env.changed_in` may distinguish training from evaluation.
+        drawn: `render()` returns a picture of each, uint8 `[height, width, 3]`. Only Gymnasium's can be drawn.
 
     Raises:
-        ValueError: no such environment, no such backend, the backend does not have it, its package is missing, its
-            images cannot be understood, or it cannot be drawn here.
+        ValueError: no such environment or backend, the backend does not have it, its package is missing, its images
+            cannot be understood, or it cannot be drawn here.
     """
     envs: VectorEnv
     if drawn:
@@ -88,7 +88,7 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
 
 
 def spec_of(config: EnvConfig) -> Spec:
-    """The shapes and bounds of an environment. Raises UsageError where it cannot be made, or agents cannot have it."""
+    """The shapes and bounds of an environment. Raises UsageError if it cannot be made, or is unsuitable for agents."""
     envs, spec = make_with_spec(config, 1)
     envs.close()
     return spec
@@ -97,13 +97,13 @@ def spec_of(config: EnvConfig) -> Spec:
 def make_with_spec(
     config: EnvConfig, num_envs: int, threads: int = 1, drawn: bool = False, trained: Spec | None = None
 ) -> tuple[VectorEnv, Spec]:
-    """Environments as `make` makes them, and their spec.
+    """Environments from `make`, and their spec.
 
     Args:
-        trained: the spec of the agent that is to play in them, if there is one.
+        trained: the spec of the agent that will play in them, if there is one.
 
     Raises:
-        UsageError: they cannot be made, or their spaces are of kinds that no agent takes, or not those of the agent.
+        UsageError: they cannot be made, or their spaces are unsuitable for all agents, or differ from the agent's.
     """
     try:
         envs = make(config, num_envs, threads, drawn=drawn)
@@ -120,11 +120,11 @@ def make_with_spec(
 
 @contextmanager
 def _explained(env_id: str) -> Iterator[None]:
-    """Makes one line of why an environment cannot be made."""
+    """Explains in one line why an environment cannot be made."""
     load_package(env_id)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was asked for by name
+            warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was requested by name
             yield
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"env={env_id} does not exist: no module that registers it is imported. {error}") from error
@@ -140,14 +140,14 @@ def _explained(env_id: str) -> Iterator[None]:
 
 
 def _newest(env_id: str) -> str:
-    """A hint to a later version that needs another package, or none: gym's old MuJoCo."""
+    """A hint at a later version that needs another package, or none: for gym's old MuJoCo tasks."""
     namespace, name, version = gymnasium.envs.registration.parse_env_id(env_id)
     newest = gymnasium.envs.registration.find_highest_version(namespace, name)
     return "" if newest in (None, version) else f" Try env={name}-v{newest}."
 
 
 def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = False, **settings: Any) -> gymnasium.Env:
-    """One of Gymnasium's environments, as `make` has it, with settings of its own.
+    """One of Gymnasium's environments, set up as in `make`, with settings of its own.
 
     Raises:
         ValueError: its images cannot be understood, or it cannot be drawn here.
@@ -169,14 +169,14 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
 
 
 def _by_name(space: Space[Any]) -> Space[Any]:
-    """A space whose dictionaries are in the order of their names, in which observations are flattened."""
+    """A space whose dictionaries are ordered by name, the order in which observations are flattened."""
     return Dict({name: _by_name(space[name]) for name in sorted(space)}) if isinstance(space, Dict) else space
 
 
 def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:
-    """One of them, with the dynamics that are asked for; an unknown one's observations are copied.
+    """One environment with the configured dynamics; if it is of an unknown kind, its observations are copied.
 
-    It may give its own array, which its reset changes: an episode's last observation would become the next one's first.
+    It may return its own array, which its reset changes: an episode's last observation would become the next's first.
     """
     env = changed(make_one(config.id, config.max_episode_steps, drawn, **settings), config, training)
     known = type(env.unwrapped).__module__.startswith(("gymnasium.", "zoo."))
@@ -184,9 +184,9 @@ def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: An
 
 
 def _hush_mujoco() -> None:
-    """MuJoCo writes its warnings to the terminal and to a file in the working directory: makes Python warnings of them.
+    """Turns MuJoCo's warnings, which go to the terminal and to a file in the working directory, into Python warnings.
 
-    All but one, which Gymnasium's HalfCheetah causes by an attribute that MuJoCo means to drop.
+    One is dropped: Gymnasium's HalfCheetah causes it by an attribute that MuJoCo is going to remove.
     """
     import mujoco
 

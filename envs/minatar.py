@@ -1,7 +1,7 @@
 """MinAtar: asterix, breakout, freeway, seaquest, spaceinvaders on 10x10 cells (Young and Tian 2019, arXiv 1903.03176).
 
-With all six actions in every game, and MinAtar's own defaults: with a probability of 0.1 the last action is repeated,
-and the games grow harder. MinAtar knows no time limit: here an episode is truncated after 10,000 steps.
+All six actions are available in every game, with MinAtar's own defaults: with a probability of 0.1 the last action is
+repeated, and the games get harder. MinAtar has no time limit: here an episode is truncated after 10,000 steps.
 """
 
 import colorsys
@@ -11,14 +11,14 @@ import gymnasium
 import numpy as np
 
 IDS = "minatar/<game>"
-CELL = 24  # pixels a side, of a picture
+CELL = 24  # pixels per side of a cell in a picture
 GAMES = {name.replace("_", ""): name for name in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")}
 
 
 class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
-    """Observes `[C, 10, 10]`, uint8: whether something of each of C kinds is in a cell, 0 or 1.
+    """Observes `[C, 10, 10]`, uint8: whether an object of each of C kinds is in a cell, 0 or 1.
 
-    A picture has a colour for each kind; MinAtar's own needs a window.
+    A picture has one colour per kind; MinAtar's own needs a window.
 
     Raises:
         ImportError: MinAtar is not installed.
@@ -42,7 +42,7 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
         if seed is not None:
             self._game.seed(int(self.np_random.integers(2**32)))
         self._game.reset()
-        self._game.last_action = 0  # or the first step could repeat an action of the episode before
+        self._game.last_action = 0  # otherwise the first step could repeat an action of the previous episode
         return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -50,7 +50,7 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
         return self._observe(), float(reward), bool(terminated), False, {}
 
     def render(self) -> np.ndarray:
-        """uint8 `[240, 240, 3]`: each cell in the colour of the last kind that is in it, as MinAtar draws it."""
+        """A uint8 picture `[240, 240, 3]`: each cell has the colour of the last kind in it, as MinAtar draws it."""
         seen = self._observe()
         hues = [colorsys.hsv_to_rgb(kind / len(seen), 0.7, 1.0) for kind in range(len(seen))]
         colours = np.array([(0.1, 0.1, 0.1), *hues]) * 255

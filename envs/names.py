@@ -1,4 +1,4 @@
-"""Which environments there are, which of them EnvPool has, and which package has the others."""
+"""Which environments there are, which of them EnvPool has, and which packages have the others."""
 
 import contextlib
 import importlib
@@ -8,7 +8,7 @@ import gymnasium
 
 from zoo.envs import dmc, series
 
-# ids that begin so -> the package that has them, and the zoo's extra that installs it
+# prefixes of ids -> the package that has these environments, and the zoo's extra that installs it
 PACKAGES = {
     "ALE/": ("ale_py", "atari"),
     "minatar/": ("minatar", "minatar"),
@@ -20,14 +20,14 @@ PACKAGES = {
     ),
 }
 
-# EnvPool has other environments of the same names too: these are known to be the ones that Gymnasium has
+# EnvPool has other environments of the same names too: ids with these prefixes are known to be the same as Gymnasium's
 SAME_IN_ENVPOOL = ("ALE/", "dmc/", "MiniGrid-")
-# these are not: it leaves out the contact forces, which are observed; it draws the car and its track in another way;
+# these are not the same: some lack contact forces in the observation; the car and its track are drawn differently;
 # Gymnasium's Pusher-v4 needs an older MuJoCo
 OTHER_IN_ENVPOOL = ("Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v2", "CarRacing-v3", "Pusher-v4")
 SAME_ENTRY_POINTS = ("gymnasium.envs.classic_control", "gymnasium.envs.box2d", "gymnasium.envs.mujoco")
 
-# MuJoCo Warp simulates MuJoCo's models; of these ones `zoo.envs.warp_tasks` has what Gymnasium makes of them
+# MuJoCo Warp simulates MuJoCo's models; for these, `zoo.envs.warp_tasks` has Gymnasium's tasks
 IN_WARP = (
     "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
     "Walker2d-v5",
@@ -35,12 +35,12 @@ IN_WARP = (
 
 
 def in_envpool() -> dict[str, str]:
-    """The ids of EnvPool's environments -> what EnvPool calls them; empty where it is not installed."""
+    """The ids of EnvPool's environments -> EnvPool's names for them; empty if it is not installed."""
     try:
         import envpool
     except ImportError:
         return {}
-    specs = envpool.registration.registry.specs.items()  # name -> the module that it is in, and more
+    specs = envpool.registration.registry.specs.items()  # name -> its module, and more
     return {f"ALE/{name}" if module == "envpool.atari" else name: name for name, (module, *_) in specs} | dmc.TASKS
 
 
@@ -56,31 +56,31 @@ def same_in_envpool(env_id: str) -> bool:
 
 
 def load_package(env_id: str) -> None:
-    """Imports the package that has the environment, if Gymnasium does not: it registers its ids with Gymnasium.
+    """Imports the package that has the environment, if Gymnasium does not have it: it registers its ids with Gymnasium.
 
     Raises:
-        ValueError: it is not installed, or there is no such series.
+        ValueError: the package is not installed, or there is no such series.
     """
     if env_id.startswith(series.PREFIX):
         series.register(env_id)
     for prefix, (package, extra) in PACKAGES.items():
         if env_id.startswith(prefix):
             try:
-                with contextlib.redirect_stderr(io.StringIO()):  # some print news of their environments
+                with contextlib.redirect_stderr(io.StringIO()):  # some print news about their environments
                     importlib.import_module(package)
             except ImportError as error:
                 raise ValueError(f"env={env_id} needs {package}. Type: pip install 'rl-zoo[{extra}]'") from error
 
 
 def known() -> list[str]:
-    """The ids of the environments that the installed packages have, for suggestions."""
+    """The ids of the environments in the installed packages, for suggestions."""
     return [*gymnasium.registry, *(env_id for env_id in in_envpool() if env_id.startswith(SAME_IN_ENVPOOL))]
 
 
 def exists(env_id: str) -> bool:
-    """Whether there is such an environment. Raises ValueError where the package that would know is not installed.
+    """Whether there is such an environment. Raises ValueError if the package that would know is not installed.
 
-    And, saying which there are, where there is no such series.
+    It also raises one, listing the existing series, if there is no such series.
     """
     if env_id in gymnasium.registry or same_in_envpool(env_id):
         return True
@@ -91,7 +91,7 @@ def exists(env_id: str) -> bool:
         load_package(env_id)
         return bool(gymnasium.spec(env_id))
     except ValueError:
-        if in_envpool() and env_id.startswith(SAME_IN_ENVPOOL):  # it has nearly all of these, and not this one
+        if in_envpool() and env_id.startswith(SAME_IN_ENVPOOL):  # it has nearly all of these, but not this one
             return False
         raise
     except gymnasium.error.Error:
@@ -99,7 +99,7 @@ def exists(env_id: str) -> bool:
 
 
 def time_limit(env_id: str) -> int | None:
-    """Steps after which an episode is truncated, where Gymnasium knows of any."""
+    """Steps after which an episode is truncated, if Gymnasium knows a limit."""
     try:
         if env_id not in gymnasium.registry:
             load_package(env_id)

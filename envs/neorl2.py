@@ -1,9 +1,9 @@
-"""Four tasks of NeoRL-2 (Gao et al. 2025, arXiv 2503.19267; github polixir/NeoRL2), with what real ones make hard.
+"""Four tasks of NeoRL-2 (Gao et al. 2025, arXiv 2503.19267; github polixir/NeoRL2), with difficulties of real ones.
 
-`Pipeline`: the valve of a pipe is opened and closed so that the flow at its end, to which water takes 20 steps, is what
-is demanded. `DMSD`: two masses between walls, tied by springs and dampers, are pushed to targets. These are in NumPy.
-`SafetyHalfCheetah`, which must not run too fast, and `RandomFrictionHopper`, whose foot holds differently in every
-episode, are Gymnasium's. Only the hopper's episodes terminate. Their data: `zoo data import FILE.npz pipeline/NAME`.
+`Pipeline`: the valve of a pipe is opened and closed so that the flow at its end, which water reaches after 20 steps,
+meets a demand. `DMSD`: two masses between walls, connected by springs and dampers, are pushed to targets. These are in
+NumPy. `SafetyHalfCheetah`, which must not run too fast, and `RandomFrictionHopper`, whose foot has another friction in
+every episode, are Gymnasium's. Only the hopper terminates. Their data: `zoo data import FILE.npz pipeline/NAME`.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ State = dict[str, Any]
 
 
 class Pipeline(gymnasium.Env[np.ndarray, np.ndarray]):
-    """An observation is flow and demand, the 25 flows before, and the last 25 actions, the newest first.
+    """An observation holds the flow and the demand, the 25 flows before, and the last 25 actions, newest first.
 
     An action in [-1, 1] is added to the flow into the pipe, which stays within [0, 200]. The demand is one of 50, 80,
-    110 and 140, drawn anew with probability 0.003 a step. The reward is (2 - |flow - demand| / 100)^2 - 3.
+    110 and 140, redrawn with probability 0.003 per step. The reward is (2 - |flow - demand| / 100)^2 - 3.
     """
 
-    LARGEST, LENGTH, HISTORY, STEPS = 200.0, 20, 25, 1000  # flow; of the pipe, what is observed and an episode in steps
+    LARGEST, LENGTH, HISTORY, STEPS = 200.0, 20, 25, 1000  # flow; steps in the pipe, in an observation, in an episode
     DEMANDS, CHANGE = (50.0, 80.0, 110.0, 140.0), 0.003
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Pipeline(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[np.ndarray, State]:
         super().reset(seed=seed)
-        self.inside = np.full(self.LENGTH, self.np_random.uniform(80, 120))  # the flows on their way, the newest first
-        self.flows = np.full(self.HISTORY + 1, self.inside[0])  # at the end, the newest first
+        self.inside = np.full(self.LENGTH, self.np_random.uniform(80, 120))  # the flows inside the pipe, newest first
+        self.flows = np.full(self.HISTORY + 1, self.inside[0])  # the flows at its end, newest first
         self.actions = np.zeros(self.HISTORY)
         self.demand = float(self.np_random.choice(self.DEMANDS))
         return self._observe(), {}
@@ -57,25 +57,25 @@ class Pipeline(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.concatenate([self.flows[:1], [self.demand], self.flows[1:], self.actions]).astype(np.float32)
 
     def get_state(self) -> State:
-        """What the next steps depend on, but for the random numbers."""
+        """Everything that the next steps depend on, except the random numbers."""
         arrays = {name: getattr(self, name).tolist() for name in ("inside", "flows", "actions")}
         return arrays | {"demand": self.demand}
 
     def set_state(self, state: State) -> None:
-        """Continues from what `get_state` gave."""
+        """Continues from the result of `get_state`."""
         self.inside, self.flows, self.actions = (np.array(state[name]) for name in ("inside", "flows", "actions"))
         self.demand = state["demand"]
 
 
 class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
-    """An observation is the positions, velocities and targets of both masses; an action the force on each, times 30.
+    """An observation holds positions, velocities and targets of both masses; an action is the force on each, times 30.
 
     wall - spring - mass - spring - mass - spring - wall, with a damper beside each spring; Euler's method in steps of
     0.2 s. A target lasts the whole episode or half of it. The reward is the sum of -log(|error| + 0.01).
     """
 
     STIFFNESS, DAMPING, MASS, FORCE, TIME = 2.0, 4.0, 20.0, 30.0, 0.2
-    STEPS = 100  # of an episode
+    STEPS = 100  # steps in an episode
 
     def __init__(self) -> None:
         self.observation_space = Box(-np.inf, np.inf, (6,), np.float32)
@@ -83,7 +83,7 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[np.ndarray, State]:
         super().reset(seed=seed)
-        parts = self.np_random.integers(1, 3, 2)  # of the episode, a target each
+        parts = self.np_random.integers(1, 3, 2)  # parts of the episode, each with its own target
         halves = self.np_random.uniform(-1.5, 1.5, (2, 2))  # [half, mass]
         self.targets = np.where(parts == 1, halves[0], halves)
         self.position = self.np_random.uniform(-0.25, 0.25, 2)
@@ -94,7 +94,7 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, State]:
         self.time += 1
         force = self.FORCE * np.clip(np.asarray(action, np.float64), -1, 1)
-        # each mass is drawn back by the springs on both of its sides, and towards the other mass by one of them
+        # each mass is pulled back by the springs on both of its sides, and towards the other mass by one of them
         drawn = self.STIFFNESS * (self.position[::-1] - 2 * self.position)
         damped = self.DAMPING * (self.velocity[::-1] - 2 * self.velocity)
         self.position = self.position + self.TIME * self.velocity
@@ -110,12 +110,12 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.concatenate([self.position, self.velocity, self._target()]).astype(np.float32)
 
     def get_state(self) -> State:
-        """What the next steps depend on, but for the random numbers."""
+        """Everything that the next steps depend on, except the random numbers."""
         arrays = {name: getattr(self, name).tolist() for name in ("targets", "position", "velocity")}
         return arrays | {"time": self.time}
 
     def set_state(self, state: State) -> None:
-        """Continues from what `get_state` gave."""
+        """Continues from the result of `get_state`."""
         self.targets, self.position, self.velocity = (
             np.array(state[name]) for name in ("targets", "position", "velocity")
         )
@@ -123,7 +123,7 @@ class DMSD(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class SafetyHalfCheetah(HalfCheetahEnv):
-    """HalfCheetah-v5 with its position observed, and a reward of -100 for a step of more than 3.2096 m/s."""
+    """HalfCheetah-v5 with its position observed, and a reward of -100 for a step at more than 3.2096 m/s."""
 
     FASTEST, FINE = 3.2096, -100.0
 
@@ -136,10 +136,10 @@ class SafetyHalfCheetah(HalfCheetahEnv):
 
 
 class RandomFrictionHopper(HopperEnv):
-    """Hopper-v5 with its position observed and, last, the friction of its foot, uniform in [1.5, 2.5] by episode.
+    """Hopper-v5 with its position and, last, its foot's friction observed; that is uniform in [1.5, 2.5] per episode.
 
-    Unlike Hopper, it is not rewarded for standing. The authors round the friction to two digits where it acts, but not
-    where it is observed.
+    Unlike Hopper, it is not rewarded for standing. The authors round the friction to two digits in the simulation, but
+    not in the observation.
     """
 
     FRICTION = (1.5, 2.5)
@@ -151,7 +151,7 @@ class RandomFrictionHopper(HopperEnv):
         self.observation_space = Box(-np.inf, np.inf, (self.model.nq + self.model.nv + 1,), np.float64)
 
     def reset_model(self) -> np.ndarray:
-        changed = self.model.geom_friction[0, 0] / self.floor  # by `env.friction`, since it was made
+        changed = self.model.geom_friction[0, 0] / self.floor  # changed by `env.friction` since it was made
         self.model.geom_friction[self.foot, 0] = changed * self.np_random.uniform(*self.FRICTION)
         obs: np.ndarray = super().reset_model()  # type: ignore[no-untyped-call]
         return obs

@@ -1,9 +1,9 @@
 """OGBench's tasks with goals (Park et al. 2024, arXiv 2410.20092): `ogbench/antmaze-giant`, `ogbench/cube-double`.
 
-An observation is the state and behind it the goal, which is a state too. Reaching the goal pays 1 and ends the episode:
-a return is whether it was reached. Every environment has five tasks, each a start and a goal around which they vary.
-The first copy of an environment begins with the first task, the second with the second, and so on round; each goes
-through all of them, an episode each.
+An observation is the state followed by the goal, which is a state too. Reaching the goal pays 1 and ends the episode:
+a return tells whether it was reached. Every environment has five tasks, each a start and a goal with some variation.
+The first copy of an environment begins with the first task, the second with the second, and so on cyclically; each
+copy goes through all tasks, one episode each.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ import numpy as np
 
 IDS = "ogbench/<task>"
 PREFIX = "ogbench/"
-TASKS = {  # OGBench's name without its version -> steps of an episode
+TASKS = {  # OGBench's name without its version -> steps in an episode
     **{f"pointmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
     **{f"antmaze-{maze}": 1_000 for maze in ("medium", "large", "giant", "teleport")},
     **{f"humanoidmaze-{maze}": 2_000 for maze in ("medium", "large", "teleport")}, "humanoidmaze-giant": 4_000,
@@ -31,7 +31,7 @@ TASKS = {  # OGBench's name without its version -> steps of an episode
 
 
 class GoalBox(gymnasium.spaces.Box):
-    """Observations `[state_dim + goal_dim]`, the goal behind the state."""
+    """Observations `[state_dim + goal_dim]`, in which the goal follows the state."""
 
     def __init__(self, state_dim: int, goal_dim: int) -> None:
         super().__init__(-np.inf, np.inf, (state_dim + goal_dim,), np.float32)
@@ -39,12 +39,12 @@ class GoalBox(gymnasium.spaces.Box):
 
 
 class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One of OGBench's environments, whose random numbers follow from its seed alone. `info` says `success` and `task`.
+    """One of OGBench's environments; its random numbers depend only on its seed. `info` holds `success` and `task`.
 
     Args:
-        name: OGBench's, without a version.
-        copy: which of several copies it is: the first task is that number, modulo the number of tasks.
-        render_mode: as Gymnasium has it.
+        name: OGBench's name, without a version.
+        copy: the index of this copy among several: its first task is that number, modulo the number of tasks.
+        render_mode: as in Gymnasium.
 
     Raises:
         ImportError: OGBench is not installed.
@@ -52,28 +52,28 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, name: str, copy: int = 0, render_mode: str | None = None) -> None:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as place:
-            warnings.simplefilter("ignore")  # of a screen that is missing, of the arm's bounds in float64
-            import ogbench.locomaze.maze  # its environments are Gymnasium's from here on
+            warnings.simplefilter("ignore")  # about a missing screen, and about the arm's bounds in float64
+            import ogbench.locomaze.maze  # registers its environments with Gymnasium
 
-            # a maze's model goes into a file on its way to MuJoCo, which OGBench would leave, and leave open
+            # a maze's model passes through a file on its way to MuJoCo, which OGBench would leave behind, and open
             files = SimpleNamespace(mkstemp=lambda **_: (None, f"{place}/maze.xml"))
             with mock.patch.object(ogbench.locomaze.maze, "tempfile", files):
                 env: Any = gymnasium.make(f"{name}-v0", render_mode=render_mode or "rgb_array").unwrapped
-            # the arm's makes a new space at every call, whose random numbers nothing seeds
+            # the arm's environment makes a new space at every call, whose random numbers would be unseeded
             if isinstance(getattr(type(env), "action_space", None), property):
                 env.__class__ = type(type(env).__name__, (type(env),), {"action_space": env.action_space})
         self.env = env
         self.render_mode = render_mode
-        self.metadata = {"render_fps": 20, **env.metadata, "render_modes": ["rgb_array"]}  # the arm's do not say
+        self.metadata = {"render_fps": 20, **env.metadata, "render_modes": ["rgb_array"]}  # the arm's lacks them
         (size,) = env.observation_space.shape
         self.observation_space, self.action_space = GoalBox(size, size), env.action_space
-        self.teleports = name.endswith("teleport")  # by chance, a step's only random number
+        self.teleports = name.endswith("teleport")  # at random, which is a step's only random number
         self.copy, self.episode, self.goal = copy, 0, np.zeros(size, np.float32)
         self._random: Any = np.random.RandomState().get_state()
 
     @property
     def model(self) -> Any:
-        """MuJoCo's model, which stays through all resets."""
+        """MuJoCo's model, which is kept through all resets."""
         return self.env.model
 
     def reset(
@@ -82,7 +82,7 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         if seed is not None:
             self._random, self.episode = np.random.RandomState(seed % 2**32).get_state(), 0
-            self.env.action_space.seed(seed)  # it takes a few random actions before it begins
+            self.env.action_space.seed(seed)  # the environment takes a few random actions before an episode begins
         task = (self.copy + self.episode) % self.env.num_tasks + 1
         self.episode += 1
         with self._own_random_numbers():
@@ -107,7 +107,7 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
-        """OGBench draws from NumPy's global generator: as if that were this environment's."""
+        """Makes OGBench, which draws from NumPy's global generator, use this environment's random numbers."""
         others = np.random.get_state()
         np.random.set_state(self._random)
         try:

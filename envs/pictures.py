@@ -1,4 +1,4 @@
-"""Environments that can be drawn, and why one cannot: MuJoCo's need OpenGL, without a window by EGL or OSMesa."""
+"""Draws environments, and explains why one cannot be drawn: MuJoCo needs OpenGL; without a window, EGL or OSMesa."""
 
 import contextlib
 import gc
@@ -12,15 +12,15 @@ from typing import Any
 
 import gymnasium
 
-# ways of OpenGL that need no screen -> its library, and Debian's packages that have it
+# OpenGL backends that need no screen -> the library, and the Debian packages that have it
 WITHOUT_SCREEN = {"egl": ("EGL", "libegl1 libgl1-mesa-dri"), "osmesa": ("OSMesa", "libosmesa6")}
 
 
 def prepare(env_id: str) -> None:
-    """Has MuJoCo take the first way without a screen that has its library here, where `MUJOCO_GL` names none.
+    """Makes MuJoCo use the first screenless backend whose library is installed, unless `MUJOCO_GL` names one.
 
     Raises:
-        ValueError: it is one of MuJoCo's, and the library that `MUJOCO_GL` names is missing.
+        ValueError: the environment is MuJoCo's, and the library that `MUJOCO_GL` names is missing.
     """
     there = [name for name, (library, _) in WITHOUT_SCREEN.items() if find_library(library)]
     if there:
@@ -28,32 +28,32 @@ def prepare(env_id: str) -> None:
     spec = gymnasium.registry.get(env_id)
     if env_id.startswith(("PointMaze", "ogbench/")) or (spec and "mujoco" in str(spec.entry_point)):
         try:
-            import mujoco  # it loads the library
+            import mujoco  # this loads the library
 
             renderer = sys.modules[mujoco.Renderer.__module__]
-            importlib.reload(renderer.gl_context)  # an import before this one may have chosen another library
+            importlib.reload(renderer.gl_context)  # an earlier import may have chosen another library
         except Exception as error:  # of many kinds
             raise ValueError(no_opengl()) from error
 
 
 def make_drawn(env_id: str, max_episode_steps: int | None = None, **settings: Any) -> gymnasium.Env:
-    """One of Gymnasium's environments, whose `render()` gives a picture, uint8 `[height, width, 3]`.
+    """One of Gymnasium's environments, whose `render()` returns a picture, uint8 `[height, width, 3]`.
 
     Raises:
-        ValueError: it has no pictures, or MuJoCo finds no OpenGL.
+        ValueError: it cannot be drawn, or MuJoCo finds no OpenGL.
     """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*possible render_modes.*")
             env = gymnasium.make(env_id, max_episode_steps=max_episode_steps, render_mode="rgb_array", **settings)
-    except TypeError as error:  # it does not take the argument
+    except TypeError as error:  # it does not accept the argument
         raise ValueError(f"env={env_id} has no pictures.") from error
-    inner: Any = getattr(env.unwrapped, "point_env", env.unwrapped)  # of Point Maze
+    inner: Any = getattr(env.unwrapped, "point_env", env.unwrapped)  # for Point Maze
     if hasattr(inner, "mujoco_renderer"):
         import mujoco
 
         camera = mujoco.mj_name2id(inner.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
-        if camera >= 0:  # the model's own, which follows the body; Gymnasium 1.4 takes one that stays behind
+        if camera >= 0:  # the model's own, which follows the body; Gymnasium 1.4 uses one that stays behind
             inner.mujoco_renderer.camera_id = camera
         if not _draws(inner):
             raise ValueError(no_opengl())
@@ -61,8 +61,8 @@ def make_drawn(env_id: str, max_episode_steps: int | None = None, **settings: An
 
 
 def _draws(env: Any) -> bool:
-    """Whether a first picture of one of MuJoCo's can be had."""
-    with contextlib.redirect_stderr(io.StringIO()):  # a half-made viewer complains when it is freed, as here it is
+    """Whether a MuJoCo environment can draw a first picture."""
+    with contextlib.redirect_stderr(io.StringIO()):  # a half-made viewer complains when it is freed, which happens here
         try:
             env.render()
             return True
@@ -73,7 +73,7 @@ def _draws(env: Any) -> bool:
 
 
 def no_opengl() -> str:
-    """A line that says why MuJoCo cannot draw with what `MUJOCO_GL` names, and what to install."""
+    """Says in one line why MuJoCo cannot draw with the backend that `MUJOCO_GL` names, and what to install."""
     chosen = os.environ.get("MUJOCO_GL")
     name = chosen if chosen in WITHOUT_SCREEN else "egl"
     library, packages = WITHOUT_SCREEN[name]

@@ -3,9 +3,9 @@
 "Free from Bellman Completeness: Trajectory Stitching via Model-based Return-conditioned Supervised Learning" (arXiv
 2310.19308), section 5.1: gymnasium-robotics' PointMaze with a map of the authors' own, from cell (1, 2) to cell (2, 4).
 
-    # # # # # #       An observation is the ball's position and velocity, an action the force on it. Start and goal lie
-    # . S # # #       within 0.25 of their cells' centers, at random; the goal is not observed. A step pays
-    # . . . G #       exp(-distance to the goal), so that to be early counts, and an episode always lasts 200 steps.
+    # # # # # #       An observation is the ball's position and velocity; an action is the force on it. Start and goal
+    # . S # # #       lie within 0.25 of their cells' centers, at random; the goal is not observed. A step pays
+    # . . . G #       exp(-distance to the goal), so it pays to be early, and an episode always lasts 200 steps.
     # # # # # #
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 ENV_ID = "PointMazeStitch-v0"
 MAP = ("111111", "100111", "100001", "111111")  # 1: a wall
 START, GOAL = (1, 2), (2, 4)  # row and column
-STEPS = 200  # of an episode
+STEPS = 200  # in an episode
 
 
 def observation(obs: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,14 +1,14 @@
-"""Series: a recorded multivariate stream, to predict: `series/hopper`, or a file.
+"""Series: a recorded multivariate stream to predict: `series/hopper`, or a file.
 
-`series/hopper` comes with the zoo: what 12,000 steps of the embedded dataset `hopper/demo` observed and were rewarded
-with, from its 24,000th on, while the agent that made them was learning and often fell. `series/NAME` is any other CSV
-file `NAME.csv` or `NAME.csv.gz` in the working directory: a line of names, then numbers; the last column is what is to
-be predicted, `date` is left out. That is how the ETT data are laid out (Zhou et al. 2021, arXiv 2012.07436; github
-zhouhaoyi/ETDataset), on which Elsayed et al. 2024 (arXiv 2410.14606) evaluate Stream TD.
+`series/hopper` comes with the zoo: the observations and rewards of 12,000 steps of the embedded dataset `hopper/demo`,
+starting at its 24,000th, while the agent that made it was learning and often fell. `series/NAME` is any other CSV file,
+`NAME.csv` or `NAME.csv.gz` in the working directory: a line of names, then numbers; the last column is to be predicted,
+and a column `date` is left out. The ETT data have this layout (Zhou et al. 2021, arXiv 2012.07436; github
+zhouhaoyi/ETDataset); Elsayed et al. 2024 (arXiv 2410.14606) evaluate Stream TD on them.
 
-Observes a trace of each column: its mean so far with weights that fall by 0.999 a step, as there. The reward is the
-last column of the row after the one observed next, brought to [0, 1] over the file. The stream continues at its
-beginning after its end; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without continues.
+An observation is a trace of each column: its mean so far with weights that decay by 0.999 per step, as in that paper.
+The reward is the last column in the row after the next observation's, scaled to [0, 1] over the file. At its end, the
+stream restarts; an episode is 1,000 steps of it. A reset with a seed begins anywhere, one without continues.
 """
 
 import csv
@@ -28,7 +28,7 @@ EPISODE = 1_000
 
 
 def find(env_id: str, folder: Path = Path()) -> Path:
-    """The file of a series: one that is shipped, or in a folder. Raises ValueError where there is none."""
+    """The file of a series: one shipped with the zoo, or one in a folder. Raises ValueError if there is none."""
     name = env_id.removeprefix(PREFIX)
     shipped = Path(__file__).parent / "data"
     for place in (shipped, folder):
@@ -43,10 +43,10 @@ def find(env_id: str, folder: Path = Path()) -> Path:
 
 @cache
 def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The traces `[T, columns]` that are observed, and the rewards `[T]` of arriving at each row.
+    """The observed traces `[T, columns]`, and the rewards `[T]` for arriving at each row.
 
     Raises:
-        ValueError: it is not such a file, or too short.
+        ValueError: the file has another layout, or is too short.
     """
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -76,7 +76,7 @@ def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_number(text: str) -> bool:
-    """Whether it can be read as one."""
+    """Whether the text can be read as a number."""
     try:
         float(text)
     except ValueError:
@@ -107,13 +107,13 @@ class Series(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def path(env_id: str) -> Path:
-    """The file of a series that is registered."""
+    """The file of a registered series."""
     file: Path = gymnasium.spec(env_id).kwargs["path"]
     return file
 
 
 def register(env_id: str, folder: Path = Path()) -> None:
-    """Makes a series, its file in a folder, one of Gymnasium's environments. Raises ValueError where there is none."""
+    """Registers a series, whose file is in a folder, with Gymnasium. Raises ValueError if there is none."""
     if env_id not in gymnasium.registry:
         name = env_id.removeprefix(PREFIX)
         if not re.fullmatch(r"[\w.-]+", name):

@@ -1,8 +1,8 @@
 """The state of a simulator within an episode, so that a run can resume there in another process.
 
-Known of Gymnasium's MuJoCo and classic control tasks, in process, of `series`, and of `Pipeline` and `DMSD` of
-`neorl2`: what such a simulator computes next is a function of a few arrays. Of all others, EnvPool's among them,
-nothing is known.
+The state is known for Gymnasium's MuJoCo and classic control tasks, in process, for `series`, and for `Pipeline` and
+`DMSD` of `neorl2`: their next steps are a function of a few arrays. For all other simulators, such as EnvPool's, it is
+unknown.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from zoo.envs.neorl2 import DMSD, Pipeline
 from zoo.envs.series import Series
 
 CLASSIC, MUJOCO = "gymnasium.envs.classic_control", "gymnasium.envs.mujoco"
-# what of MuJoCo's derived quantities a reward compares a step's outcome with: they stem from a substep before
+# derived quantities of MuJoCo with which a reward compares a step's outcome: they stem from an earlier substep
 DERIVED = ("xpos", "xipos")
 
 
 def save(envs: VectorEnv) -> dict[str, Any] | None:
-    """The state of all environments, in arrays and numbers; None where one's is not known."""
+    """The state of all environments, as arrays and numbers; None if it is unknown for one of them."""
     if not isinstance(envs, SyncVectorEnv):
         return None
     if not all(map(_usual, envs.envs)):
@@ -40,7 +40,7 @@ def save(envs: VectorEnv) -> dict[str, Any] | None:
 
 
 def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
-    """Restores the saved state in environments of the same kind, which have been reset."""
+    """Restores a saved state in environments of the same kind, which must have been reset."""
     assert isinstance(envs, SyncVectorEnv)
     for i, env in enumerate(envs.envs):
         _restore(env.unwrapped, state["simulators"][i])
@@ -50,7 +50,7 @@ def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
 
 
 def _usual(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether it is wrapped as Gymnasium wraps a task with a step limit, and in nothing that has a state besides."""
+    """Whether it has the wrappers of a Gymnasium task with a step limit, and no other wrappers that have a state."""
     wrappers = set()
     while isinstance(env, gymnasium.Wrapper):
         wrappers.add(type(env))
@@ -97,7 +97,7 @@ def _restore(env: Any, state: dict[str, Any]) -> None:
 
 
 def _rng(generator: np.random.Generator) -> dict[str, Any]:
-    """The state of NumPy's PCG64, its long numbers as text."""
+    """The state of NumPy's PCG64, with its long integers as text."""
     state: Any = generator.bit_generator.state
     return {**state, "state": {name: str(number) for name, number in state["state"].items()}}
 

@@ -1,14 +1,14 @@
-"""MuJoCo Warp: Gymnasium's MuJoCo tasks by the thousand on the run's device, all that goes in or out a tensor.
+"""MuJoCo Warp: thousands of Gymnasium's MuJoCo tasks on the run's device, with tensors as inputs and outputs.
 
-MuJoCo Warp (github google-deepmind/mujoco_warp) is MuJoCo in NVIDIA's Warp: for CUDA, and for CPUs too. A step is one
-graph of kernels, recorded once and replayed; its arrays are shared with torch, so nothing is copied, and nothing waits
+MuJoCo Warp (github google-deepmind/mujoco_warp) is MuJoCo in NVIDIA's Warp, for CUDA and for CPUs. A step is one graph
+of kernels, recorded once and then replayed; its arrays are shared with torch, so nothing is copied and nothing waits
 for the device. It differs from Gymnasium's MuJoCo in these ways:
 
 - it computes in float32;
-- it has no PGS solver, which Humanoid asks for: here Newton's finds the optimum of the same problem. A test has
-  MuJoCo itself take steps with both: they differ by less than 1e-5 in positions and 1e-3 in velocities;
-- where a capsule that is steeper than 60 degrees touches the floor, its pyramid of friction is turned about the normal.
-  That is Ant's legs; in the plane, it makes no difference.
+- it has no PGS solver, for which Humanoid asks: here Newton's finds the optimum of the same problem. A test lets MuJoCo
+  itself take steps with both: they differ by less than 1e-5 in positions and 1e-3 in velocities;
+- where a capsule steeper than 60 degrees touches the floor, its friction pyramid is rotated about the normal. This
+  affects Ant's legs; in the plane, it makes no difference.
 """
 
 import importlib
@@ -31,23 +31,23 @@ from zoo.machine import cache_dir
 
 
 class Step(NamedTuple):
-    """What a step of N environments gives."""
+    """The result of a step of N environments."""
 
-    obs: Tensor  # [N, D] to act on: of an episode that has ended the first one of the next
+    obs: Tensor  # [N, D] to act on; after an episode's end, the first one of the next
     reward: Tensor  # [N]
     terminated: Tensor  # [N] bool
     truncated: Tensor  # [N] bool
-    next_obs: Tensor  # [N, D] what the step led to, of an episode that has ended its last
+    next_obs: Tensor  # [N, D] the outcome of the step; at an episode's end, its last observation
 
 
 class WarpEnvs:
-    """`num_envs` copies of one of `TASKS`, float32, on a device.
+    """`num_envs` copies of one of `TASKS` in float32 on a device.
 
-    The step that ends an episode starts the next one, in that world alone, and no tensor's value is read for it.
+    The step that ends an episode starts the next one, in that world only, without reading any tensor's value.
 
     Attributes:
         num_envs: N.
-        single_observation_space: Gymnasium's, as is `single_action_space`.
+        single_observation_space: Gymnasium's; so is `single_action_space`.
 
     Raises:
         UsageError: MuJoCo Warp is not installed.
@@ -86,7 +86,7 @@ class WarpEnvs:
         self._simulate, self._derive = self._recorded(self._advance), self._recorded(self._kinematics)
 
     def reset(self, seed: int) -> Tensor:
-        """Starts all episodes, from random states that follow from the seed. Returns observations `[N, D]`."""
+        """Starts all episodes from random states determined by the seed. Returns observations `[N, D]`."""
         self._generator.manual_seed(seed)
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
         return self._start(everywhere, self._task.observe(self._now), self._before)
@@ -109,20 +109,20 @@ class WarpEnvs:
         return Step(obs, reward, terminated, truncated, next_obs)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Where the simulators are within their episodes, and their randomness: all that the next step depends on."""
+        """The simulators' states within their episodes, and their random numbers: all that the next step depends on."""
         return {name: tensor.clone() for name, tensor in self._state().items()} | {
             "generator": self._generator.get_state()
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Puts them there."""
+        """Restores these states."""
         for name, tensor in self._state().items():
             tensor.copy_(state[name])
-        if state["generator"].shape == self._generator.get_state().shape:  # else it is of another kind of device
+        if state["generator"].shape == self._generator.get_state().shape:  # otherwise it is from another kind of device
             self._generator.set_state(state["generator"].cpu())
 
     def close(self) -> None:
-        """Nothing is left to close."""
+        """Does nothing: there is nothing to close."""
 
     def _state(self) -> dict[str, Tensor]:
         return {
@@ -134,7 +134,7 @@ class WarpEnvs:
         }
 
     def _start(self, where: Tensor, obs: Tensor, position: Tensor) -> Tensor:
-        """Starts the episodes `where` `[N]` is set. Returns the observations, which elsewhere are `obs`."""
+        """Starts the episodes for which `where` `[N]` is set. Returns the observations, which elsewhere are `obs`."""
         qpos, qvel = self._task.start(self._qpos_at_rest, self._qvel_at_rest, self._generator)
         column = where[:, None]
         self._now.qpos.copy_(torch.where(column, qpos, self._now.qpos))
@@ -143,7 +143,7 @@ class WarpEnvs:
         self._elapsed.masked_fill_(where, 0)
         if self._task.derived:
             self._derive()
-        # no force has acted yet
+        # no forces have acted yet
         first = self._now._replace(
             qfrc_actuator=torch.zeros_like(self._now.qfrc_actuator), cfrc_ext=torch.zeros_like(self._now.cfrc_ext)
         )
@@ -151,15 +151,15 @@ class WarpEnvs:
         return torch.where(column, self._task.observe(first), obs)
 
     def _put(self, model: Any) -> tuple[Any, Any]:
-        """The model and the worlds' state in Warp's arrays."""
+        """The model and the worlds' state as Warp's arrays."""
         import mujoco
 
         if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
             model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         contacts = 2 * model.ngeom  # both ends of every capsule
-        rows = 4 * contacts + model.njnt  # a pyramid each, and the joints' limits
-        # `opt.deterministic` is left out: mujoco_warp 4.0 orders neither contacts nor constraints (its issue 1422), and
-        # fixed sums alone take an H200 ten times as long and give no more worlds that are the same to the last bit
+        rows = 4 * contacts + model.njnt  # a pyramid for each, and the limits of the joints
+        # `opt.deterministic` is not set: mujoco_warp 4.0 orders neither contacts nor constraints (its issue 1422), and
+        # fixed sums alone take ten times as long on an H200 and make no more worlds equal to the last bit
         put = self._mujoco_warp.put_model(model)
         return put, self._mujoco_warp.make_data(model, self.num_envs, nconmax=contacts, njmax=rows)
 
@@ -174,13 +174,13 @@ class WarpEnvs:
         self._mujoco_warp.com_vel(self._model, self._worlds)
 
     def _recorded(self, kernels: Callable[[], None]) -> Callable[[], None]:
-        """What launches these kernels as one graph."""
+        """A function that launches these kernels as one graph."""
         warp, device = self._warp, str(self._device)
         with warp.ScopedDevice(device):
             kernels()  # compiles them
             with warp.ScopedCapture() as capture:
                 kernels()
-            warp.synchronize_device()  # torch continues in a stream of its own
+            warp.synchronize_device()  # torch continues on its own stream
         if self._device.type == "cpu":
             return lambda: warp.capture_launch(capture.graph)
         return lambda: warp.capture_launch(
@@ -189,13 +189,13 @@ class WarpEnvs:
 
 
 def _load(env_id: str) -> tuple[Any, Any]:
-    """Warp and MuJoCo Warp, which say nothing but what goes wrong, and keep their kernels in the zoo's cache.
+    """Warp and MuJoCo Warp, set to report only errors, and to keep their kernels in the zoo's cache.
 
     Raises:
         UsageError: they are not installed.
     """
     try:
-        warp = importlib.import_module("warp")  # whose types are not strict
+        warp = importlib.import_module("warp")  # its types are not strict
         warp.config.log_level = warp.LOG_ERROR
         if "WARP_CACHE_PATH" not in os.environ:
             warp.config.kernel_cache_dir = str(cache_dir() / "warp")
@@ -209,7 +209,7 @@ def _load(env_id: str) -> tuple[Any, Any]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without what is written to the terminal from C++: that there is no GPU."""
+    """Silences what C++ code writes to the terminal: that there is no GPU."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with Path(os.devnull).open("w") as nowhere:

@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo tasks, version 5, as tensor programs: observations, rewards, terminations, starts.
 
-Each is of N simulators at once and of any float type, so that it can be held against Gymnasium's own arrays. The
-numbers are the defaults of `gymnasium/envs/mujoco/*_v5.py`. As there, what a task takes of positions and inertias of
-bodies is as the integrator has left it: of the last stage that it evaluated, not of the state that it arrived at.
+Each class handles N simulators at once, in any float type, so that it can be compared with Gymnasium's own arrays. The
+numbers are the defaults of `gymnasium/envs/mujoco/*_v5.py`. As there, positions and inertias of bodies are those that
+the integrator has left: from the last stage that it evaluated, not from the state that it arrived at.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Physics(NamedTuple):
-    """What a task sees of N simulators, named as in MuJoCo's `mjData`."""
+    """The quantities that a task sees of N simulators, named as in MuJoCo's `mjData`."""
 
     qpos: Tensor  # [N, nq]
     qvel: Tensor  # [N, nv]
@@ -26,7 +26,7 @@ class Physics(NamedTuple):
 
 
 def uniform(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    """Uniform between -scale and scale."""
+    """Uniform random numbers between -scale and scale."""
     return scale * (2 * torch.rand(shape, generator=generator, device=generator.device) - 1)
 
 
@@ -35,23 +35,23 @@ def within(x: Tensor, low: float, high: float) -> Tensor:
 
 
 class Task:
-    """Forward velocity and health are rewarded, actions cost: what most of the tasks share.
+    """The common part of most tasks: forward velocity and health are rewarded, and actions cost.
 
     Attributes:
-        derived: whether more than `qpos` and `qvel` counts in what a start observes or in where it begins.
+        derived: whether more than `qpos` and `qvel` matters for the observation or the position at a start.
     """
 
     derived = False
-    unobserved = 1  # of qpos, the first: where it is
+    unobserved = 1  # number of leading entries of qpos that are not observed: the location
     velocity_bound = math.inf  # observed velocities are clipped to this
     forward_weight = 1.0
     healthy_reward = 0.0
     control_weight = 1e-3
-    noise = 5e-3  # half the width of the starts' uniform distribution
-    normal_velocity = False  # starts with normal velocities, of this standard deviation
+    noise = 5e-3  # half the width of the uniform distribution of initial states
+    normal_velocity = False  # draw initial velocities from a normal distribution with this standard deviation
 
     def __init__(self, bodies: list[str], mass: Tensor, dt: float) -> None:
-        self.bodies, self.mass, self.dt = bodies, mass, dt  # names; [bodies] kg; seconds of a step
+        self.bodies, self.mass, self.dt = bodies, mass, dt  # names; [bodies] kg; seconds per step
 
     def observe(self, now: Physics) -> Tensor:
         """The observations `[N, D]`."""
@@ -59,7 +59,7 @@ class Task:
         return torch.cat([now.qpos[:, self.unobserved :], velocity], 1)
 
     def position(self, now: Physics) -> Tensor:
-        """What the forward velocity is measured by, `[N]` m."""
+        """The coordinate whose change is the forward velocity, `[N]` m."""
         return now.qpos[:, 0]
 
     def healthy(self, now: Physics) -> Tensor:
@@ -67,23 +67,23 @@ class Task:
         return torch.ones_like(now.qpos[:, 0], dtype=torch.bool)
 
     def contact_cost(self, now: Physics) -> Tensor | float:
-        """`[N]`."""
+        """Costs `[N]` of contact forces."""
         return 0.0
 
     def reward(self, now: Physics, action: Tensor, before: Tensor) -> Tensor:
         """The rewards `[N]` of a step.
 
         Args:
-            now: after it.
+            now: the state after the step.
             action: `[N, A]`.
-            before: `position` before it, `[N]`.
+            before: `position` before the step, `[N]`.
         """
         forward = self.forward_weight * (self.position(now) - before) / self.dt
         cost = self.control_weight * action.square().sum(1) + self.contact_cost(now)
         return forward + self.healthy_reward * self.healthy(now) - cost
 
     def start(self, qpos: Tensor, qvel: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Positions and velocities of N first states, from the model's own `[N, nq]` and `[N, nv]`."""
+        """Initial positions and velocities of N episodes, from the model's own `[N, nq]` and `[N, nv]`."""
         if self.normal_velocity:
             moved = self.noise * torch.randn(qvel.shape, generator=generator, device=generator.device)
         else:
@@ -129,7 +129,7 @@ class Ant(Task):
     normal_velocity = True
 
     def contact_forces(self, now: Physics) -> Tensor:
-        """`[N, bodies, 6]`, clipped."""
+        """Contact forces `[N, bodies, 6]`, clipped."""
         return now.cfrc_ext.clamp(-1, 1)
 
     def contact_cost(self, now: Physics) -> Tensor:
@@ -183,7 +183,7 @@ class Reacher(Task):
     derived = True
 
     def between(self, now: Physics) -> Tensor:
-        """From target to fingertip, `[N, 3]` m."""
+        """The vector from target to fingertip, `[N, 3]` m."""
         return now.xpos[:, self.bodies.index("fingertip")] - now.xpos[:, self.bodies.index("target")]
 
     def observe(self, now: Physics) -> Tensor:
@@ -195,7 +195,7 @@ class Reacher(Task):
         return -distance - action.square().sum(1)
 
     def start(self, qpos: Tensor, qvel: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The target is uniform in a disc of 0.2 m: Gymnasium draws in a square until it is in it."""
+        """The target is uniform in a disc of 0.2 m; Gymnasium draws from a square until the target is in the disc."""
         arms = qpos[:, :2] + uniform((len(qpos), 2), 0.1, generator)
         moved = qvel[:, :2] + uniform((len(qvel), 2), 0.005, generator)
         radius, turn = torch.rand((2, len(qpos)), generator=generator, device=generator.device)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = ["Interrupted", "RunError", "UsageError", "load", "make_envs", "resume", "train"]
 
-csv.field_size_limit(2**31 - 1)  # the returns of an evaluation are one cell, which has no limit
+csv.field_size_limit(2**31 - 1)  # an evaluation's returns are one cell of arbitrary length
 
 if TYPE_CHECKING:
     from zoo.api import Interrupted, RunError, UsageError, load, make_envs, resume, train
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # imported on first use: they bring in torch, which takes seconds
+    if name in __all__:  # imported on first use: they import torch, which takes seconds
         import zoo.api
 
         return getattr(zoo.api, name)

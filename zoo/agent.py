@@ -13,11 +13,11 @@ Metrics = dict[str, Tensor]
 
 
 class Agent(nn.Module):
-    """What an algorithm file defines: networks and optimizers, each loss a method, `update` and `act`.
+    """The class that an algorithm file defines: networks and optimizers, a method for each loss, `update` and `act`.
 
     Attributes:
         spec: the shapes and bounds it is built for.
-        PER_RUN: of it, or of a module in it: buffers that a run which begins with another one does not take over.
+        PER_RUN: names of buffers, of the agent or of a module in it, that a run does not take over with `init_from`.
     """
 
     spec: Spec
@@ -32,22 +32,22 @@ class Agent(nn.Module):
         raise NotImplementedError
 
     def begin(self, num_envs: int) -> None:
-        """Resets the agent's memory for new episodes, one for each of the `num_envs` rows that `act` gets."""
+        """Resets the agent's memory for new episodes, one for each of the `num_envs` rows that `act` is called with."""
 
     def observe(self, obs: Tensor, action: Tensor, reward: Tensor) -> None:
         """Receives the outcome of the last actions, rewards `[B]`. Only agents with a memory use it."""
 
     def memory(self) -> dict[str, Tensor]:
-        """What the memory of one new episode holds; empty without a memory. `step` takes it with a batch dimension."""
+        """The memory of one new episode; empty for agents without memory. `step` takes it with a batch dimension."""
         return {}
 
     def step(self, obs: Tensor, reward: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """What `act` does without exploring, with a memory that is handed in and out. Changes nothing in the agent.
+        """Acts like `act` without exploration, with the memory passed in and returned. Does not change the agent.
 
         Args:
             obs: `[B, ...]`.
-            reward: `[B]` of the actions before, 0 at first.
-            memory: `[B, ...]` each, as it was after the step before.
+            reward: `[B]` rewards of the previous actions, 0 at the first step.
+            memory: tensors `[B, ...]`, as they were after the previous step.
 
         Returns:
             Actions, and the memory after them.
@@ -55,9 +55,9 @@ class Agent(nn.Module):
         return self.act(obs), memory
 
     def critic_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
-        """What each critic expects `[members, B]` of actions at observations that are normalized; None without any.
+        """Each critic's value `[members, B]` of actions at normalized observations; None for agents without critics.
 
-        Of an agent with `critic`, an ensemble; in the units of the rewards that it learned from.
+        For agents whose `critic` is an ensemble. Values are in the units of the rewards that the agent learned from.
         """
         critic, head = (getattr(self, name, None) for name in ("critic", "head"))
         if critic is None:
@@ -67,28 +67,28 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor | None:
-        """The discounted return `[B]` that the critics expect of actions at observations `[B, ...]`; None without any.
+        """The discounted return `[B]` that the critics predict for actions at observations `[B, ...]`, or None.
 
-        The smallest of `critic_values`.
+        It is the smallest of `critic_values`.
         """
         normalizer = getattr(self, "normalizer", None)
         values = self.critic_values(normalizer(obs) if normalizer else obs, action)
         return None if values is None else values.amin(0)
 
     def goal_values(self, obs: Tensor) -> Tensor | None:
-        """What states are worth `[B]` on the way to a goal, each behind its state: `[B, S + G]`; None without any."""
+        """Values `[B]` of states on the way to goals, each state followed by its goal: `[B, S + G]`; or None."""
         return None
 
     def subgoals(self, obs: Tensor, states: Tensor) -> Tensor | None:
-        """Which of the states `[N, S]` a policy is sent to at observations `[B, S + G]`: `[B]`; None without any."""
+        """Indices `[B]` of those states `[N, S]` that a policy aims for at observations `[B, S + G]`, or None."""
         return None
 
 
 class Predictor(Agent):
-    """An agent that predicts returns, and chooses no actions.
+    """An agent that predicts returns and chooses no actions.
 
     Attributes:
-        discount: of the rewards to come.
+        discount: the discount factor of those returns.
     """
 
     discount: float
@@ -98,14 +98,14 @@ class Predictor(Agent):
         raise NotImplementedError
 
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
-        """What it predicts, whatever the action."""
+        """The prediction, which does not depend on the action."""
         return self.predict(obs)
 
 
 class Policy:
-    """A trained agent with NumPy arrays in and out, which several threads may use at once.
+    """A trained agent that takes and returns NumPy arrays. Several threads may use it at once.
 
-    A policy with a memory has one, of the episodes that `begin` began: it is for one player.
+    A policy with a memory has a single one, for the episodes that `begin` started: it serves one player.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -120,7 +120,7 @@ class Policy:
     def act(self, obs: np.ndarray, explore: bool = False) -> np.ndarray:
         """Actions for a batch of observations `[B, ...]`, or one action for one observation.
 
-        One of discrete actions is a NumPy integer.
+        A single discrete action is a NumPy integer.
         """
         obs_, single = self._batch(obs)
         with self._lock:
@@ -136,9 +136,9 @@ class Policy:
             return self.agent.predict(self._batch(obs)[0]).cpu().numpy()
 
     def expected_return(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
-        """What the critics expect of actions at a batch of observations, `[B]`, or of one at one observation.
+        """The critics' predictions `[B]` of actions at a batch of observations, or of one action at one observation.
 
-        None where there are no critics.
+        None for agents without critics.
         """
         obs_, single = self._batch(obs)
         action_ = self._tensor(action)
@@ -150,12 +150,12 @@ class Policy:
             return values[0] if single else values
 
     def begin(self, num_envs: int = 1) -> None:
-        """Resets the memory for new episodes. Needed by policies with a memory, such as of the return that is left."""
+        """Resets the memory for new episodes. Needed by policies with a memory, such as that of the return-to-go."""
         with self._lock:
             self.agent.begin(num_envs)
 
     def observe(self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray | float) -> None:
-        """Receives the outcome of the last actions, of a batch or of one observation."""
+        """Receives the outcome of the last actions, for a batch or for one observation."""
         obs_, single = self._batch(obs)
         action_, reward_ = self._tensor(action), self._tensor(reward)
         with self._lock:
@@ -166,15 +166,15 @@ class Policy:
         return next(self.agent.parameters()).device
 
     def _tensor(self, x: np.ndarray | float) -> Tensor:
-        """Numbers on the device, those with a fraction in single precision."""
-        tensor = torch.tensor(np.asarray(x), device=self._device)  # a copy: the caller may change what it gave
+        """Numbers as a tensor on the device; floating-point numbers in single precision."""
+        tensor = torch.tensor(np.asarray(x), device=self._device)  # a copy: the caller may change its array later
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _batch(self, obs: np.ndarray) -> tuple[Tensor, bool]:
         """Observations on the device as a batch, and whether they were a single one.
 
         Raises:
-            ValueError: they are not one or a batch of the environment's shape, or hold NaN or infinite numbers.
+            ValueError: they are neither one observation nor a batch of its shape, or hold NaN or infinite numbers.
         """
         array, shape = self.agent.spec.checked(obs), self.agent.spec.obs_shape
         if array.ndim > len(shape) + 1:

@@ -29,14 +29,14 @@ def train(algo: str | None = None, file: str | Path | None = None, **settings: A
     Args:
         algo: an algorithm's name; None with `file`.
         file: an algorithm file that is not one of the zoo's.
-        settings: the keys of `zoo run --help` but `seeds` and `resume`, which are the command line's; the algorithm's
-            own as a dict under `algo_config`.
+        settings: the keys of `zoo run --help`, except `seeds` and `resume`, which only the command line has; the
+            algorithm's own settings are a dict, `algo_config`.
 
     Returns:
         The finished run: its folder is `.dir`, its evaluations are `.evaluations`; `zoo.load(run.dir)` is the policy.
 
     Raises:
-        UsageError: unknown or unfitting settings, or another run in a thread of this process.
+        UsageError: unknown or incompatible settings, or another run is active in a thread of this process.
         RunError: the run failed.
         Interrupted: SIGINT or SIGTERM came; `zoo.resume` continues.
     """
@@ -55,11 +55,11 @@ def resume(run_dir: str | Path, file: str | Path | None = None, device: str | No
 
     Args:
         run_dir: the run's folder.
-        file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
-        device: where it goes on; None: where it began.
+        file: the algorithm file, if it is not one of the zoo's; a file is never executed because a folder names it.
+        device: where to continue; None: where the run began.
 
     Raises:
-        UsageError: not a run's folder, or a run that has finished, or another run in a thread of this process.
+        UsageError: not a run's folder, the run has finished, or another run is active in a thread of this process.
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
@@ -89,17 +89,17 @@ def _path(file: str | Path | None) -> Path | None:
 def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = None) -> VectorEnv:
     """The environments that a run is evaluated in, with observations as its policy takes them.
 
-    They are Gymnasium's own but for observations that agents cannot take: whole numbers are one-hot vectors,
-    dictionaries and tuples are flat, images have their channels first. The step that ends an episode returns the first
-    observation of the next one.
+    They are Gymnasium's own, except for observations that agents cannot take: whole numbers become one-hot vectors,
+    dictionaries and tuples are flattened, and images have their channels first. The step that ends an episode returns
+    the first observation of the next one.
 
     Args:
         run_dir: the run's folder.
-        num_envs: how many.
+        num_envs: the number of environments.
         file: the algorithm file, if it is not one of the zoo's.
 
     Raises:
-        UsageError: not a run's folder, or its environment cannot be made or has changed.
+        UsageError: the folder is not a run's, or its environment cannot be made or has changed.
     """
     config, _, record = reopen(Path(run_dir).expanduser(), _path(file))
     return make_with_spec(config.env, num_envs, config.threads, trained=spec_of(record))[0]
@@ -110,16 +110,16 @@ def load(
 ) -> Policy:
     """The trained policy of a run: `zoo.load(run_dir).act(obs)` gives the deterministic action for raw observations.
 
-    One observation or a batch of them, as `make_envs` has them; several threads may call it at once.
+    It takes one observation or a batch, as `make_envs` returns them; several threads may call it at once.
 
     Args:
         run_dir: the run's folder.
-        file: the algorithm file, if it is not one of the zoo's; none is ever run because a folder names it.
+        file: the algorithm file, if it is not one of the zoo's; a file is never executed because a folder names it.
         device: where it computes: cpu, cuda, cuda:1, or auto, a GPU where there is one.
-        step: the agent that was evaluated at this step, or `best`, of a run with `keep_agents=true`; None: the last.
+        step: the agent evaluated at this step, or `best`, for a run with `keep_agents=true`; None: the last agent.
 
     Raises:
-        UsageError: not a run's folder, or no such device, or no such agent.
+        UsageError: the folder is not a run's, or there is no such device or agent.
         RunError: the checkpoint is missing or damaged.
     """
     with preserved():

@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         RunError: the disk is full or the file cannot be written.
     """
-    place = path.resolve()  # what a link leads to is replaced, not the link
+    place = path.resolve()  # the target of a link is replaced, not the link
     partial = place.with_name(place.name + ".partial")
     try:
         with partial.open("wb") as file:
@@ -46,10 +46,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_path(path: Path) -> Iterator[Path]:
-    """As `replacing`, for what is written by name: a path of the same name, in a folder that is temporary.
+    """Like `replacing`, for files that are written by path: yields a path of the same name in a temporary folder.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the file cannot be written.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as beside:
@@ -61,20 +61,20 @@ def replacing_path(path: Path) -> Iterator[Path]:
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Raises UsageError where a file or a folder would be overwritten without `--force`."""
+    """Raises UsageError if a file or a folder would be overwritten without `--force`."""
     if path.exists() and not force:
         raise UsageError(f"{path} exists. Take another name, or replace it with --force.")
 
 
 def check_file(path: Path, force: bool) -> None:
-    """`check_free`, and that a file can stand there: its folder exists, and it is none itself."""
+    """Like `check_free`; also checks that a file can be made there: its folder exists, and it is no folder itself."""
     check_free(path, force)
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path} is a folder." if path.is_dir() else f"the folder {path.parent} does not exist.")
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Writes tensors, numbers, strings and containers of them; raises RunError where that fails."""
+    """Writes tensors, numbers, strings and containers of these; raises RunError if that fails."""
     with replacing(path) as file:
         try:
             torch.save(_alone(state), file)
@@ -83,7 +83,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def _alone(state: Any) -> Any:
-    """Copies tensors that are views: torch would write all of their storage, a whole buffer for its first rows."""
+    """Copies tensors that are views: torch would write their whole storage, a whole buffer for its first rows."""
     if isinstance(state, torch.Tensor):
         return state.clone() if state.untyped_storage().nbytes() > state.nbytes else state
     if isinstance(state, dict):
@@ -100,10 +100,10 @@ def _cause(error: BaseException) -> str:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save` wrote, with its tensors on `device`. Raises RunError where the file is missing or damaged."""
+    """Reads what `save` wrote, with its tensors on `device`. Raises RunError if the file is missing or damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():  # torch reads what it finds, whatever its checksum
+            if broken := archive.testzip():  # torch reads the contents whatever their checksums
                 raise ValueError(f"the checksum of {broken} is wrong")
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         return state
@@ -113,7 +113,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         ) from error
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # torch raises many kinds on damaged files
+    except Exception as error:  # torch raises many kinds of errors on damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(f"{path} is not a readable checkpoint, it may be cut short or damaged: {reason}") from error
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Condition(NamedTuple):
-    """What a value must be.
+    """A condition that a value must meet.
 
     Attributes:
-        holds: whether a value is that.
-        words: the message's end, such as `must be above 0`.
+        holds: whether a value meets it.
+        words: the end of the error message, such as `must be above 0`.
     """
 
     holds: Callable[[Any], bool]
@@ -68,7 +68,7 @@ SHARES = Condition(
     "data, such as [0.2,0.5,0.3]",
 )
 
-# Of settings that algorithms share. One that ends in `_lr`, `_hidden` or `_tau` is checked as `lr`, `hidden` or `tau`.
+# Conditions of shared settings. Those that end in `_lr`, `_hidden` or `_tau` are checked as `lr`, `hidden` or `tau`.
 COMMON = {
     "discount": between(0, 1),
     "tau": between(0, 1, "right"),
@@ -109,7 +109,7 @@ def check(config: Any, **conditions: Condition) -> None:
     """Checks the values of a `Config`: the given conditions, the common ones, and that every number is finite.
 
     Raises:
-        ValueError: a value that cannot be. None is not checked.
+        ValueError: a value is not allowed. None is not checked.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -124,15 +124,15 @@ def check(config: Any, **conditions: Condition) -> None:
 
 
 def check_share(name: str, share: float, batch_size: int) -> None:
-    """Whether each of two sources of a batch has a transition in it, where both have a share.
+    """Checks that a batch takes at least one transition from each of its two sources, if both have a share.
 
     Args:
-        name: of the setting.
-        share: of the first source.
-        batch_size: of both together.
+        name: the setting.
+        share: the share of the first source.
+        batch_size: the number of transitions from both together.
 
     Raises:
-        ValueError: one of them has none.
+        ValueError: one of them contributes none.
     """
     count = round(share * batch_size)
     if 0 < share < 1 and count in (0, batch_size):
@@ -141,12 +141,12 @@ def check_share(name: str, share: float, batch_size: int) -> None:
 
 
 def before_last(steps: int, num_envs: int) -> int:
-    """How many of a run's steps are taken before the last time that all environments are stepped."""
+    """How many of a run's steps are done before the last joint step of all environments."""
     return (steps - 1) // num_envs * num_envs
 
 
 def check_replay(run: "RunConfig", learning_starts: int, buffer_size: int, train_every: int = 1) -> None:
-    """Whether an online run learns at all, and its replay buffer holds a step of its environments.
+    """Checks that an online run learns at all, and that its replay buffer holds one step of all its environments.
 
     Raises:
         UsageError: it does not.

@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before it is known what is asked: `--help` and `list` answer at once."""
+"""The command line. Heavy imports wait until the command is known: `--help` and `list` answer at once."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
 
   zoo COMMAND --help says more about each."""
 
-COMMANDS = {  # and the module whose `main` each is
+COMMANDS = {  # and the modules that hold each one's `main`
     "run": "zoo.commands.run",
     "copy": "zoo.commands.copy",
     "eval": "zoo.commands.eval",
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_file(path: str) -> None:
-    """What an algorithm file does when it is run itself: `zoo run` with this file as the algorithm."""
+    """Runs when an algorithm file is executed itself: `zoo run` with this file as the algorithm."""
     from zoo.commands import run
 
     sys.exit(guarded(run.main, sys.argv[1:], Path(path).resolve()))

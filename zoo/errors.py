@@ -1,4 +1,4 @@
-"""The ways a command ends early, each one clear line: a mistake of the user's, a failure, an interruption."""
+"""The ways in which a command ends early, each with one clear line: a user's mistake, a failure, an interruption."""
 
 import difflib
 import os
@@ -20,10 +20,10 @@ class RunError(Exception):
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came and the run has written a checkpoint: exit code 130. The message says how to continue.
+    """SIGINT or SIGTERM came, and the run has written a checkpoint: exit code 130. The message says how to continue.
 
     Attributes:
-        run_dir: the folder of the run, where it is one.
+        run_dir: the folder of the run, if there is one.
     """
 
     def __init__(self, message: str, run_dir: Path | None = None) -> None:
@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 
 def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = None) -> str:
-    """A sentence naming the options closest to `name`; where none is close, the `examples`, or all of them."""
+    """A sentence naming the options closest to `name`; if none is close, the `examples`, or all of them."""
     options = sorted(options)
     lowered = {option.lower(): option for option in options}
     close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
@@ -40,7 +40,7 @@ def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = 
 
 
 def quoted(word: object) -> str:
-    """A word of a command that is to be typed, such as a folder's name, quoted for the shell where it needs that."""
+    """A word of a command to be typed, such as a folder's name, quoted for the shell if it needs that."""
     return shlex.quote(str(word))
 
 
@@ -59,23 +59,23 @@ def guarded(command: Callable[..., int], *arguments: Any) -> int:
         return INTERRUPTED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has gone
+    except BrokenPipeError:  # the reader of a pipe has exited
         return 0
     except OSError as error:
-        if error.filename is None or error.strerror is None:  # no file's
+        if error.filename is None or error.strerror is None:  # it is not about a file
             raise
         complain(RunError(f"{error.filename}: {error.strerror}"))
         return 1
 
 
 def complain(error: Exception) -> None:
-    """An error as one line."""
+    """Prints an error as one line."""
     try:
         print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-    except BrokenPipeError:  # the exit code remains
+    except BrokenPipeError:  # the exit code still tells
         discard(2)
 
 
 def discard(descriptor: int) -> None:
-    """Writes to a file descriptor are discarded from now on: it is a pipe whose reader has gone."""
+    """Discards all further writes to a file descriptor, a pipe whose reader has exited."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

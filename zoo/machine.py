@@ -11,8 +11,8 @@ from pathlib import Path
 
 @functools.cache
 def processor() -> str:
-    """Its name, where it is known, and its generation, which the name that a virtual machine gives may leave out."""
-    known = Path("/proc/cpuinfo")  # Linux's; platform.processor() is empty there
+    """The CPU's name, if known, and its generation, which the name in a virtual machine may leave out."""
+    known = Path("/proc/cpuinfo")  # Linux only; platform.processor() is empty there
     fields = dict(re.findall(r"^(.+?)\s*: (.+)$", known.read_text(), re.MULTILINE)) if known.exists() else {}
     if "model name" not in fields:
         return platform.processor()
@@ -21,9 +21,9 @@ def processor() -> str:
 
 
 def gpus() -> dict[str, str]:
-    """The names of the GPUs that PyTorch sees, their driver and CUDA, by `gpu`, `driver` and `cuda`; empty without one.
+    """The names of the GPUs that PyTorch sees, the driver and CUDA, as `gpu`, `driver` and `cuda`; empty without a GPU.
 
-    The driver is left out where nvidia-smi is not there to be asked.
+    The driver is left out if nvidia-smi is not available.
     """
     import torch
 
@@ -37,13 +37,13 @@ def gpus() -> dict[str, str]:
 
 
 def nvidia_smi(*fields: str) -> list[list[str]]:
-    """What nvidia-smi says of every GPU of the machine, visible to this process or not: a row each.
+    """What nvidia-smi reports for each GPU of the machine, visible to this process or not: one row each.
 
     Args:
-        fields: of `nvidia-smi --help-query-gpu`; memory is in MiB.
+        fields: names from `nvidia-smi --help-query-gpu`; memory is in MiB.
 
     Returns:
-        Empty where nvidia-smi is missing or fails.
+        The rows; none if nvidia-smi is missing or fails.
     """
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
@@ -54,5 +54,5 @@ def nvidia_smi(*fields: str) -> list[list[str]]:
 
 
 def cache_dir() -> Path:
-    """The folder for what can be made again; it need not exist."""
+    """The folder for files that can be regenerated; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rl-zoo"

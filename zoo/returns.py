@@ -1,6 +1,6 @@
 """Discounted sums over a rollout, in a logarithmic number of vectorized steps rather than a loop over time.
 
-`ReturnsSoFar` and `ReturnToGo` are of running episodes.
+`ReturnsSoFar` and `ReturnToGo` keep track of running episodes.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from zoo.errors import UsageError
 
 
 def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """`y[t] = x[t] + decay[t] * y[t + 1]`, with nothing after the last: `[T, ...]`, from `x` and `decay` `[T, ...]`.
+    """`y[t] = x[t] + decay[t] * y[t + 1]`, with 0 after the last: `[T, ...]`, from `x` and `decay` `[T, ...]`.
 
-    By doubling (Hillis and Steele 1986): after k passes `y[t]` holds the terms of 2^k steps.
+    Computed by doubling (Hillis and Steele 1986): after k passes `y[t]` holds the terms of 2^k steps.
     """
     y, reach, decay = x.clone(), 1, decay.clone()
     while reach < len(y):
@@ -36,23 +36,23 @@ def gae(
     """Generalized advantage estimates (Schulman et al. 2016, arXiv 1506.02438, eq. 16) of a rollout.
 
     Args:
-        reward: `[T, N]`, as all of them.
-        value: of each step's observation.
-        next_value: of its successor, an episode's true last observation included.
-        terminated: the successor is worth nothing.
-        ended: the next step belongs to another episode: terminated or truncated.
+        reward: `[T, N]`, like all the others.
+        value: the value of each step's observation.
+        next_value: the value of its successor, which at an episode's end is the true last observation.
+        terminated: the successor has value 0.
+        ended: the next step belongs to another episode, because this one terminated or was truncated.
     """
     delta = reward + discount * next_value * ~terminated - value
     return discounted_sum(delta, discount * lambda_ * (~ended).to(delta))
 
 
 def return_so_far(reward: Tensor, ended: Tensor, discount: float, before: Tensor | float) -> Tensor:
-    """`R[t] = reward[t] + discount * R[t - 1]`, anew after an episode's end: `[T, N]`.
+    """`R[t] = reward[t] + discount * R[t - 1]`, restarted after an episode's end: `[T, N]`.
 
     Args:
         reward: `[T, N]`.
-        ended: `[T, N]` the next step belongs to another episode.
-        before: `[N]` `discount * R[-1]` of the episodes that continue from the last rollout.
+        ended: `[T, N]`, whether the next step belongs to another episode.
+        before: `[N]`, `discount * R[-1]` of the episodes that continue from the last rollout.
     """
     first = (reward[0] + before)[None]
     decay = torch.cat([torch.zeros_like(first), discount * (~ended[:-1]).to(reward)])
@@ -66,17 +66,17 @@ class ReturnsSoFar(nn.Module):
         super().__init__()
         self.discount = discount
         self.carried: Tensor
-        # [N] what the running episodes bring into the next step
+        # [N] the discounted returns that running episodes carry into the next step
         self.register_buffer("carried", torch.zeros(()), persistent=False)
 
     def update(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """The returns so far `[T, N]` of the latest steps, from their rewards and episode ends, each `[T, N]`."""
+        """The returns so far `[T, N]` of the latest steps, from their rewards and episode ends, both `[T, N]`."""
         returns = return_so_far(reward, ended, self.discount, self.carried)
         self.carried = self.discount * returns[-1] * ~ended[-1]
         return returns
 
     def reset(self) -> None:
-        """All episodes begin anew."""
+        """Restarts all episodes."""
         self.carried = torch.zeros_like(self.carried)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ReturnsSoFar(nn.Module):
 
 
 def begin_episodes(agent: nn.Module) -> None:
-    """All episodes that an agent knows the returns so far of begin anew."""
+    """Restarts all episodes whose returns so far an agent keeps."""
     for module in agent.modules():
         if isinstance(module, ReturnsSoFar):
             module.reset()
@@ -100,7 +100,7 @@ class ReturnToGo(nn.Module):
     """
 
     PER_RUN = ("target",)
-    FAR = 2.0  # spreads of the returns beyond the best or the worst of them, a spread being a tenth of them at least
+    FAR = 2.0  # spreads of the returns that a target may lie outside them; a spread is at least a tenth of the returns
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,16 +113,16 @@ class ReturnToGo(nn.Module):
     def set_target(
         self, target: float | None, returns: Tensor, scale: float | None = None, of: str = "the episodes of the data"
     ) -> str:
-        """Sets target and scale; returns a line that says what they are.
+        """Sets the target and the scale; returns a line that states them.
 
         Args:
-            target: or None, for the best of the returns.
-            returns: `[E]` of the episodes that are learned from.
-            scale: or None, for the largest of the returns in size.
+            target: the target; None takes the best of the returns.
+            returns: `[E]`, the returns of the episodes that the agent learns from.
+            scale: the scale; None takes the largest absolute return.
             of: whose returns they are.
 
         Raises:
-            UsageError: it is far outside the returns that a policy could learn from.
+            UsageError: the target is far outside the returns that a policy could learn from.
         """
         low, high = float(returns.min()), float(returns.max())
         value = high if target is None else target
@@ -141,7 +141,7 @@ class ReturnToGo(nn.Module):
         self._remaining = self.target.repeat(num_envs)
 
     def remaining(self, num_envs: int) -> Tensor:
-        """The returns-to-go `[num_envs]`; the whole target where so many episodes have not begun yet."""
+        """The returns-to-go `[num_envs]`; the whole target if that many episodes have not begun yet."""
         if len(self._remaining) != num_envs:
             self.begin(num_envs)
         return self._remaining

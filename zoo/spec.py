@@ -8,14 +8,14 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium
 
-GRID = 16  # cells a side, at most, of what is a grid and no picture: its numbers are not pixels
+GRID = 16  # largest side, in cells, of a grid; its numbers are not pixels, so it does not count as an image
 
 
 @dataclass(frozen=True)
 class Spec:
     """Shape and dtype of one observation; the bounds of a continuous action `[A]` or the number of discrete ones.
 
-    Where a goal is given, an observation is the state's entries, which are what datasets hold, then the goal's.
+    If a goal is given, an observation holds the entries of the state, which are what datasets hold, then the goal's.
     """
 
     obs_shape: tuple[int, ...]
@@ -23,7 +23,7 @@ class Spec:
     action_high: tuple[float, ...] = ()
     num_actions: int | None = None  # None: continuous
     obs_dtype: str = "float32"  # or uint8: frames
-    goal_dim: int = 0  # entries of the goal, the last of an observation; 0: no goal is given
+    goal_dim: int = 0  # number of goal entries, the last ones of an observation; 0: no goal
 
     @classmethod
     def of(cls, observation_space: "gymnasium.Space[Any]", action_space: "gymnasium.Space[Any]") -> "Spec":
@@ -34,7 +34,7 @@ class Spec:
             raise ValueError(f"observations must be a Box, not {observation_space}")
         shape = tuple(observation_space.shape)
         dtype = "uint8" if observation_space.dtype == np.uint8 and len(shape) == 3 else "float32"
-        goal_dim = getattr(observation_space, "goal_dim", 0)  # of zoo.envs.ogbench's spaces
+        goal_dim = getattr(observation_space, "goal_dim", 0)  # set by the spaces of zoo.envs.ogbench
         if isinstance(action_space, gymnasium.spaces.Discrete):
             if action_space.start != 0:
                 raise ValueError(f"actions must count from 0, not {action_space}")
@@ -42,7 +42,7 @@ class Spec:
         if isinstance(action_space, gymnasium.spaces.Box) and len(action_space.shape) == 1:
             with np.errstate(over="ignore"):
                 bounds = np.stack([action_space.low, action_space.high]).astype(np.float32)
-                bounded = np.isfinite(bounds[1] - bounds[0]).all()  # not so if either is infinite
+                bounded = np.isfinite(bounds[1] - bounds[0]).all()  # False if either bound is infinite
             if not bounded:
                 raise ValueError(f"continuous actions must be bounded, not {action_space}")
             if not np.issubdtype(action_space.dtype, np.floating):
@@ -57,7 +57,7 @@ class Spec:
         """Observations `[..., *obs_shape]` as arrays of `obs_dtype`.
 
         Raises:
-            ValueError: they have another shape, or another dtype where frames are: scaled ones would all become 0.
+            ValueError: the shape differs, or frames are not uint8: scaled ones would all become 0.
         """
         obs = np.asarray(obs)
         shape = obs.shape[max(obs.ndim - len(self.obs_shape), 0) :]
@@ -71,7 +71,7 @@ class Spec:
 
     @property
     def action_space(self) -> str:
-        """`continuous` or `discrete`."""
+        """Either `continuous` or `discrete`."""
         return "continuous" if self.num_actions is None else "discrete"
 
     @property
@@ -85,7 +85,7 @@ class Spec:
 
     @property
     def state_dim(self) -> int:
-        """Entries of an observation without its goal."""
+        """The number of entries of an observation without its goal."""
         return self.obs_dim - self.goal_dim
 
     @property

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("settings", nargs="*", metavar="key=value", help="such as env=hopper preset=paper")
     parser.add_argument("--update", type=Path, metavar="FILE", help="show how a copy differs from what it would be now")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
-    args = parser.parse_intermixed_args(arguments)  # flags may stand anywhere
+    args = parser.parse_intermixed_args(arguments)  # flags may appear anywhere
     if args.update:
         if args.algorithm:
             raise UsageError(f"--update takes the file alone: zoo copy --update {args.update}")
@@ -60,11 +60,11 @@ def standalone(name: str, settings: list[str]) -> str:
     """The text of an algorithm's copy.
 
     Args:
-        name: of the algorithm.
-        settings: `key=value`, as of `zoo run`.
+        name: the algorithm's name.
+        settings: `key=value`, as for `zoo run`.
 
     Raises:
-        UsageError: no such algorithm or setting, or one that a copy cannot have.
+        UsageError: there is no such algorithm or setting, or a copy cannot have it.
     """
     try:
         from zoo.copying import copied
@@ -84,7 +84,7 @@ def digest(text: str) -> str:
 
 
 def update(file: Path, force: bool) -> int:
-    """Prints what has changed since a copy was made, as a difference to the file; with `force` writes the new one."""
+    """Prints what has changed since a copy was made, as a diff against the file; with `force`, writes the new one."""
     try:
         text = file.read_text()
     except OSError as error:
@@ -118,7 +118,7 @@ def update(file: Path, force: bool) -> int:
 
 
 def write(file: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file completely or not at all."""
     from zoo.checkpoint import replacing
 
     with replacing(file) as place:

@@ -1,4 +1,4 @@
-"""`zoo eval --fqe`: what policies would return, estimated from a dataset without playing; which of them to choose."""
+"""`zoo eval --fqe`: estimates from a dataset, without playing, what policies would return, and which one to choose."""
 
 import dataclasses
 import importlib.util
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from zoo.models.fitted_q import Estimate
     from zoo.settings.config import RunConfig
 
-UPDATES = 10_000  # of fitted Q evaluation
+UPDATES = 10_000  # of fitted Q evaluation, for each critic
 
 
 class Choice(NamedTuple):
-    """How good a choice by estimates is (Fu et al. 2021, arXiv 2103.16596, rank correlation and regret@1).
+    """The quality of a choice based on estimates (Fu et al. 2021, arXiv 2103.16596, rank correlation and regret@1).
 
     Attributes:
-        correlation: Spearman's, of estimates and returns; NaN where either are all alike.
-        regret: the best return less that of the policy with the largest estimate.
-        spread: the best return less the worst.
+        correlation: Spearman's, between estimates and returns; NaN if all estimates or all returns are equal.
+        regret: the best return minus that of the policy with the largest estimate.
+        spread: the best return minus the worst.
     """
 
     correlation: float
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def choice(estimates: np.ndarray, returns: np.ndarray) -> Choice:
-    """Judges estimates `[N]` by the returns `[N]`."""
+    """Compares estimates `[N]` with returns `[N]`."""
     import scipy.stats
 
     alike = np.ptp(estimates) == 0 or np.ptp(returns) == 0
@@ -45,18 +45,18 @@ def choice(estimates: np.ndarray, returns: np.ndarray) -> Choice:
 def estimate(
     paths: Sequence[Path], env: str | None, file: Path | None, dataset: str | None, updates: int, seed: int | None
 ) -> None:
-    """Estimates the discounted return of each run's policy; ranks several.
+    """Estimates the discounted return of each run's policy; ranks the policies if there are several.
 
     Args:
-        paths: runs' folders, or ZIP files of Stable-Baselines3.
-        env: the environment of ZIP files.
-        file: the algorithm file of runs whose algorithm is not the zoo's.
-        dataset: for all; None: what the runs learned from.
-        updates: of each critic.
-        seed: of the critics, the same for each policy; None: the first run's.
+        paths: folders of runs, or ZIP files of Stable-Baselines3.
+        env: the environment for ZIP files.
+        file: the algorithm file for runs whose algorithm is not the zoo's.
+        dataset: the dataset for all policies; None: the one from which the runs learned.
+        updates: the number of updates for each critic.
+        seed: the critics' seed, the same for each policy; None: the first run's.
 
     Raises:
-        UsageError: the policies cannot be estimated, or cannot be compared.
+        UsageError: the policies cannot be evaluated, or cannot be compared.
     """
     import torch
 
@@ -82,7 +82,7 @@ def estimate(
     data, _ = open_dataset(plain, spec_of(first.env), torch.device("cpu"), None, None, print)
     discount = max(getattr(config.algo, "discount", 0.99) for config in configs)  # one for all: others' values are less
     for _, agent in players:
-        FittedQ.check(agent, data, discount)  # before any is fitted
+        FittedQ.check(agent, data, discount)  # check all before fitting any
     estimates = []
     for path, (_, agent) in zip(paths, players, strict=True):
         torch.manual_seed(critics_seed)
@@ -110,12 +110,12 @@ def _own(path: Path, paths: Sequence[Path], env: str | None, file: Path | None) 
 
 
 def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Sequence[float]) -> list[str]:
-    """The lines of a table of policies, that of the largest estimate first, and how well it agrees with returns.
+    """The lines of a table of policies, by decreasing estimate, and a line on how well it agrees with returns.
 
     Args:
-        paths: of the runs.
-        estimates: of each.
-        returns: of the last evaluation of each; NaN where there is none.
+        paths: the runs.
+        estimates: one for each run.
+        returns: from the last evaluation of each run; NaN if there is none.
     """
     width = max(len(str(path)) for path in paths)
     lines = [f"{'run':<{width}}  {'estimated':>10}  {'95 %':>22}  {'returned':>10}"]
@@ -138,7 +138,7 @@ def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Seq
 
 
 def last_return(path: Path) -> float:
-    """The mean return of a run's last evaluation, undiscounted; NaN where it has none."""
+    """The mean return in a run's last evaluation, undiscounted; NaN if there is none."""
     from zoo.runs.load import evaluated
 
     try:
@@ -149,14 +149,14 @@ def last_return(path: Path) -> float:
 
 
 def _same(values: Sequence[str], what: str, advice: str) -> str:
-    """The value that all have. Raises UsageError where they differ."""
+    """The value that all share. Raises UsageError if they differ."""
     if len(found := sorted(set(values))) > 1:
         raise UsageError(f"these runs {what}: {', '.join(found)}. {advice}")
     return found[0]
 
 
 def _learned_from(path: Path, config: "RunConfig") -> str:
-    """The name of a run's dataset. Raises UsageError where it has none."""
+    """The name of a run's dataset. Raises UsageError if it has none."""
     record = path / "run.json"
     if not (record.is_file() and json.loads(record.read_text()).get("dataset")):
         raise UsageError(f"{path} did not learn from a dataset. Name one: --fqe --dataset NAME")

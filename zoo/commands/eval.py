@@ -1,4 +1,4 @@
-"""`zoo eval`: plays episodes with a trained policy; or, without playing, estimates what it returns from a dataset."""
+"""`zoo eval`: plays episodes with a trained policy, or estimates its return from a dataset without playing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`zoo export`: the policy of a run as a file for elsewhere."""
+"""`zoo export`: writes the policy of a run to a file for use elsewhere."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zoo.settings.config import RunConfig
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".ts", "sb3": ".zip"}
-PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # that a format needs; sb3 looks for its own
+PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}  # packages that a format needs; sb3 checks for its own
 
 
 def main(arguments: list[str]) -> int:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _open(run_dir: Path, file: Path | None, step: str | None) -> tuple["RunConfig", str, "Agent"]:
-    """Settings, algorithm and agent of a finished run. Raises UsageError where it has not finished, or does not act."""
+    """Settings, algorithm and agent of a finished run. Raises UsageError if it has not finished, or does not act."""
     from zoo.agent import Predictor
     from zoo.runs.load import load_agent, reopen
     from zoo.settings.registry import algorithms

@@ -1,4 +1,4 @@
-"""`zoo list`: the algorithms, environments and datasets that there are."""
+"""`zoo list`: lists the available algorithms, environments and datasets."""
 
 import itertools
 import re
@@ -46,6 +46,6 @@ def table() -> Iterator[str]:
 
 
 def what_and_paper(title: str) -> tuple[str, str]:
-    """`IQL: Implicit Q-Learning (Kostrikov et al. 2021).` -> what it is, and where it is from."""
+    """`IQL: Implicit Q-Learning (Kostrikov et al. 2021).` -> what it is, and the paper that it is from."""
     before, paper, after = re.split(r" \(([^()]*\d{4}[^()]*)\)", title)
     return (before + after).rstrip("."), paper

@@ -1,4 +1,4 @@
-"""Arguments of the commands."""
+"""The argument parser that the commands share."""
 
 import argparse
 from typing import NoReturn
@@ -7,7 +7,7 @@ from zoo.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints a mistake in the arguments in one line."""
+    """Reports errors in the arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See: {self.prog} --help")

@@ -1,4 +1,4 @@
-"""Episodes as pictures: a grid with what was scored written below each, in a window or a file."""
+"""Episodes as pictures: a grid with the return written below each, in a window or a file."""
 
 import importlib
 import itertools
@@ -13,7 +13,7 @@ import numpy as np
 from zoo.errors import RunError, UsageError
 from zoo.runs.evaluation import Moment
 
-FASTEST = {".mp4": 30, ".gif": 15, "": 30}  # pictures a second at most, of a file by its suffix, or of a window
+FASTEST = {".mp4": 30, ".gif": 15, "": 30}  # pictures per second at most, in a file by its suffix, or in a window
 COLOURS_OF_GIF = 64
 PAPER, INK, OVER = (24, 24, 28), (235, 235, 235), (150, 150, 150)
 
@@ -23,17 +23,17 @@ class Closed(Exception):
 
 
 class Sink(Protocol):
-    """Where pictures go, one after the other."""
+    """A destination for pictures, one after the other."""
 
     def show(self, picture: np.ndarray) -> None:
-        """uint8 `[height, width, 3]`, all of one size."""
+        """Takes a picture, uint8 `[height, width, 3]`, all of the same size."""
 
     def close(self) -> None:
-        """There are no more."""
+        """Ends the sequence of pictures."""
 
 
 def check_packages(video: Path | None) -> None:
-    """Raises UsageError where a package, a screen or the destination's kind is missing."""
+    """Raises UsageError if a package or a screen is missing, or the kind of file is unknown."""
     if video is None and not _has_screen():
         raise UsageError("there is no screen here: DISPLAY is not set. Add: --video play.mp4")
     if video is not None and video.suffix not in (".mp4", ".gif"):
@@ -52,26 +52,26 @@ def _has_screen() -> bool:
 
 
 def pace(steps_per_second: float, suffix: str) -> tuple[int, float]:
-    """Every how many steps there is a picture, and how many pictures a second, for episodes at their true speed."""
+    """Steps from one picture to the next, and pictures per second, such that episodes play at their true speed."""
     every = max(1, math.ceil(steps_per_second / FASTEST[suffix]))
     return every, steps_per_second / every
 
 
 class Watcher:
-    """Draws environments as they are played, for `zoo.runs.evaluation.evaluate`.
+    """Draws environments while they are played, for `zoo.runs.evaluation.evaluate`.
 
     Args:
-        envs: made with `drawn=True`.
-        sink: where the pictures go.
-        every: a picture every so many steps.
+        envs: environments made with `drawn=True`.
+        sink: the destination of the pictures.
+        every: the number of steps per picture.
         side: the larger side of one episode's picture, in pixels.
-        unit: what is written behind what the critic expects.
+        unit: a note to write behind the critics' prediction.
     """
 
     def __init__(self, envs: Any, sink: Sink, every: int, side: int, unit: str = "") -> None:
         self.envs, self.sink, self.every, self.side, self.unit = envs, sink, every, side, unit
         self.steps = 0
-        self.tiles: list[Any] = [None] * envs.num_envs  # of an episode that is over: as it was before its last step
+        self.tiles: list[Any] = [None] * envs.num_envs  # once an episode has ended: the picture before its last step
 
     def __call__(self, now: Moment) -> None:
         over = not now.running.any()
@@ -87,7 +87,7 @@ class Watcher:
         self.steps += 1
 
     def grid(self, now: Moment) -> np.ndarray:
-        """All episodes in one picture, as square as may be."""
+        """All episodes in one picture, arranged as close to a square as possible."""
         expected = [None] * len(now.returns) if now.expected is None else now.expected
         tiles = [self.tile(*each) for each in zip(self.tiles, now.returns, now.running, expected, strict=True)]
         columns = math.ceil(math.sqrt(len(tiles)))
@@ -99,13 +99,13 @@ class Watcher:
         return whole
 
     def tile(self, frame: np.ndarray, score: float, running: bool, expected: float | None) -> np.ndarray:
-        """One episode: its picture, below it the return so far, and what the critic expects from here on."""
+        """One episode: its picture, and below it the return so far and the critics' prediction from here on."""
         from PIL import Image, ImageDraw, ImageFont
 
         scale = self.side / max(frame.shape[:2])
         width, height = (round(scale * side / 2) * 2 for side in (frame.shape[1], frame.shape[0]))  # even, for MP4
         line = max(10, self.side // 20)
-        # cells stay squares when they are made larger
+        # cells stay square when they are enlarged
         picture = Image.fromarray(frame).resize((width, height), Image.Resampling.BOX)
         tile = Image.new("RGB", (width, height + 2 * line), PAPER)
         tile.paste(picture)
@@ -115,13 +115,13 @@ class Watcher:
         elif expected is not None:
             words += f"  critic {expected:.4g}{self.unit}"
         pen = ImageDraw.Draw(tile)
-        pen.line((width - 1, 0, width - 1, height), PAPER, 2)  # between one episode and the next
+        pen.line((width - 1, 0, width - 1, height), PAPER, 2)  # between adjacent episodes
         pen.text((line // 2, height + line // 3), words, INK if running else OVER, ImageFont.load_default(line))
         return np.asarray(tile)
 
 
 class Window:
-    """A window of the screen. Raises `Closed` from `show` when it is closed, or ESC or q is pressed."""
+    """A window on the screen. `show` raises `Closed` when the window is closed, or ESC or q is pressed."""
 
     def __init__(self, title: str, rate: float) -> None:
         import pygame
@@ -153,7 +153,7 @@ class Window:
 
 
 class Film:
-    """Pictures that are written, one by one, to an MP4 file, or at the end to a GIF."""
+    """Writes pictures to an MP4 file one by one, or to a GIF at the end."""
 
     def __init__(self, path: Path, rate: float) -> None:
         self.path, self.rate = path, rate
@@ -172,7 +172,7 @@ class Film:
             return
         from PIL import Image
 
-        # of its own colours, rare ones too; dithered pictures would differ everywhere, and be large
+        # a palette of its own colours, rare ones included; dithered pictures would differ everywhere, and be large
         kept, noise = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
         self.frames.append(Image.fromarray(picture).quantize(COLOURS_OF_GIF, kept, dither=noise))
 
@@ -187,7 +187,7 @@ class Film:
             first.save(self.path, save_all=True, append_images=rest, duration=durations, loop=0, optimize=True)
 
     def _check(self) -> None:
-        """Raises RunError where the file is not whole: ffmpeg ends silently where a disk is full."""
+        """Raises RunError if the file is incomplete: ffmpeg ends silently when a disk is full."""
         import imageio_ffmpeg
 
         try:

@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         record = _loggable(args.run_dir, args.video)
     if args.video:
         check_file(args.video, args.force)
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, looks for no screen
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame, which draws some of them, then needs no screen
     from zoo.envs import make_with_spec
     from zoo.runs.evaluation import evaluate
 
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _map(args: argparse.Namespace) -> int:
-    """Draws a maze."""
+    """Draws maps of a maze."""
     try:
         import matplotlib
     except ImportError as error:
@@ -103,7 +103,7 @@ def _map(args: argparse.Namespace) -> int:
 
 
 def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
-    """The record of a finished run. Raises UsageError where it is none, or has no trackers, or there is no GIF."""
+    """The record of a finished run. Raises UsageError if it is not one, or has no trackers, or there is no GIF."""
     if video is None or video.suffix != ".gif":
         raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
     if not (run_dir / "run.json").is_file():
@@ -119,12 +119,12 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
 
 
 def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
-    """Adds a video to what the trackers have of a finished run."""
+    """Adds a video to a finished run's records in the trackers."""
     from zoo.runs.load import evaluated
     from zoo.runs.logging import Logger, parse_loggers
 
     loggers = record["config"]["logger"]
-    steps = max(evaluated(run_dir))  # what the logs hold beyond it would be dropped
+    steps = max(evaluated(run_dir))  # whatever the logs hold beyond it would be dropped
     logger = Logger(run_dir, parse_loggers(loggers), record, steps)
     logger.video(steps, video)
     logger.close()
@@ -132,17 +132,17 @@ def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
 
 
 def _unit(agent: "Agent", config: "RunConfig") -> str:
-    """What is to be said of a critic that learned other rewards than the environment's and cannot undo that."""
+    """A note on a critic that learned from other rewards than the environment's and cannot convert its values back."""
     if getattr(config.algo, "clip_reward", False):
         return " (clipped)"
-    critic = getattr(agent, "agent", agent)  # of an agent that corrects another policy
+    critic = getattr(agent, "agent", agent)  # for an agent that corrects another policy
     normalized = getattr(config.algo, "normalize_reward", False) and not hasattr(critic, "reward_unit")
     return " (scaled)" if normalized or (config.reward_scale, config.reward_shift) != (1, 0) else ""
 
 
 @contextlib.contextmanager
 def _sink(video: Path | None, title: str, rate: float) -> Iterator["Sink"]:
-    """The window; or a video, which is whole in the end or not there."""
+    """The window; or a video, which in the end is either complete or absent."""
     from zoo.commands import pictures
 
     if video is None:

@@ -1,4 +1,4 @@
-"""Who plays: the agent of a run, or a policy that Stable-Baselines3 has saved."""
+"""The player: the agent of a run, or a policy saved by Stable-Baselines3."""
 
 from pathlib import Path
 
@@ -11,17 +11,17 @@ STEP_HELP = "the agent that was evaluated at this step, or best, of a run with k
 
 
 def open_player(path: Path, env: str | None, file: Path | None, step: str | None = None) -> tuple[RunConfig, Agent]:
-    """The settings by which an agent is evaluated, and the agent.
+    """The settings with which an agent is evaluated, and the agent.
 
     Args:
         path: a run's folder or a ZIP file.
-        env: the environment, which a ZIP file does not name; None for a run, which knows it.
+        env: the environment, which a ZIP file does not name; None for a run, which records it.
         file: the algorithm file of a run, if it is not one of the zoo's.
-        step: of the agent, or `best`, where it is not the last of a run.
+        step: the training step of the agent, or `best`, if it is not the run's last.
 
     Raises:
-        UsageError: neither is there, or one of the arguments is missing or too many.
-        RunError: it is damaged.
+        UsageError: there is no run or file, or an argument is missing or superfluous.
+        RunError: the run or file is damaged.
     """
     if path.suffix == ".zip":
         if step is not None:
@@ -40,7 +40,7 @@ def open_player(path: Path, env: str | None, file: Path | None, step: str | None
 
 
 def chosen_seed(given: int | None, config: RunConfig) -> int:
-    """The seed of `--seed`, or else the run's. Raises UsageError where environments cannot take it."""
+    """The seed given by `--seed`, or else the run's. Raises UsageError if environments cannot take it."""
     if given is not None and not 0 <= given < 2**32:
         raise UsageError(f"--seed {given} must lie between 0 and {2**32 - 1}.")
     return config.seed if given is None else given

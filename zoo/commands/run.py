@@ -1,4 +1,4 @@
-"""`zoo run`: one run, several, or one that is continued."""
+"""`zoo run`: starts one run or several, or continues one."""
 
 import csv
 import functools
@@ -42,7 +42,7 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         if any(argument.startswith("resume=") for argument in arguments):
             return _resume(arguments, file)
         return _train(*compose(arguments, file))
-    # all of them first: a typing error must not end the third run
+    # compose all of them first: a typing error must not surface only at the third run
     runs = expand(arguments)
     composed = [compose(run, file) for run in runs]
     run_dirs = [config.run_dir for config, _, _ in composed if config.run_dir is not None]
@@ -54,16 +54,16 @@ def main(arguments: list[str], file: Path | None = None) -> int:
     for number, job in enumerate(composed, 1):
         print(f"run {number} of {len(composed)}", flush=True)
         code = guarded(_train, *job)
-        if code == INTERRUPTED or Interruption.came:  # or after its last step
+        if code == INTERRUPTED or Interruption.came:  # the signal may come after the last step
             for left in runs[number:]:
                 print(f"zoo: not begun: {job[1].command} {' '.join(map(typed, left))}", file=sys.stderr)
             return INTERRUPTED if runs[number:] else code
-        worst = max(worst, code)  # the others may still work
+        worst = max(worst, code)  # the others may still succeed
     return worst
 
 
 def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]) -> int:
-    """One run from its start to its end."""
+    """Runs one run from its start to its end."""
     from zoo.runs.execute import execute
 
     _imported()
@@ -71,13 +71,13 @@ def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]
 
 
 def _imported() -> None:
-    """Keeps what was imported from being searched for garbage again and again: a million objects. Once a process."""
+    """Exempts all imported objects, about a million, from repeated garbage collection. Once per process."""
     if not gc.get_freeze_count():
         gc.freeze()
 
 
 def _train_together(jobs: "list[tuple[RunConfig, Algorithm, dict[str, Any]]]") -> int:
-    """Runs of several seeds, side by side in this process."""
+    """Runs several seeds side by side in this process."""
     from zoo.runs.device import resolve_device
     from zoo.runs.execute import execute
     from zoo.runs.together import Together
@@ -148,17 +148,17 @@ def _resume(arguments: list[str], file: Path | None) -> int:
 
 
 def _not_begun(records: Collection[dict[str, Any]]) -> str:
-    """How to begin the seeds of a command that it was stopped before; empty where there are none."""
+    """How to start those seeds of a command that had not begun when it was stopped; empty if there are none."""
     asked = {seed for record in records for seed in record.get("seeds", ())}
     left = sorted(asked - {record["config"]["seed"] for record in records})
     if not left:
         return ""
-    seeds = ",".join(map(str, left)) if len(left) > 1 else f"{left[0]}-{left[0]}"  # a number alone says how many
+    seeds = ",".join(map(str, left)) if len(left) > 1 else f"{left[0]}-{left[0]}"  # a number alone is a count of seeds
     return f"The command that they began with begins the rest: seeds={seeds}"
 
 
 def _report(run: "Run") -> int:
-    """Prints what a finished run reached and where everything lies; exit code 0."""
+    """Prints what a finished run reached and where its files are; returns exit code 0."""
     from zoo.runs.load import command_for
 
     row = _last_evaluation(run)
@@ -183,7 +183,7 @@ def _report(run: "Run") -> int:
 
 
 def _last_evaluation(run: "Run") -> dict[str, str]:
-    """The last row of its file: a run that was killed after its last step evaluates nothing when it is resumed."""
+    """The last row of the file: a run that was killed after its last step evaluates nothing when it is resumed."""
     with (run.dir / "evaluations.csv").open(newline="") as file:
         *_, row = csv.DictReader(file)
     return row
@@ -194,7 +194,7 @@ def _score(row: dict[str, str]) -> str:
 
 
 def usage(arguments: list[str], file: Path | None) -> str:
-    """Every key with its default and one line of meaning, read from the dataclasses that define them."""
+    """Every key with its default and a line of explanation, read from the dataclasses that define them."""
     from zoo.settings.registry import Algorithm, algorithm, folder, settings
 
     zoo = Path(__file__).parents[1]

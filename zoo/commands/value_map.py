@@ -1,4 +1,4 @@
-"""A maze as an agent with goals sees it: what each place is worth on the way to a goal, and where it was sent."""
+"""A maze as seen by a goal-conditioned agent: the value of each place on the way to a goal, and its subgoals."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from zoo.agent import Agent
     from zoo.settings.config import RunConfig
 
-PLACES = 8  # a side of a cell, that are valued
-MARKED_EVERY = 25  # steps of an episode, a subgoal
+PLACES = 8  # places to evaluate along each side of a cell
+MARKED_EVERY = 25  # steps of an episode between marked subgoals
 
 
 class Trace:
-    """Keeps what is observed in each episode, for `zoo.runs.evaluation.evaluate`."""
+    """Records the observations of each episode, for `zoo.runs.evaluation.evaluate`."""
 
     def __init__(self) -> None:
         self.seen: list[np.ndarray] = []  # [E, obs] before each step
@@ -36,7 +36,7 @@ class Trace:
 
 
 class Maze:
-    """The places of one of OGBench's mazes; a cell is a row and a column, whose middle OGBench's code knows."""
+    """The places in one of OGBench's mazes; a cell is a row and a column, whose center OGBench's code knows."""
 
     def __init__(self, env: Any) -> None:
         self.walls = np.asarray(env.maze_map) == 1
@@ -53,17 +53,17 @@ class Maze:
         self.open = ~np.kron(self.walls, np.ones((PLACES, PLACES), bool)).ravel()
 
     def states(self, state: np.ndarray) -> torch.Tensor:
-        """A state `[S]`, whose first two numbers are its place, at every place without a wall: `[N, S]`."""
+        """A state `[S]`, whose first two numbers are its position, moved to every place without a wall: `[N, S]`."""
         moved = np.repeat(state[None], self.open.sum(), 0)
         moved[:, :2] = self.xy[self.open]
         return torch.from_numpy(moved)
 
 
 def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: int, explore: bool) -> None:
-    """Plays episodes and writes a picture of each: values, the way that was taken, the subgoals on it, the goal.
+    """Plays episodes and draws a picture of each: values, the path taken, the subgoals along it, and the goal.
 
     Raises:
-        UsageError: the environment is no maze, or the agent has no values of goals.
+        UsageError: the environment is no maze, or the agent has no values for goals.
     """
     import matplotlib.pyplot as plt
 
@@ -87,7 +87,7 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
         shown[maze.open] = values.numpy()
         panel.imshow(shown.reshape(maze.shape), origin="lower", extent=maze.extent, cmap="viridis")
         panel.plot(*seen[:, :2].T, color="white", linewidth=1)
-        for one in torch.from_numpy(seen[::MARKED_EVERY, None]):  # by itself: the places alone take much memory
+        for one in torch.from_numpy(seen[::MARKED_EVERY, None]):  # one at a time: the places alone take much memory
             if (subgoal := agent.subgoals(one, states)) is not None:
                 panel.scatter(*states[subgoal, :2].T, s=14, color="tab:red", zorder=3)
         panel.plot(*seen[0, :2], "o", color="white", markersize=5)

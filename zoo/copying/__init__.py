@@ -1,8 +1,8 @@
 """`zoo copy`: an algorithm as one file that stands alone.
 
-`source` finds what an algorithm's file reaches, `program` collects it, `fold` decides what its settings decide,
-`simplify` takes out what is left over, step by step, `write` puts the rest in reading order. What a copy has in
-the place of the zoo's own runs, networks and buffers is in `plain`.
+`source` finds what an algorithm's file reaches, `program` collects it, `fold` evaluates what its settings determine,
+`simplify` removes what is then superfluous, step by step, and `write` puts the rest in reading order. `plain` holds
+the copies' replacements for the zoo's own runs, networks and buffers.
 """
 
 import ast
@@ -23,7 +23,7 @@ from zoo.errors import UsageError
 from zoo.settings.compose import compose
 from zoo.settings.registry import algorithm, check_spaces
 
-TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # where no environment is named
+TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # defaults if no environment is named
 OF_RUNS = (
     *(f"env.{field.name}" for field in dataclasses.fields(EnvConfig)), "seeds", "logger", "compile", "init_from",
     "resume", "keep_agents", "matmul_precision", "checkpoint_every", "log_every",
@@ -31,10 +31,10 @@ OF_RUNS = (
 
 
 def copied(name: str, settings: list[str]) -> str:
-    """The text of a copy of an algorithm with the given settings, `key=value` as of `zoo run`.
+    """The text of an algorithm's copy with the given settings, `key=value` as for `zoo run`.
 
     Raises:
-        UsageError: no such algorithm or setting, or a copy cannot have it.
+        UsageError: there is no such algorithm or setting, or a copy cannot have it.
     """
     given = {setting.partition("=")[0] for setting in settings}
     if "algo" in given:
@@ -70,9 +70,9 @@ def copied(name: str, settings: list[str]) -> str:
         )
     if "env" in given and issubclass(chosen.agent_class, Predictor) and spec.num_actions != 1:
         raise UsageError(f"{name} predicts and does not act: name an environment with one action, env=...")
-    if "env" in given or not chosen.takes_goals:  # an environment with goals is named to the copy, by --env
+    if "env" in given or not chosen.takes_goals:  # an environment with goals is passed to the copy with --env
         check_spaces(chosen, spec, config, f"env={config.env.id} has others")
-        chosen.agent_class(spec, config.algo)  # refuses settings that do not fit
+        chosen.agent_class(spec, config.algo)  # refuses incompatible settings
     program = Program(chosen.path, chosen.agent_class.__name__, known(config, chosen, spec, given))
     simplify(program)
     defaults(program, chosen, config, given)

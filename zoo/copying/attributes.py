@@ -1,4 +1,4 @@
-"""Attributes that are always the same become constants; what nobody reads goes."""
+"""Replaces attributes that are always the same by constants, and removes those that nobody reads."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ OF_CLASS = {
 
 
 def constant_attributes(program: Program) -> None:
-    """Attributes that are a constant from the constructor on are replaced by it; those that nobody reads go."""
+    """Replaces attributes that are constant from the constructor on, and removes those that nobody reads."""
     uses = Uses(program)
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
@@ -55,7 +55,7 @@ def constant_attributes(program: Program) -> None:
 
 
 class Uses:
-    """How often a program's attributes are read, assigned and called, and which are those of a config or a spec."""
+    """Counts how often a program's attributes are read, assigned and called, and which belong to a config or a spec."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -75,7 +75,7 @@ class Uses:
                     receivers[f"self of {name}" if receiver == "self" else receiver] += times
 
     def of_class(self, owner: str, attribute: str, kind: str = "loaded") -> int:
-        """How often it is, as far as the receiver may be an object of a class."""
+        """How often the attribute is used in this way, as far as the receiver may be an object of the class."""
         receivers = self._receivers.get((kind, attribute), Counter())
         return sum(times for receiver, times in receivers.items() if self._may_be(receiver, owner))
 
@@ -121,7 +121,7 @@ def _uses(text: str) -> tuple[Counter[str], Counter[tuple[str, str]], Counter[tu
 
 
 def _kinds(tree: ast.AST) -> dict[str, str]:
-    """Names that are always of one class, by their annotations or what they are assigned: "a" and the class."""
+    """Names that always have the same class, by annotation or by assigned value: "a" and the class."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.annotation is not None:
@@ -161,7 +161,7 @@ class _Constant(cst.CSTTransformer):
 
 
 class _Unread(cst.CSTTransformer):
-    """Takes out assignments to attributes that nobody reads, where the value is a name or a constant."""
+    """Removes assignments to attributes that nobody reads, if the value is a name or a constant."""
 
     def __init__(self, unread: list[str]) -> None:
         self.unread = unread

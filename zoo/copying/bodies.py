@@ -1,4 +1,4 @@
-"""Puts the body of a function in place of its only call, where that is a statement or ends another function."""
+"""Puts the body of a function in place of its only call, if that is a statement or ends another function."""
 
 import textwrap
 from collections import Counter
@@ -11,13 +11,13 @@ from zoo.copying.expressions import Substitute, assigned, count, is_simple, stat
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
-OF_RUNS = ("zoo.copying.plain.run", "zoo.copying.plain.envs")  # whose classes stay as they are written
-SHORT = ("track", "log", "dataset")  # but for these
-LONGEST = 5  # statements of a body that ends another
+OF_RUNS = ("zoo.copying.plain.run", "zoo.copying.plain.envs")  # classes in these modules stay as they are written
+SHORT = ("track", "log", "dataset")  # except for these methods
+LONGEST = 5  # statements in a body that may end another one
 
 
 def called_once(program: Program) -> set[Key]:
-    """The functions that one call alone reaches, and the methods of helpers: neither of the algorithm's nor a run's."""
+    """Functions reached by a single call, and such methods of helpers, not of the algorithm or of a run."""
     sites, mentioned = call_sites(program)
     names = Counter(name for (_, name), _ in functions(program))
     return {
@@ -32,7 +32,7 @@ def called_once(program: Program) -> set[Key]:
 
 
 def put_bodies(program: Program) -> None:
-    """Every such call, once."""
+    """Does this once for every such call."""
     once = called_once(program)
     for key, function in list(functions(program)):
         owner, name = key
@@ -48,14 +48,14 @@ def put_bodies(program: Program) -> None:
 
 
 def _ends_once(body: list[Any]) -> bool:
-    """Whether a body is a few plain statements of which the last one is its only return."""
+    """Whether a body consists of a few plain statements, of which the last one is its only return."""
     plain = all(isinstance(line, cst.SimpleStatementLine) for line in body)
     returns = [isinstance(line.body[0], cst.Return) for line in body] if plain else []
     return plain and 1 < len(body) <= LONGEST and returns.count(True) == 1 and returns[-1]
 
 
 class _Statement(cst.CSTTransformer):
-    """`x.method(...)` as a statement: the body of a short method that returns nothing."""
+    """For `x.method(...)` as a statement: the body of a short method that returns nothing."""
 
     def __init__(self, key: Key, function: cst.FunctionDef) -> None:
         (self.owner, self.name), self.function = key, function
@@ -82,7 +82,7 @@ class _Statement(cst.CSTTransformer):
 
 
 class _Whole(cst.CSTTransformer):
-    """`return function(...)` or `name = function(...)`: the function's body, after what it needs of its arguments."""
+    """For `return function(...)` or `name = function(...)`: the function's body, after the arguments that it needs."""
 
     def __init__(self, call: str, function: cst.FunctionDef) -> None:
         self.call, self.function = call, function

@@ -1,4 +1,4 @@
-"""Who calls what in a program, with which arguments, and what a call comes to."""
+"""Who calls what in a program, with which arguments, and what a call evaluates to."""
 
 import functools
 from collections import defaultdict
@@ -15,7 +15,7 @@ Key = tuple[str, str]  # class and method, or "" and function
 
 
 class Site(NamedTuple):
-    """A call, and what names stand for tuples around it."""
+    """A call, and the names that stand for tuples around it."""
 
     call: cst.Call
     tuples: dict[str, cst.Tuple]
@@ -33,7 +33,7 @@ def functions(program: Program) -> Iterator[tuple[Key, cst.FunctionDef]]:
 
 
 def bases(program: Program, name: str) -> list[str]:
-    """The program's classes that a class inherits from, itself first."""
+    """A class, followed by the program's classes from which it inherits."""
     node = program.definitions.get(name)
     if not isinstance(node, cst.ClassDef):
         return []
@@ -41,12 +41,12 @@ def bases(program: Program, name: str) -> list[str]:
 
 
 def related(program: Program, one: str, other: str) -> bool:
-    """Whether a class inherits from another, either way, or both do from a third."""
+    """Whether one class inherits from the other, in either direction, or both inherit from a third."""
     return bool({one, *bases(program, one)} & {other, *bases(program, other)})
 
 
 class _Sites(cst.CSTVisitor):
-    """Collects the calls of every function; and the functions that are mentioned other than by calling them."""
+    """Collects the calls of every function, and the functions that are mentioned without being called."""
 
     def __init__(self, program: Program, inside: str, methods: dict[str, list[Key]]) -> None:
         self.program, self.inside, self.methods = program, inside, methods
@@ -108,7 +108,7 @@ class _Sites(cst.CSTVisitor):
         return []
 
     def of_method(self, node: cst.Attribute) -> list[Key]:
-        """The methods that an attribute may be: of `self` its own class's, of `run` a run's, else any but a run's."""
+        """The methods that an attribute may be: for `self` its own class's, for `run` a run's, else any but a run's."""
         keys, receiver = self.methods.get(node.attr.value, []), code(node.value)
         if receiver == "self":
             return [key for key in keys if related(self.program, key[0], self.inside)]
@@ -141,7 +141,7 @@ def _names(node: cst.BaseExpression) -> list[cst.CSTNode]:
 
 
 def call_sites(program: Program) -> tuple[dict[Key, list[Site]], set[Key]]:
-    """The calls of every function and method, and those that are mentioned other than by calling them."""
+    """The calls of every function and method, and those that are mentioned without being called."""
     methods: dict[str, list[Key]] = defaultdict(list)
     for (owner, name), _ in functions(program):
         if owner:
@@ -163,7 +163,7 @@ def call_sites(program: Program) -> tuple[dict[Key, list[Site]], set[Key]]:
 
 
 def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | str | None":
-    """What a call passes for a parameter; None where nothing; "unknown" behind a starred argument of unknown length."""
+    """The argument for a parameter; None if there is none; "unknown" after a starred argument of unknown length."""
     index = 0
     for argument in site.call.args:
         if argument.star == "**":
@@ -186,14 +186,14 @@ def passed(site: Site, position: int, name: str) -> "cst.BaseExpression | str | 
 
 
 def argument(call: cst.Call, position: int, parameter: cst.Param) -> cst.BaseExpression | None:
-    """What a parameter is in a call: what is passed, or its default; None where that cannot be said."""
+    """A parameter's value in a call: the argument or the default; None if it cannot be determined."""
     value = passed(Site(call, {}), position, parameter.name.value)
     value = parameter.default if value is None else value
     return None if isinstance(value, str) else value
 
 
 def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any:
-    """What a call of a function comes to; None if that cannot be said in one expression."""
+    """The expression that a call of a function evaluates to; None if it cannot be written as one."""
     expression = returned(function)
     if expression is None:
         return None
@@ -216,7 +216,7 @@ def applied(function: cst.FunctionDef, call: cst.Call, owner: Any = None) -> Any
 
 @functools.lru_cache(maxsize=4096)
 def assigned_attributes(node: cst.CSTNode) -> dict[str, list[Any]]:
-    """The values that a class, or one of its methods, assigns to attributes; None for those that are not one value."""
+    """The values that a class or a method assigns to attributes; None for those that are not a single value."""
     found: dict[str, list[Any]] = {}
 
     class Visitor(cst.CSTVisitor):
@@ -230,7 +230,7 @@ def assigned_attributes(node: cst.CSTNode) -> dict[str, list[Any]]:
 
         def visit_AugAssign(self, node: cst.AugAssign) -> None:
             if isinstance(node.target, cst.Attribute):
-                found.setdefault(node.target.attr.value, []).append(None)  # whoever's it is
+                found.setdefault(node.target.attr.value, []).append(None)  # whatever object it belongs to
 
         def note(self, target: cst.BaseExpression, value: Any) -> None:
             if isinstance(target, cst.Attribute) and code(target.value) == "self":
@@ -241,6 +241,6 @@ def assigned_attributes(node: cst.CSTNode) -> dict[str, list[Any]]:
 
 
 def class_constants(member: cst.CSTNode) -> dict[str, Any]:
-    """The name and value that a line of a class assigns, if it assigns one."""
+    """The name and value that a line of a class assigns, if it is an assignment."""
     line = member.body[0] if isinstance(member, cst.SimpleStatementLine) else None
     return {code(line.targets[0].target): line.value} if isinstance(line, cst.Assign) else {}

@@ -1,4 +1,4 @@
-"""Pieces of source: a function's body, expressions in place of names, what may be written twice or not at all."""
+"""Pieces of source: a function's body, substituted expressions, and which may be written twice or not at all."""
 
 from collections import Counter
 from typing import Any
@@ -21,7 +21,7 @@ def statements(node: cst.FunctionDef) -> list[Any]:
 
 
 def returned(node: cst.FunctionDef) -> Any:
-    """The expression that a function comes to, if it is a single `return`."""
+    """The expression that a function evaluates to, if its body is a single `return`."""
     body = statements(node)
     if len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine) and isinstance(body[0].body[0], cst.Return):
         return body[0].body[0].value
@@ -29,7 +29,7 @@ def returned(node: cst.FunctionDef) -> Any:
 
 
 class Put(cst.CSTTransformer):
-    """Expressions in place of others, in parentheses where they need some."""
+    """Replaces expressions by others, in parentheses if needed."""
 
     def fits(self, original: Any, changed: Any) -> Any:
         if not isinstance(original, OPERATIONS) and isinstance(changed, OPERATIONS) and not changed.lpar:
@@ -60,7 +60,7 @@ class Put(cst.CSTTransformer):
 
 
 class Substitute(Put):
-    """Names by expressions."""
+    """Replaces names by expressions."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
@@ -72,7 +72,7 @@ class Substitute(Put):
     def leave_FormattedStringExpression(
         self, original_node: cst.FormattedStringExpression, updated_node: cst.FormattedStringExpression
     ) -> cst.BaseFormattedStringContent:
-        """A text within a text."""
+        """A string within a string."""
         value = updated_node.expression
         if isinstance(value, cst.SimpleString) and not isinstance(original_node.expression, cst.SimpleString):
             return cst.FormattedStringText(value.raw_value)
@@ -94,7 +94,7 @@ def count(node: cst.CSTNode) -> Counter[str]:
 
         def visit_Attribute(self, node: cst.Attribute) -> bool:
             node.value.visit(self)
-            return False  # the attribute's name is no name of its own
+            return False  # the attribute's name is not a name of its own
 
         def visit_Arg(self, node: cst.Arg) -> bool:
             node.value.visit(self)
@@ -118,7 +118,7 @@ def is_constant(node: Any) -> bool:
 
 
 def is_pure(node: Any) -> bool:
-    """Whether an expression can go without anything else changing."""
+    """Whether an expression can be removed without any other effect."""
     if isinstance(node, cst.Name | cst.Integer | cst.Float | cst.SimpleString):
         return True
     if isinstance(node, cst.Attribute | cst.Subscript):
@@ -146,7 +146,7 @@ def targets(node: cst.BaseExpression) -> list[str]:
 
 
 def pairs(node: cst.Assign) -> list[tuple[cst.BaseExpression, Any]]:
-    """Targets and their values; None for a value that is a part of another."""
+    """Targets and their values; None for a value that is part of another."""
     found: list[tuple[cst.BaseExpression, Any]] = []
     for target, value in ((one.target, node.value) for one in node.targets):
         if not isinstance(target, cst.Tuple):
@@ -160,7 +160,7 @@ def pairs(node: cst.Assign) -> list[tuple[cst.BaseExpression, Any]]:
 
 
 def assigned(function: cst.FunctionDef) -> list[str]:
-    """The local names that a function assigns to, as often as it does."""
+    """The local names that a function assigns, as often as it does."""
     names: list[str] = []
 
     class Visitor(cst.CSTVisitor):

@@ -1,4 +1,4 @@
-"""Decides what settings decide: conditions on them, and what is looked up by their names."""
+"""Evaluates what settings determine: conditions on them, and values that are looked up by their names."""
 
 import json
 import operator
@@ -12,7 +12,7 @@ from zoo.copying.expressions import Substitute
 from zoo.copying.source import code
 
 UNKNOWN = object()
-SOME = object()  # a value that is true and not None, but not known otherwise
+SOME = object()  # a value known only to be true and not None
 Lookup = Callable[[str], "cst.BaseExpression | None"]  # the value of a constant of the program, by its name
 
 OPERATORS: dict[type[cst.BaseCompOp], Callable[[Any, Any], Any]] = {
@@ -29,11 +29,11 @@ def literal(value: Any) -> cst.BaseExpression:
 
 
 def fold(node: Any, known: Mapping[str, Any], lookup: Lookup) -> Any:
-    """A definition without what the known expressions rule out.
+    """Returns a definition without the parts that the known expressions rule out.
 
     Args:
         known: the source of an expression -> its value.
-        lookup: of the program's constants.
+        lookup: finds the program's constants.
     """
     return node.visit(_Fold(known, lookup))
 
@@ -44,7 +44,7 @@ class _Fold(cst.CSTTransformer):
         self.elifs: set[cst.If] = set()
 
     def value(self, node: cst.BaseExpression) -> Any:
-        """The constant that an expression is, or UNKNOWN."""
+        """The constant value of an expression, or UNKNOWN."""
         bare = isinstance(node, cst.Tuple | cst.GeneratorExp | cst.Yield)
         text = code(node if bare else node.with_changes(lpar=[], rpar=[]))
         if text in self.known:
@@ -97,7 +97,7 @@ class _Fold(cst.CSTTransformer):
     def leave_BinaryOperation(
         self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
     ) -> cst.BaseExpression:
-        """Nothing times something, and something less nothing."""
+        """Zero times something, and something minus zero."""
         if isinstance(updated_node.operator, cst.Multiply) and self.is_zero(updated_node.left):
             return cst.Integer("0")
         if isinstance(updated_node.operator, cst.Subtract) and self.is_zero(updated_node.right):
@@ -119,7 +119,7 @@ class _Fold(cst.CSTTransformer):
         return updated_node if value is UNKNOWN else literal(value)
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
-        """A constant dict's entry, where the key is known."""
+        """An entry of a constant dict, if the key is known."""
         if isinstance(updated_node.value, cst.Name) and isinstance(updated_node.slice[0].slice, cst.Index):
             table = self.lookup(updated_node.value.value)
             key = self.value(updated_node.slice[0].slice.value)
@@ -130,7 +130,7 @@ class _Fold(cst.CSTTransformer):
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """`getattr(config, "name", default)`: the attribute if it is among the known ones, else the default."""
+        """`getattr(config, "name", default)`: the attribute if it is known, else the default."""
         if isinstance(updated_node.func, cst.Name) and updated_node.func.value == "isinstance":
             return self.of_made(updated_node)
         if code(updated_node.func) == "round" and self.is_zero(updated_node.args[0].value):
@@ -143,12 +143,12 @@ class _Fold(cst.CSTTransformer):
         return updated_node
 
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
-        """A switch that is passed on."""
+        """A switch that is passed on as an argument."""
         value = self.known.get(code(updated_node.value)) if isinstance(updated_node.value, cst.Attribute) else None
         return updated_node.with_changes(value=literal(value)) if isinstance(value, bool) else updated_node
 
     def of_made(self, call: cst.Call) -> cst.BaseExpression:
-        """`isinstance` without the classes of which nothing is ever made."""
+        """`isinstance` without the classes that are never instantiated."""
         never = self.known.get("never made", ())
 
         def alternatives(node: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -169,7 +169,7 @@ class _Fold(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
-        """A comment on a choice goes with it. Nothing is left of an assertion of what is known, or of `x = x`."""
+        """Removes a choice with its comment, assertions of what is known, and `x = x`."""
         if not updated_node.body or re.fullmatch(r"(\w+) = \1", code(updated_node.body[0])):
             return cst.RemoveFromParent()
         before, after = (getattr(node.body[0], "value", None) for node in (original_node, updated_node))
@@ -198,7 +198,7 @@ class _Fold(cst.CSTTransformer):
         return cst.FlattenSentinel(self.decided(updated_node))
 
     def decided(self, node: cst.If) -> Sequence[cst.BaseStatement]:
-        """The statements that an `if` comes to."""
+        """The statements that remain of an `if`."""
         condition = self.value(node.test)
         orelse = node.orelse
         if condition is UNKNOWN:
@@ -230,7 +230,7 @@ class _Fold(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        """Nothing after a `return` or `raise`; `pass` where nothing is left."""
+        """Removes everything after a `return` or `raise`; inserts `pass` if nothing is left."""
         body = list(updated_node.body)
         for i, statement in enumerate(body):
             if isinstance(statement, cst.SimpleStatementLine) and isinstance(

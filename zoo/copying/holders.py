@@ -1,4 +1,4 @@
-"""Objects that only hold what they were made with, to be called: their calls become the expression that they return."""
+"""Callable objects that only store their constructor's arguments: calls of them become the expression they return."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from zoo.copying.source import code
 
 
 def holders(program: Program, kinds: dict[str, str]) -> dict[str, cst.FunctionDef]:
-    """Attributes that hold such an object -> what a call does, as a method of the attribute's owner.
+    """Attributes that hold such an object -> the effect of a call, as a method of the attribute's owner.
 
     Args:
-        kinds: attributes that are always of one class, and which.
+        kinds: attributes that always have the same class, and that class.
     """
     uses = Uses(program)
     found: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def _made(program: Program, attribute: str) -> list[Any]:
 
 
 def _held(constructor: cst.FunctionDef, call: cst.Call) -> dict[str, Any] | None:
-    """What each attribute is, as the call of the constructor has it; None if it does more than to store it."""
+    """The values of the attributes after a call of the constructor; None if it does more than store them."""
     parameters = [parameter.name.value for parameter in constructor.params.params[1:]]
     values = [argument(call, i, parameter) for i, parameter in enumerate(constructor.params.params[1:])]
     held: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Puts what is one expression by now in place of its calls: factories, and methods of objects without a state."""
+"""Replaces calls by what is now a single expression: factories, and methods of stateless objects."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from zoo.copying.holders import holders
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
-LONGEST = 50  # characters of an expression in place of a call of another object's method
-NO_OPS = ("begin", "observe")  # methods of an agent that most agents leave empty
+LONGEST = 50  # characters in an expression that replaces a call of another object's method
+NO_OPS = ("begin", "observe")  # methods that most agents leave empty
 
 
 def inline(program: Program) -> None:
-    """Every kind of it, once."""
+    """Does every kind of this once."""
     once = called_once(program)
     program.transform(
         lambda: _Factories(program, once), [f"{name}(" for owner, name in once if not owner] + list(program.decided)
@@ -47,7 +47,7 @@ def _unstarred(call: cst.Call) -> cst.Call:
 
 
 class _Factories(Put):
-    """Calls of functions that choose among classes, which is decided by now; and of one expression, called once."""
+    """Calls of functions that choose among classes, now decided; and of one-expression functions called only once."""
 
     def __init__(self, program: Program, once: set[Key]) -> None:
         self.program, self.once = program, once
@@ -65,11 +65,11 @@ class _Factories(Put):
         return updated_node if result is None else result
 
 
-# --- Objects without a state ------------------------------------------------------------------------------------------
+# --- Stateless objects ------------------------------------------------------------------------------------------------
 
 
 def _kinds(program: Program) -> tuple[set[str], dict[str, str]]:
-    """The classes without a state, and of attributes that are always of one class which."""
+    """The stateless classes, and the class of each attribute that always has the same one."""
     found: dict[str, set[str]] = {}
 
     class Visitor(cst.CSTVisitor):
@@ -99,10 +99,10 @@ def _kinds(program: Program) -> tuple[set[str], dict[str, str]]:
 
 
 def _member(program: Program, kind: str, name: str) -> Any:
-    """A method, or the value of a class's constant, or of an attribute that its constructor makes constant."""
+    """A method, or the value of a class constant, or of an attribute that the constructor makes constant."""
     for ancestor in bases(program, kind):
         node = program.definitions[ancestor]
-        if values := assigned_attributes(node).get(name):  # which hide the constant of the class
+        if values := assigned_attributes(node).get(name):  # these hide the class constant
             return values[0] if len(values) == 1 and is_constant(values[0]) else None
         for member in node.body.body:
             if isinstance(member, cst.FunctionDef) and member.name.value == name:
@@ -113,7 +113,7 @@ def _member(program: Program, kind: str, name: str) -> Any:
 
 
 class _Methods(Put):
-    """Calls and constants of attributes of a known class."""
+    """Replaces calls and constants of attributes whose class is known."""
 
     def __init__(self, program: Program, stateless: set[str], kinds: dict[str, str], once: set[Key]) -> None:
         self.program, self.stateless, self.kinds, self.once = program, stateless, kinds, once
@@ -125,13 +125,13 @@ class _Methods(Put):
         self.inside = node.name.value
 
     def kind(self, node: Any) -> str | None:
-        """The class of what `node` is an attribute of: of `x.head.loss` that of `head`."""
+        """The class of the object whose attribute `node` is: for `x.head.loss`, that of `head`."""
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Attribute):
             return self.kinds.get(node.value.attr.value)
         return None
 
     def is_a(self, name: str, owner: str) -> bool:
-        """Whether an expression is an object of a class: `self`, an attribute, or a local name of `train`."""
+        """Whether an expression is an object of a class: `self`, an attribute, or a local name in `train`."""
         if name == "self":
             return related(self.program, owner, self.inside)
         if name.startswith("self."):
@@ -169,7 +169,7 @@ class _Methods(Put):
     def leave_FormattedStringExpression(
         self, original_node: cst.FormattedStringExpression, updated_node: cst.FormattedStringExpression
     ) -> cst.FormattedStringExpression:
-        """Within a text, only what fits on its line."""
+        """Within a string, only replaces what fits on its line."""
         return original_node if {"\n", '"'} & set(code(updated_node)) else updated_node
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
@@ -192,7 +192,7 @@ class _Methods(Put):
 
 
 class _Nothing(cst.CSTTransformer):
-    """Takes out calls of empty functions, and `**{}`."""
+    """Removes calls of empty functions, and `**{}`."""
 
     def __init__(self, program: Program) -> None:
         self.empty = set()

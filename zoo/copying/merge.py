@@ -1,4 +1,4 @@
-"""Joins a base class with the only class that inherits from it."""
+"""Merges a base class into the only class that inherits from it."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from zoo.copying.source import code, global_names
 
 
 def merge(program: Program) -> None:
-    """Does so for every base class that is mentioned nowhere else."""
+    """Does this for every base class that is mentioned nowhere else."""
     bare_lists(program)
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
@@ -29,7 +29,7 @@ def merge(program: Program) -> None:
 
 
 def bare_lists(program: Program) -> None:
-    """A list with nothing of its own but a constructor is a list."""
+    """Replaces list subclasses that add nothing but a constructor by lists."""
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef) and node.bases and code(node.bases[0].value).startswith("list["):
             constructor = _methods(node).get("__init__")
@@ -41,12 +41,12 @@ def bare_lists(program: Program) -> None:
 
 
 def _made(program: Program, name: str) -> list[str]:
-    """The names that objects of a class are given."""
+    """The names to which objects of a class are assigned."""
     return re.findall(rf"([\w.]+) = {name}\(", program.source())
 
 
 class _Calls(cst.CSTTransformer):
-    """A constructor without arguments in place of another."""
+    """Replaces a constructor by another one without arguments."""
 
     def __init__(self, name: str, other: cst.BaseExpression) -> None:
         self.name, self.other = name, other
@@ -64,7 +64,7 @@ def _methods(node: cst.ClassDef) -> dict[str, cst.FunctionDef]:
 
 
 def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
-    """The two as one class; None where that would not be simple."""
+    """The two as one class; None if that would not be simple."""
     name = base.name.value
     text = code(heir)
     if [code(argument.value) for argument in heir.bases] != [name] or text.count(name) - heir.name.value.count(
@@ -106,7 +106,7 @@ def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
 
 
 class _Super(Put):
-    """The expression that a base class's method returns in place of its call."""
+    """Replaces a call of a base class's method by the expression that it returns."""
 
     def __init__(self, name: str, function: cst.FunctionDef) -> None:
         self.name, self.function = name, function
@@ -118,7 +118,7 @@ class _Super(Put):
 
 
 def _constructor(ours: cst.FunctionDef, theirs: cst.FunctionDef) -> cst.FunctionDef | None:
-    """The heir's constructor with the base's in place of `super().__init__(...)`."""
+    """The subclass's constructor with the base's in place of `super().__init__(...)`."""
     lines: list[Any] = list(ours.body.body)
     i = next((i for i, line in enumerate(lines) if code(line).strip().startswith("super().__init__(")), None)
     call: Any = lines[i].body[0].value if i is not None else None

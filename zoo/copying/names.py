@@ -1,4 +1,4 @@
-"""Local names of one value."""
+"""Replaces local names that have a single value."""
 
 from collections import Counter
 from typing import Any
@@ -9,11 +9,11 @@ from zoo.copying.expressions import Substitute, count, is_constant
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
-LONGEST = 80  # characters of two lines in one
+LONGEST = 80  # characters of two lines merged into one
 
 
 def local_names(program: Program) -> None:
-    """Local names of one constant or class are replaced by it; those that nobody reads go."""
+    """Replaces local names for a constant or class, and removes those that nobody reads."""
     for name, node in list(program.definitions.items()):
         if not isinstance(node, cst.SimpleStatementLine) and program.changed("locals", node):
             program.definitions[name] = node.visit(_Locals(name in program.decided))
@@ -21,10 +21,10 @@ def local_names(program: Program) -> None:
 
 
 class _Locals(cst.CSTTransformer):
-    """Does so in one definition.
+    """Does this in one definition.
 
     Args:
-        decided: the settings decided something in it: a name may be left over that the next line alone reads.
+        decided: the settings determined something in it, so a name may be left that only the next line reads.
     """
 
     def __init__(self, decided: bool) -> None:
@@ -104,7 +104,7 @@ class _Locals(cst.CSTTransformer):
 
 
 class _Next(cst.CSTTransformer):
-    """`x = f()` and `g(x)` as `g(f())`, for names that are read once."""
+    """Turns `x = f()` and `g(x)` into `g(f())`, for names that are read once."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = names
@@ -126,7 +126,7 @@ class _Next(cst.CSTTransformer):
 
 
 class _Config(cst.CSTTransformer):
-    """A run's config is the one that its `train` is given."""
+    """Uses the config that `train` receives as the run's config."""
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         return updated_node.attr if code(updated_node) == "run.config" else updated_node
@@ -137,7 +137,7 @@ def _is_class(node: Any) -> bool:
 
 
 def _harmless(node: Any) -> bool:
-    """Whether nothing else changes where an expression goes."""
+    """Whether an expression can be moved without changing anything else."""
     calls = any(isinstance(child, cst.Call) for child in [node, *node.children])
     return not calls or code(node).startswith(("(torch.tensor(", "np."))
 

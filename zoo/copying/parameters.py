@@ -1,4 +1,4 @@
-"""Parameters that are always the same become constants."""
+"""Replaces parameters that are always the same by constants."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from zoo.copying.source import code
 
 
 def constant_parameters(program: Program) -> None:
-    """Parameters for which every call passes the same constant, or nothing, are replaced by it."""
+    """Replaces parameters for which every call passes the same constant, or nothing."""
     sites, mentioned = call_sites(program)
     removed: dict[Key, list[tuple[int, str]]] = {}
     values: dict[Key, dict[str, cst.BaseExpression]] = {}
@@ -65,7 +65,7 @@ def _only(program: Program, key: Key) -> bool:
 
 
 def _alike(program: Program, key: Key, removed: dict[Key, Any]) -> bool:
-    """A method's parameters go only if they go from every method of that name: calls do not say whose it is."""
+    """A method's parameters are removed only from all methods of that name: calls do not show whose method it is."""
     if key[1] == "__init__" or not key[0]:
         return True
     others = [other for other, _ in functions(program) if other[0] and other[1] == key[1]]
@@ -128,7 +128,7 @@ class _WithoutParameters(cst.CSTTransformer):
 
 
 def without_documentation(node: Any, names: list[str]) -> Any:
-    """A class or function whose docstring does not explain some arguments or attributes any more."""
+    """A class or function whose docstring no longer documents certain arguments or attributes."""
     text = node.get_docstring(clean=False)
     if not text:
         return node
@@ -149,7 +149,7 @@ def without_documentation(node: Any, names: list[str]) -> Any:
                 line = f"{' ' * indent}{', '.join(left)}:{line.split(':', 1)[1]}"
         kept.append(line)
     cleaned = "\n".join(kept)
-    for header in ("Args", "Attributes"):  # with nothing below it
+    for header in ("Args", "Attributes"):  # without any entry
         parts = cleaned.split(f"{header}:\n")
         if len(parts) == 2 and (not parts[1].strip() or not parts[1].split("\n")[0].strip()):
             cleaned = parts[0].rstrip() + ("\n\n" + parts[1].lstrip("\n") if parts[1].strip() else "")

@@ -1,4 +1,4 @@
-"""The program that a copy becomes: all its definitions in one place, collected from what an algorithm reaches."""
+"""The program that becomes a copy: all definitions that an algorithm reaches, collected in one place."""
 
 import ast
 import re
@@ -33,15 +33,15 @@ class Program:
     """Definitions by name, and the imports that they need.
 
     Args:
-        file: of the algorithm.
-        agent: the name of its agent class.
-        known: the source of an expression -> its value, which the chosen settings decide.
+        file: the algorithm's file.
+        agent: the name of the algorithm's agent class.
+        known: the source of an expression -> its value, as determined by the chosen settings.
 
     Attributes:
-        definitions: each without what the known expressions rule out.
-        modules: the module that each is from.
-        imports: of other packages: a name -> its import statement.
-        decided: the definitions in which the known expressions decided something.
+        definitions: by name, without the parts that the known expressions rule out.
+        modules: the module of each definition.
+        imports: from other packages: a name -> its import statement.
+        decided: the definitions in which the known expressions determined something.
     """
 
     def __init__(self, file: Path, agent: str, known: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Program:
         self._pending += [(names.moved.get(name, within), name) for name in global_names(node)]
 
     def _completed(self, node: cst.ClassDef, within: Source) -> cst.ClassDef:
-        """A class that stands in for the zoo's of its name and inherits from it, with what it inherits."""
+        """A class that replaces the zoo's of the same name and inherits from it, completed with what it inherits."""
         names = _Names(within, self.agent)
         theirs: Any = within.definitions[node.name.value].node.visit(names)
         theirs = fold(theirs, self.known, lambda name: self._constant(within, name))
@@ -114,7 +114,7 @@ class Program:
         )
 
     def _constant(self, within: Source, name: str) -> cst.BaseExpression | None:
-        """The value of a constant of the zoo."""
+        """The value of one of the zoo's constants."""
         found = resolve(within, name)
         return constant_of(found.node) if isinstance(found, Definition) else None
 
@@ -123,7 +123,7 @@ class Program:
         return isinstance(node, cst.Name) and isinstance(self.definitions.get(node.value), cst.FunctionDef)
 
     def constant(self, name: str) -> cst.BaseExpression | None:
-        """The value of a constant of the program."""
+        """The value of one of the program's constants."""
         return constant_of(self.definitions.get(name))
 
     def text(self, name: str) -> str:
@@ -131,14 +131,14 @@ class Program:
         return text_of(self.definitions[name])
 
     def transform(self, transformer: Callable[[], cst.CSTTransformer], mentioning: Iterable[str] = ("",)) -> None:
-        """Visits every definition that mentions one of some words with a transformer of its own."""
+        """Visits every definition that mentions one of certain words, each with a new transformer."""
         mentioning = list(mentioning)
         for name, node in list(self.definitions.items()):
             if any(word in self.text(name) for word in mentioning):
                 self.definitions[name] = node.visit(transformer())
 
     def fold(self) -> None:
-        """Decides anew what can be decided by now."""
+        """Evaluates again whatever is determined by now."""
         made = {
             name
             for text in map(self.text, self.definitions)
@@ -156,7 +156,7 @@ class Program:
                 self.definitions[name] = fold(node, known, self.constant)
 
     def _certain(self, node: cst.ClassDef) -> dict[str, Any]:
-        """The attributes of a class that are always an object: they are not None."""
+        """The attributes of a class that are always an object and therefore not None."""
         found: dict[str, set[bool]] = {}
         for part in ast.walk(ast.parse(text_of(node))):
             if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
@@ -170,14 +170,14 @@ class Program:
         return {name: SOME for name, kinds in found.items() if kinds == {True} and name.startswith("self.")}
 
     def changed(self, step: str, node: Any) -> bool:
-        """Whether a definition is another than when this was asked last for the same step."""
+        """Whether a definition has changed since this was last asked for the same step."""
         asked = (step, text_of(node))
         new = asked not in self._settled
         self._settled.add(asked)
         return new
 
     def source(self) -> str:
-        """Of all definitions: the program as it stands."""
+        """The source of all definitions: the program in its present state."""
         return "\n".join(map(text_of, self.definitions.values()))
 
 
@@ -185,16 +185,16 @@ def joined(config: cst.ClassDef, run: cst.BaseStatement) -> cst.ClassDef:
     """An algorithm's `Config`, without its checks, followed by the settings of a run."""
     assert isinstance(run, cst.ClassDef)
     fields = [line for line in config.body.body if isinstance(line, cst.SimpleStatementLine)]
-    of_run = [line for line in run.body.body if isinstance(line, cst.SimpleStatementLine)][1:]  # not the docstring
+    of_run = [line for line in run.body.body if isinstance(line, cst.SimpleStatementLine)][1:]  # without the docstring
     of_run[0] = of_run[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return config.with_changes(body=config.body.with_changes(body=[*fields, *of_run]))
 
 
 class _Names(cst.CSTTransformer):
-    """Gives names as the copy has them: `optim.Adam` is `Adam`; imports within functions go.
+    """Renames names as in the copy: `optim.Adam` is `Adam`; removes imports within functions.
 
     Attributes:
-        moved: names that another module than this one is to be asked for.
+        moved: names that must be looked up in another module than this one.
     """
 
     def __init__(self, within: Source, agent: str) -> None:
@@ -236,7 +236,7 @@ class _Names(cst.CSTTransformer):
 
 
 class _Runs(cst.CSTTransformer):
-    """What a run of the zoo does and a copy does not: checkpoints, compiling, settings of an environment."""
+    """Removes what runs of the zoo do and copies do not: checkpoints, compiling, settings of an environment."""
 
     def __init__(self) -> None:
         self.with_config: list[bool] = []
@@ -269,7 +269,7 @@ class _Runs(cst.CSTTransformer):
         return updated_node
 
     def leave_If(self, original_node: Any, updated_node: cst.If) -> Any:
-        """What is empty as it is."""
+        """Removes resets on `not envs.resumed`: what they reset is empty as it is."""
         lines = [code(line.body[0]) for line in updated_node.body.body if isinstance(line, cst.SimpleStatementLine)]
         begins = all(line.endswith((".clear()", ".reset()")) for line in lines)
         if code(updated_node.test) == "not envs.resumed" and begins:
@@ -280,9 +280,9 @@ class _Runs(cst.CSTTransformer):
         text = code(updated_node).strip()
         if text == "run.track()":
             return cst.RemoveFromParent()
-        if compiled := re.fullmatch(r"(\S+) = run\.compiled\((.*)\).*", text):  # as it is
+        if compiled := re.fullmatch(r"(\S+) = run\.compiled\((.*)\).*", text):  # without compiling
             name, update = compiled.groups()
             return cst.RemoveFromParent() if name == update else cst.parse_statement(f"{name} = {update}")
-        if " = run.record[" in text:  # a setting that turns out otherwise, and its record
+        if " = run.record[" in text:  # a setting whose value is only found in the run, and its record
             return cst.parse_statement(f"{text.partition(' = ')[0]} = {text.rpartition(' = ')[2]}")
         return updated_node

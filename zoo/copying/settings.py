@@ -1,4 +1,4 @@
-"""What the chosen settings decide about an algorithm's code."""
+"""What the chosen settings determine in an algorithm's code."""
 
 import ast
 import dataclasses
@@ -17,15 +17,15 @@ from zoo.spec import Spec
 
 
 def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) -> dict[str, Any]:
-    """The source of an expression -> its value, for all that the settings decide.
+    """The source of an expression -> its value, for everything that the settings determine.
 
-    A choice among names is decided, such as `value_head`, and so is every switch and None that was given. Numbers stay
-    settings of the copy, but for two that leave out a part where they are 0: `online_steps`, and the share of a
-    dataset in an online algorithm's batches.
+    Choices among names, such as `value_head`, are determined, and so are all given switches and Nones. Numbers stay
+    settings of the copy, except for two that remove a part if they are 0: `online_steps`, and the share of a dataset in
+    the batches of an online algorithm.
 
     Args:
-        spec: of the environment; the copy is for those of its kind: vectors, and continuous or discrete actions.
-        given: the keys that were named on the command line.
+        spec: the environment's; the copy is for environments of its kind: vectors, and continuous or discrete actions.
+        given: the keys given on the command line.
     """
     fields = {field.name: getattr(config.algo, field.name) for field in dataclasses.fields(config.algo)}
     decided: dict[str, Any] = {
@@ -37,7 +37,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         decided |= {"v_min": None, "v_max": None}
     if fields.get(algorithm.data) == 0:
         decided[algorithm.data] = 0
-    decided["init_from"] = None  # which a copy has not
+    decided["init_from"] = None  # a copy does not have it
     if not lacks_environment(algorithm, given):
         decided["env"] = SOME
     if config.online_steps == 0:
@@ -66,17 +66,17 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
 
 
 def of_spec(name: str, value: Any) -> dict[str, Any]:
-    """An attribute of a spec, as it is written in the zoo."""
+    """An attribute of a spec, as the zoo's code writes it."""
     return {f"{owner}spec.{name}": value for owner in ("", "self.", "envs.", "data.", "run.")}
 
 
 def lacks_environment(algorithm: Algorithm, given: set[str]) -> bool:
-    """Whether a copy has no environment by default: none that Gymnasium makes has goals, or one action."""
+    """Whether a copy has no default environment: none that Gymnasium makes has goals, or a single action."""
     return "env" not in given and (algorithm.takes_goals or issubclass(algorithm.agent_class, Predictor))
 
 
 def defaults(program: Program, algorithm: Algorithm, config: RunConfig, given: set[str]) -> None:
-    """Gives the copy's settings the values that were chosen as their defaults."""
+    """Makes the chosen values the defaults of the copy's settings."""
     run = {**vars(config), "env": config.env.id, "device": "cpu" if config.device == "auto" else config.device}
     run["run_dir"] = config.run_dir or "run"
     if lacks_environment(algorithm, given):
@@ -99,6 +99,6 @@ class _Defaults(cst.CSTTransformer):
             return updated_node
         value = self.values[name]
         text = f"field(default_factory=lambda: {value})" if isinstance(value, list) else code(literal(value))
-        # a number stays as it is written: 1_000_000, 3e-4
+        # a number keeps its notation: 1_000_000, 3e-4
         same = text == code(default) if isinstance(value, list) else ast.literal_eval(code(default)) == value
         return updated_node if same else updated_node.with_changes(value=cst.parse_expression(text))

@@ -1,4 +1,4 @@
-"""Takes out of a program what is left over once its settings are decided."""
+"""Removes what is superfluous in a program once its settings are determined."""
 
 import ast
 import re
@@ -16,12 +16,12 @@ from zoo.copying.parameters import constant_parameters
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names, is_field
 
-SHORT = 30  # characters of a formula
+SHORT = 30  # characters in a formula
 RESUMING = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "rows", "put", "cut", "check_run")
 
 
 def simplify(program: Program) -> None:
-    """Repeats every step until nothing changes any more."""
+    """Repeats every step until nothing changes."""
     while True:
         text = program.source()
         prune(program)
@@ -38,7 +38,7 @@ def simplify(program: Program) -> None:
 
 
 def prune(program: Program) -> None:
-    """Takes out methods, settings, definitions and imports that nothing reaches."""
+    """Removes methods, settings, definitions and imports that nothing reaches."""
     _nested(program)
     uses = Uses(program)
     _members(program, uses)
@@ -56,7 +56,7 @@ def prune(program: Program) -> None:
 
 
 def short_constants(program: Program) -> None:
-    """A short formula that is mentioned once stands where it is mentioned, and so does the type of metrics."""
+    """Inlines short formulas that are mentioned once, and the type of metrics."""
     for name, node in list(program.definitions.items()):
         value = program.constant(name)
         if value is not None and (name == "Metrics" or ("math." in code(value) and len(code(value)) <= SHORT)):
@@ -68,7 +68,7 @@ def short_constants(program: Program) -> None:
 
 
 def _nested(program: Program) -> None:
-    """Takes out functions within functions that these do not mention."""
+    """Removes nested functions that the outer function does not mention."""
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.FunctionDef):
             named = {one.id for one in ast.walk(ast.parse(textwrap.dedent(code(node)))) if isinstance(one, ast.Name)}
@@ -78,7 +78,7 @@ def _nested(program: Program) -> None:
 
 
 def _members(program: Program, uses: Uses) -> None:
-    """Takes out methods that nobody calls, and settings that nobody reads."""
+    """Removes methods that nobody calls, and settings that nobody reads."""
     for name, node in list(program.definitions.items()):
         if isinstance(node, cst.ClassDef):
             kept = [member for member in node.body.body if _is_needed(name, member, uses)]
@@ -90,7 +90,7 @@ def _members(program: Program, uses: Uses) -> None:
 
 
 class _WithoutKeywords(cst.CSTTransformer):
-    """Takes keyword arguments out of calls."""
+    """Removes keyword arguments from calls."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -105,7 +105,7 @@ class _WithoutKeywords(cst.CSTTransformer):
 
 
 def _without_index(program: Program, uses: Uses) -> None:
-    """Takes the indices out of batches where nobody reads them."""
+    """Removes the indices from batches if nobody reads them."""
     batch = program.definitions.get("Batch")
     if batch is not None and not uses.loaded["index"] and "index: " in code(batch):
         fields = [line for line in batch.body.body if not code(line).strip().startswith("index: ")]
@@ -114,7 +114,7 @@ def _without_index(program: Program, uses: Uses) -> None:
 
 
 class _WithoutLast(cst.CSTTransformer):
-    """Takes the last argument out of calls, if it is a name."""
+    """Removes the last argument from calls, if it is a name."""
 
     def __init__(self, function: str, name: str) -> None:
         self.function, self.name = function, name
@@ -134,7 +134,7 @@ def _is_needed(owner: str, member: Any, uses: Uses) -> bool:
             return False
         if (name.startswith("__") and name.endswith("__")) or name == "forward":
             return True
-        # where another class has an attribute of that name, only calls count
+        # if another class has an attribute of that name, only calls count
         kind = "called" if uses.stored[name] > 0 and not member.decorators else "loaded"
         itself = sum(
             isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}"

@@ -1,4 +1,4 @@
-"""The zoo's source, definition by definition, and where a name in it leads."""
+"""The zoo's source, definition by definition, and what the names in it refer to."""
 
 import ast
 import functools
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
-# modules whose definitions stand in for others of their names
+# modules whose definitions replace others of the same name
 PLAIN = tuple(f"zoo.copying.plain.{name}" for name in ("nn", "envs", "data", "run"))
-OWN = ("Config", "train")  # but for these, of which the algorithm has its own
+OWN = ("Config", "train")  # except for these, which the algorithm has itself
 RENAMED = {
     ("zoo.nn.linear", "Linear"): "nn.Linear",
     ("zoo.nn.linear", "linear"): "F.linear",
@@ -25,11 +25,11 @@ RENAMED = {
 
 
 class Import(NamedTuple):
-    """Where a name comes from: an attribute of a module, or, if `attribute` is None, the module itself."""
+    """The origin of a name: an attribute of a module, or, if `attribute` is None, the module itself."""
 
     module: str
     attribute: str | None
-    statement: str  # as a file of its own has it
+    statement: str  # as written in a standalone file
 
 
 class Definition(NamedTuple):
@@ -42,7 +42,7 @@ class Definition(NamedTuple):
 
 def code(node: cst.CSTNode) -> str:
     """The source of a node."""
-    if isinstance(node, cst.Name) and not node.lpar:  # most are names, which need no printer
+    if isinstance(node, cst.Name) and not node.lpar:  # most nodes are names, for which no code generator is needed
         return node.value
     if isinstance(node, cst.Attribute) and not node.lpar:
         return f"{code(node.value)}.{node.attr.value}"
@@ -56,18 +56,18 @@ def constant_of(node: Any) -> cst.BaseExpression | None:
 
 
 def is_field(node: Any) -> bool:
-    """Whether a member of a class is a field: `name: type`, with a value or without."""
+    """Whether a class member is a field: `name: type`, with or without a value."""
     return isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.AnnAssign)
 
 
 @functools.lru_cache(maxsize=4096)
 def text_of(node: cst.CSTNode) -> str:
-    """The source of a whole definition, kept."""
+    """The source of a whole definition, cached."""
     return code(node)
 
 
 class Source:
-    """A module: its definitions and imports, those under `TYPE_CHECKING` and within functions included."""
+    """A module: its definitions and imports, including those under `TYPE_CHECKING` and within functions."""
 
     def __init__(self, name: str, path: Path | None = None) -> None:
         if path is None:
@@ -131,7 +131,7 @@ class _Imports(cst.CSTVisitor):
 
 @functools.cache
 def source(module: str) -> Source:
-    """A module of the zoo, read once."""
+    """A module of the zoo, read only once."""
     return Source(module)
 
 
@@ -170,7 +170,7 @@ def resolve(within: Source, name: str) -> Definition | Import | None:
 
 
 def global_names(node: cst.CSTNode) -> list[str]:
-    """The names that a definition takes from its module, in the order of their first mention."""
+    """The names that a definition uses from its module, in the order of their first mention."""
     return _global_names(text_of(node))
 
 

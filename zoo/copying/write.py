@@ -1,4 +1,4 @@
-"""Writes a program as a file: what it is, imports, settings, then everything before its first use."""
+"""Writes a program as a file: the docstring, imports, settings, then every definition before its first use."""
 
 import re
 import subprocess
@@ -35,17 +35,17 @@ def written(program: Program) -> list[str]:
     for root in ("Config", program.agent, "Run", "train", "main"):
         add(root)
     seen: dict[str, None] = {}
-    for name in order:  # a statement may define several
+    for name in order:  # one statement may define several
         seen.setdefault(code(program.definitions[name]).strip("\n"))
     return list(seen)
 
 
 def flag(setting: str) -> str:
-    """A setting as it is given to a copy."""
+    """A setting as a flag of a copy."""
     return f"--{setting.replace('_', '-')}"
 
 
-ABSENT = (  # what messages and comments say of the zoo's commands and settings that a copy does not have
+ABSENT = (  # parts of messages and comments about commands and settings of the zoo that a copy does not have
     "; zoo data verify checks the data",
     r" zoo data verify checks the data\.",
     r"; see them: zoo data show [^\"]*",
@@ -58,13 +58,13 @@ ABSENT = (  # what messages and comments say of the zoo's commands and settings 
 
 
 def plain(text: str) -> str:
-    """Messages and docstrings in the words of a file that stands alone."""
+    """Messages and docstrings, reworded for a standalone file."""
     text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
     text = re.sub(r"  # (fmt: skip|type: ignore\[no-untyped-call\])", "", text)
-    for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own
+    for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own defaults
         text = text.replace(f", {default}", "")
     text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
-    commands = re.findall(r"`zoo run [^`]*`", text)  # stay as they are
+    commands = re.findall(r"`zoo run [^`]*`", text)  # these stay as they are
     text = re.sub(r"`zoo run [^`]*`", "\0", text)
     settings = "eval_deterministic|online_\\w+" if "online_fraction:" in text else "eval_deterministic"
     text = re.sub(rf"(?<![\w.])({settings})=(\d|false)", r"algo.\1=\2", text)
@@ -74,7 +74,7 @@ def plain(text: str) -> str:
     text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
     text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
     text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
-    # lists, as flags take them
+    # lists in the form of flags
     text = re.sub(r"\[([\w.]+(?:,[\w.]+)+)\]", lambda found: found[1].replace(",", " "), text)
     text = re.sub(r"(--[\w-]+) \[({[^\[\]]*})\]", lambda found: f"{found[1]} {found[2].replace('},{', '} {')}", text)
     text = re.sub(r"`(zoo\.[\w.]+)`", r"rl-zoo's `\1`", text)
@@ -86,7 +86,7 @@ def plain(text: str) -> str:
 
 
 def formatted(text: str) -> str:
-    """By ruff: the imports sorted, lines of 120 characters at most."""
+    """The text formatted by ruff: imports sorted, lines of at most 120 characters."""
     common = ["--isolated", "--line-length", "120", "--stdin-filename", "copy.py", "-"]
     for command in (
         ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"],

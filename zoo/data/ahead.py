@@ -1,4 +1,4 @@
-"""Sampling for a GPU, on which each operation takes as long as all of a batch: many batches are sampled at once."""
+"""Sampling for a GPU, on which one operation alone takes as long as a whole batch: many batches are sampled at once."""
 
 import operator
 
@@ -8,21 +8,21 @@ from zoo.data.batch import Batch, gather
 from zoo.data.dataset import Dataset
 from zoo.data.samplers import BATCHES
 
-MOST = 64 * 2**20  # bytes that are gathered at once
+MOST = 64 * 2**20  # bytes gathered at once
 
 
 class SampledAhead:
-    """In the place of a dataset's `sample`.
+    """Takes the place of a dataset's `sample`.
 
-    The sampler's `prefetched`, which a checkpoint holds, are the indices of the next batches. The transitions of all of
-    them are gathered at once, and a batch is a slice of those.
+    The sampler's `prefetched`, which checkpoints hold, are the indices of the next batches. The transitions of all
+    these batches are gathered at once, and each batch is a slice of them.
     """
 
     def __init__(self, data: Dataset) -> None:
         self._data = data
-        self._of: list[Tensor] = []  # what is left of the indices, and the data that the batches were gathered from
-        self._batches: list[Batch] = []  # freed at once when the next are gathered, which the garbage collector ignores
-        self._size = self._next = 0  # of each; which one comes
+        self._of: list[Tensor] = []  # the remaining indices, and the data that the batches were gathered from
+        self._batches: list[Batch] = []  # freed as soon as the next are gathered; the garbage collector skips them
+        self._size = self._next = 0  # size of each batch, and which comes next
 
     def __call__(self, batch_size: int) -> Batch:
         """`batch_size` transitions, sampled with replacement by the sampler."""
@@ -40,7 +40,7 @@ class SampledAhead:
         return self._batches[self._next]
 
     def _gathered(self, index: Tensor, batch_size: int) -> list[Batch]:
-        """The batches of these indices, or the first of them."""
+        """The batches at these indices, or the first of them."""
         data = self._data
         row = sum(field[0].nbytes for field in (data.obs, data.action, data.reward, data.next_obs, data.terminated))
         count = min(BATCHES, index.numel() // batch_size, max(1, MOST // (row * batch_size)))

@@ -1,4 +1,4 @@
-"""Episodes as flat NumPy arrays, and what must hold of them."""
+"""Episodes as flat NumPy arrays, and the checks on them."""
 
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
     from zoo.envs import EnvConfig
     from zoo.spec import Spec
 
-ROWS = 4_096  # that are compared at a time
-ROUNDING = 1e-5  # of the range of an action: as much may it lie outside, for want of digits
+ROWS = 4_096  # compared at a time
+ROUNDING = 1e-5  # tolerance for actions outside their bounds, as a share of the range: digits may have been cut off
 
 
 class Arrays(NamedTuple):
-    """Consecutive episodes, flat and float32. Where `terminated` or `truncated` is set, an episode ends."""
+    """Consecutive episodes, flat and float32. An episode ends wherever `terminated` or `truncated` is set."""
 
-    obs: np.ndarray  # [N, ...], of frames [N, C, H, W] uint8
+    obs: np.ndarray  # [N, ...]; frames: [N, C, H, W] uint8
     action: np.ndarray  # [N, A] float32, or [N] int64
     reward: np.ndarray  # [N]
-    next_obs: np.ndarray  # [N, ...] the true successor, at a truncation the true last observation
+    next_obs: np.ndarray  # [N, ...] the true successor; at a truncation, the true last observation
     terminated: np.ndarray  # [N] bool
     truncated: np.ndarray  # [N] bool
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """Where each episode begins, `[E]`."""
+        """The first row of each episode, `[E]`."""
         ends = np.flatnonzero(self.terminated | self.truncated)
         return np.concatenate([[0], ends[:-1] + 1])
 
     @property
     def episode_lengths(self) -> np.ndarray:
-        """Steps of each episode, `[E]`."""
+        """The number of steps of each episode, `[E]`."""
         return np.diff(np.append(self.episode_starts, len(self.reward)))
 
     @property
@@ -42,19 +42,19 @@ class Arrays(NamedTuple):
         return np.add.reduceat(self.reward.astype(np.float64), self.episode_starts)
 
     def head(self, transitions: float) -> "Arrays":
-        """Whole episodes from the start until they hold at least that many transitions."""
+        """Whole episodes from the start, until they hold at least that many transitions."""
         ends = np.cumsum(self.episode_lengths)
-        # a share such as 7 % of 100 is 7.000000000000001 as a float and means 7
+        # a share such as 7 % of 100 is 7.000000000000001 as a float but means 7
         end = ends[min(int(np.searchsorted(ends, transitions - 1e-6)), len(ends) - 1)]
         return Arrays(*(field[:end] for field in self))
 
     def first(self, episodes: int) -> "Arrays":
-        """So many episodes from the start, or all where there are fewer."""
+        """The first `episodes` episodes, or all if there are fewer."""
         end = int(self.episode_lengths[:episodes].sum())
         return Arrays(*(field[:end] for field in self))
 
     def fingerprint(self) -> str:
-        """A hash of the content: the same data has the same one wherever it was read from."""
+        """A hash of the content: the same data has the same hash wherever it was read from."""
         digest = hashlib.blake2b(digest_size=8)
         for field in self:
             digest.update(np.ascontiguousarray(field).data)
@@ -66,24 +66,24 @@ def concatenate(parts: list[Arrays]) -> Arrays:
 
 
 def as_obs(array: np.ndarray) -> np.ndarray:
-    """Observations `[N, ...]` as they are kept: float32, or bytes where they are frames `[N, C, H, W]` of bytes."""
+    """Observations `[N, ...]` as they are stored: float32, or uint8 for frames `[N, C, H, W]` of bytes."""
     return array.astype(obs_dtype(array), copy=False)
 
 
 def obs_dtype(array: np.ndarray) -> type:
-    """The type of `as_obs`."""
+    """The dtype of `as_obs`."""
     return np.uint8 if array.dtype == np.uint8 and array.ndim == 4 else np.float32
 
 
 def as_real(array: np.ndarray, name: str) -> np.ndarray:
-    """The array itself. Raises ValueError unless it holds real numbers or booleans: a cast would cut others short."""
+    """The array itself. Raises ValueError unless it holds real numbers or booleans: a cast would truncate others."""
     if array.dtype.kind not in "fiub":
         raise ValueError(f"its {name} are of type {array.dtype}, not real numbers")
     return array
 
 
 def as_flags(array: np.ndarray, name: str) -> np.ndarray:
-    """Ends of episodes as booleans, flat. Raises ValueError where a number is neither 0 nor 1: NaN would be an end."""
+    """Episode ends as flat booleans. Raises ValueError if a number is neither 0 nor 1: NaN would count as an end."""
     array = as_real(np.asarray(array), name).reshape(-1)
     if array.dtype != bool and not ((array == 0) | (array == 1)).all():
         raise ValueError(f"its {name} are not all 0 or 1")
@@ -91,16 +91,16 @@ def as_flags(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def cut_at_breaks(arrays: Arrays) -> tuple[Arrays, int]:
-    """Ends an episode, as truncated, wherever its successor is not the next row; and how many ends that adds.
+    """Ends an episode, as truncated, wherever its successor is not the next row. Also returns how many ends that adds.
 
-    A file may lack such an end, and a replay buffer does where its run was resumed or stopped.
+    A file may lack such an end, and a replay buffer lacks one wherever its run was resumed or stopped.
     """
     truncated = arrays.truncated | (breaks(arrays.obs, arrays.next_obs) & ~arrays.terminated)
     return arrays._replace(truncated=truncated), int(truncated.sum() - arrays.truncated.sum())
 
 
 def check_successors(obs: np.ndarray, next_obs: np.ndarray | None) -> None:
-    """Raises ValueError where observations and their successors, if there are any, have other shapes or types."""
+    """Raises ValueError if observations and their successors, if there are any, differ in shape or type."""
     if next_obs is not None and (next_obs.shape, next_obs.dtype) != (obs.shape, obs.dtype):
         raise ValueError(
             f"its observations are {obs.dtype} {list(obs.shape)}, its next_observations {next_obs.dtype} "
@@ -109,9 +109,9 @@ def check_successors(obs: np.ndarray, next_obs: np.ndarray | None) -> None:
 
 
 def breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
-    """Where the successor is not the next row, `[N]`; the last row's is not. NaN is taken as equal to itself."""
+    """Where the successor is not the next row, `[N]`; true for the last row. NaN counts as equal to itself."""
     found = np.ones(len(obs), bool)
-    for start in range(0, len(obs) - 1, ROWS):  # some at a time: of frames, all would take more memory than the data
+    for start in range(0, len(obs) - 1, ROWS):  # in chunks: frames, all at once, would take more memory than the data
         end = min(start + ROWS, len(obs) - 1)
         successor, row = next_obs[start:end], obs[start + 1 : end + 1]
         unequal = successor != row
@@ -136,10 +136,10 @@ def check_finite(arrays: Arrays, name: str) -> None:
 
 
 def fitted(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Arrays:
-    """The data with actions of the environment's type: float32, or int64 where they are discrete.
+    """The data with actions of the environment's type: float32, or int64 if they are discrete.
 
     Raises:
-        UsageError: it has other shapes than the environment or, where these are discrete, other actions.
+        UsageError: the shapes differ from the environment's, or discrete actions are not among the environment's.
     """
     expected = (spec.state_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
@@ -166,7 +166,7 @@ def fitted(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Arrays:
 
 
 def out_of_bounds(action: np.ndarray, spec: "Spec") -> np.ndarray:
-    """Which of the actions, `[N, A]` or `[N]`, the environment does not have: `[N]`; rounding does not count."""
+    """Which of the actions, `[N, A]` or `[N]`, are invalid in the environment: `[N]`; rounding errors are tolerated."""
     if spec.num_actions is not None:
         return np.asarray((action < 0) | (action >= spec.num_actions))
     low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)

@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 class Transition(NamedTuple):
-    """One step of each of N environments. `next_obs` is the true successor, of an episode's last step too."""
+    """One step of each of N environments. `next_obs` is the true successor, also at an episode's last step."""
 
     obs: Tensor  # [N, ...]
     action: Tensor  # [N, A] or [N]
     reward: Tensor  # [N]
     next_obs: Tensor  # [N, ...]
     terminated: Tensor  # [N] bool; stops bootstrapping
-    truncated: Tensor  # [N] bool; does not
+    truncated: Tensor  # [N] bool; does not stop it
 
 
 class Batch(NamedTuple):
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     reward: Tensor  # [B]
     next_obs: Tensor  # [B, ...]
     terminated: Tensor  # [B] bool; truncation is not in a batch, because it never stops bootstrapping
-    index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer (tuple.index is hidden by it)
+    index: Tensor  # type: ignore[assignment]  # [B] position of each in its buffer (hides tuple.index)
 
 
 class NStepBatch(NamedTuple):
@@ -33,10 +33,10 @@ class NStepBatch(NamedTuple):
 
     obs: Tensor  # [B, ...]
     action: Tensor  # [B, A] or [B], the first of the steps
-    reward: Tensor  # [B] the discounted sum of the k <= n steps there are
-    next_obs: Tensor  # [B, ...] after them
-    discount: Tensor  # [B] discount^k, or 0 where the episode terminated
-    index: Tensor  # type: ignore[assignment]  # [B] where each stands in its buffer
+    reward: Tensor  # [B] the discounted sum over the k <= n available steps
+    next_obs: Tensor  # [B, ...] after these steps
+    discount: Tensor  # [B] discount^k, or 0 if the episode terminated
+    index: Tensor  # type: ignore[assignment]  # [B] position of each in its buffer
 
 
 def gather(source: Any, index: Tensor) -> Batch:
@@ -52,6 +52,6 @@ def mixed(one: Batch, other: Batch) -> Batch:
 
 
 def either(first: Tensor, one: Batch, other: Batch) -> Batch:
-    """Of two batches of one size, each transition of `one` where `first` `[B]` is set, else of `other`."""
+    """Picks transitions from two batches of equal size: from `one` where `first` `[B]` is set, else from `other`."""
     pairs = zip(one, other, strict=True)
     return Batch(*(torch.where(first.view(-1, *[1] * (x.ndim - 1)), x, y) for x, y in pairs))

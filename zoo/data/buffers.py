@@ -1,4 +1,4 @@
-"""Replay buffers, and the rollout buffer of on-policy algorithms, on the run's device."""
+"""Replay buffers, and the rollout buffer for on-policy algorithms, on the run's device."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly; when full, the oldest are overwritten.
 
     Attributes:
-        added: transitions added so far; number n is at index `n % capacity`.
-        size: transitions that can be sampled, the newest ones.
-        num_envs: transitions of a step.
+        added: number of transitions added so far; number n is at index `n % capacity`.
+        size: number of transitions that can be sampled, which are the newest ones.
+        num_envs: number of transitions in a step.
     """
 
-    _stored: tuple[str, ...] = Transition._fields  # of a transition, as they are
-    _columns: tuple[str, ...] = _stored  # all that is kept of each
+    _stored: tuple[str, ...] = Transition._fields  # fields of a transition that are stored unchanged
+    _columns: tuple[str, ...] = _stored  # all columns that are stored
 
     def __init__(self, capacity: int, spec: Spec, device: torch.device) -> None:
         self.capacity, self.device = capacity, device
@@ -36,12 +36,12 @@ class ReplayBuffer:
 
     @property
     def position(self) -> int:
-        """Where the next transition is written."""
+        """The index at which the next transition is written."""
         return self.added % self.capacity
 
     @property
     def filled(self) -> int:
-        """Places that have been written to."""
+        """The number of positions that have been written to."""
         return min(self.added, self.capacity)
 
     def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
@@ -49,12 +49,12 @@ class ReplayBuffer:
         self.next_obs = torch.zeros_like(self.obs)
 
     def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
-        """Stores one transition of each of N environments (N at most `capacity`, the same at every call).
+        """Stores one transition from each of N environments (N at most `capacity`, and the same at every call).
 
         Args:
-            transition: on the device.
-            ended: `[N]` whether each is its episode's last, from the environments: a buffer that must know need not
-                wait for the device then.
+            transition: the transitions, on the device.
+            ended: `[N]` whether each is its episode's last, as reported by the environments: buffers that need to know
+                then do not wait for the device.
         """
         count = len(transition.reward)
         for name in self._stored:
@@ -79,7 +79,7 @@ class ReplayBuffer:
         return self.obs.index_select(0, index)
 
     def next_obs_at(self, index: Tensor) -> Tensor:
-        """Their true successors."""
+        """The true successors at the given indices."""
         return self.next_obs.index_select(0, index)
 
     def sample(self, batch_size: int) -> Batch:
@@ -89,9 +89,9 @@ class ReplayBuffer:
         return Batch(self.obs_at(index), action, reward, self.next_obs_at(index), terminated, index)
 
     def sample_n_step(self, batch_size: int, n: int, discount: float) -> NStepBatch:
-        """`batch_size` indices sampled uniformly, each with its n steps, or fewer at an episode's or the data's end.
+        """`batch_size` indices sampled uniformly, each with n steps, or with fewer at an episode's or the data's end.
 
-        Sutton 1988; in deep RL Hessel et al. 2018, arXiv 1710.02298.
+        Sutton 1988; in deep RL, Hessel et al. 2018, arXiv 1710.02298.
         """
         index = self.draw(batch_size)
         ahead = torch.arange(n, device=index.device)
@@ -107,25 +107,25 @@ class ReplayBuffer:
         return NStepBatch(self.obs_at(index), self.action[index], reward, self.next_obs_at(last), bootstrap, index)
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
-        """The transitions numbered from `first` up to `last`, of those that are kept, as they are stored."""
+        """The stored rows of the transitions numbered from `first` up to `last`, as far as they are still kept."""
         index = torch.arange(first, last, device=self.device) % self.capacity
         return {name: getattr(self, name).index_select(0, index) for name in self._columns}
 
     def put(self, first: int, rows: dict[str, Tensor]) -> None:
-        """Stores what `rows` returned, from number `first` on."""
+        """Stores the result of `rows`, from number `first` on."""
         index = (first + torch.arange(len(rows["reward"]), device=self.device)) % self.capacity
         for name in self._columns:
             getattr(self, name)[index] = rows[name]
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts. The transitions are not among them, see `rows`."""
+        """The counters. The transitions are not included, see `rows`."""
         return {"added": self.added, "size": self.size, "num_envs": self.num_envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.added, self.size, self.num_envs = state["added"], state["size"], state["num_envs"]
 
     def cut(self) -> int:
-        """Truncates the running episodes: what is added next belongs to others. Returns how many there were."""
+        """Truncates the running episodes: what is added next belongs to new ones. Returns how many there were."""
         count = min(self.num_envs, self.size)
         newest = (self.position - 1 - torch.arange(count, device=self.device)) % self.capacity
         self.truncated[newest] |= ~self.terminated[newest]
@@ -133,15 +133,15 @@ class ReplayBuffer:
 
 
 class FrameBuffer(ReplayBuffer):
-    """A `ReplayBuffer` of stacked frames that keeps each frame once: for uint8 observations `[S, H, W]`, newest last.
+    """A `ReplayBuffer` of stacked frames that stores each frame once: for uint8 observations `[S, H, W]`, newest last.
 
-    An episode's first observation is stored whole, S frames, then one frame a step: every stack is S consecutive frames
-    of its own episode. There is room for an eighth more frames than transitions; where episodes are so short that this
-    does not do, the oldest transitions are forgotten earlier. When that is depends on where episodes end: it is worked
-    out beside the device, from counts that are kept on both.
+    An episode's first observation is stored whole, as S frames, then one frame per step: every stack is S consecutive
+    frames of its own episode. There is room for an eighth more frames than transitions; if episodes are so short that
+    this is not enough, the oldest transitions are dropped earlier. When that happens depends on where episodes end: it
+    is computed on the host, from counts that are kept both there and on the device.
 
     Raises:
-        ValueError: observations are not frames.
+        ValueError: the observations are not frames.
     """
 
     _stored = ("action", "reward", "terminated", "truncated")
@@ -152,20 +152,20 @@ class FrameBuffer(ReplayBuffer):
             raise ValueError(f"frames are uint8 of three dimensions, not {spec.obs_dtype} of {spec.obs_shape}")
         self._streams = num_envs
         super().__init__(capacity, spec, device)
-        self._written = torch.zeros(num_envs, dtype=torch.int64, device=device)  # frames so far, of each environment
-        self._counts = np.zeros(num_envs, dtype=np.int64)  # the same
-        self._newest = np.zeros(capacity, dtype=np.int64)  # the same as `newest`
-        self._starting = np.ones(num_envs, dtype=bool)  # the next observation is a first one
+        self._written = torch.zeros(num_envs, dtype=torch.int64, device=device)  # frames so far, for each environment
+        self._counts = np.zeros(num_envs, dtype=np.int64)  # the same, on the host
+        self._newest = np.zeros(capacity, dtype=np.int64)  # `newest`, on the host
+        self._starting = np.ones(num_envs, dtype=bool)  # the next observation starts an episode
 
     def _allocate_obs(self, spec: Spec, device: torch.device) -> None:
         self.stack, *frame = spec.obs_shape
-        self._room = self.capacity * 9 // 8 // self._streams + 2 * self.stack  # frames of one environment
+        self._room = self.capacity * 9 // 8 // self._streams + 2 * self.stack  # number of frames for one environment
         self.frames = torch.zeros(self._streams * self._room, *frame, dtype=torch.uint8, device=device)
-        # of every transition: its environment, and which of its frames is the newest
+        # for every transition: its environment, and the number of its newest frame
         self.env = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self.newest = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self._envs = torch.arange(self._streams, device=device)
-        self._places = self._envs * self._room  # where the frames of each begin
+        self._places = self._envs * self._room  # where the frames of each environment begin
         self._ahead = torch.arange(self.stack, device=device)
 
     def add(self, transition: Transition, ended: np.ndarray | None = None) -> None:
@@ -182,16 +182,16 @@ class FrameBuffer(ReplayBuffer):
         self._counts += 1
         super().add(transition)
         self._starting = (transition.terminated | transition.truncated).cpu().numpy() if ended is None else ended
-        while self.size > self._streams and not self._has_oldest_frames():  # those of the latest step are there
+        while self.size > self._streams and not self._has_oldest_frames():  # those of the latest step have their frames
             self.size -= self._streams
 
     def _has_oldest_frames(self) -> bool:
-        numbers = self.added - self.size + np.arange(self._streams)  # of the transitions that come to be forgotten next
+        numbers = self.added - self.size + np.arange(self._streams)  # the next transitions to be dropped
         oldest = self._newest[numbers % self.capacity] - self.stack + 1
         return bool((oldest >= self._counts[numbers % self._streams] - self._room).all())
 
     def draw(self, batch_size: int) -> Tensor:
-        return (self.position - 1 - super().draw(batch_size)) % self.capacity  # the newest `size`
+        return (self.position - 1 - super().draw(batch_size)) % self.capacity  # among the newest `size`
 
     def obs_at(self, index: Tensor) -> Tensor:
         return self._stacks(self.env[index], self.newest[index])
@@ -205,7 +205,7 @@ class FrameBuffer(ReplayBuffer):
         return self.frames.index_select(0, indices.flatten()).view(*indices.shape, *self.frames.shape[1:])
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
-        """The transitions, and every frame of their stacks: `frames` `[F, H, W]` and their indices `[F]`."""
+        """The transitions, and all frames in their stacks: `frames` `[F, H, W]` and their indices `[F]`."""
         rows = super().rows(first, last)
         needed = rows["newest"][:, None] + torch.arange(1 - self.stack, 2, device=self.device)  # [rows, S + 1]
         indices = torch.unique(rows["env"][:, None] * self._room + needed % self._room)
@@ -227,14 +227,14 @@ class FrameBuffer(ReplayBuffer):
 
 
 def replay_buffer(capacity: int, spec: Spec, device: torch.device, num_envs: int, stacked: bool) -> ReplayBuffer:
-    """The buffer for an environment's observations: a `FrameBuffer` for stacks of frames, as Atari's."""
+    """The buffer for an environment's observations: a `FrameBuffer` for stacked frames such as Atari's."""
     if stacked:
         return FrameBuffer(capacity, spec, device, num_envs)
     return ReplayBuffer(capacity, spec, device)
 
 
 class RolloutBuffer(list[Transition]):
-    """The latest steps of N environments, which an on-policy algorithm has not learned from yet, on `device`."""
+    """The latest steps of N environments, from which an on-policy algorithm has not learned yet, on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Which offline datasets there are, and where. Nothing is read.
+"""The available offline datasets, and their locations. Nothing is read.
 
-A name resolves in this order: a dataset embedded in the package, the local Minari store, the Minari hub, a file: HDF5
-in D4RL's layout, or a NumPy archive.
+A name is looked up in this order: a dataset embedded in the package, the local Minari store, the Minari hub, and a file
+(HDF5 in D4RL's layout, or a NumPy archive).
 """
 
 import contextlib
@@ -20,44 +20,44 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import RunError, UsageError, nearest
 
-if TYPE_CHECKING:  # zoo.envs brings in gymnasium, which `zoo list` has no use for
+if TYPE_CHECKING:  # zoo.envs imports gymnasium, which `zoo list` does not need
     from zoo.envs import EnvConfig
 
 EMBEDDED = Path(__file__).parent / "embedded"
-HUB_NAMES = ("simple", "medium", "expert")  # what the Minari hub has as mujoco/<env>/<name>-v0
-ON_THE_HUB = ("ant", "halfcheetah", "hopper", "humanoid", "reacher", "swimmer", "walker2d")  # of these environments
-ZOO_NAMESPACE = "zoo"  # what the zoo makes and imports is zoo/<env>/<name>-v0 in the local store
-HUB_TIMEOUT = 5.0  # seconds for the hub to answer at all
+HUB_NAMES = ("simple", "medium", "expert")  # the Minari hub has mujoco/<env>/<name>-v0 of these
+ON_THE_HUB = ("ant", "halfcheetah", "hopper", "humanoid", "reacher", "swimmer", "walker2d")  # for these environments
+ZOO_NAMESPACE = "zoo"  # datasets made or imported by the zoo are zoo/<env>/<name>-v0 in the local store
+HUB_TIMEOUT = 5.0  # seconds for the hub to respond at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
-PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, and name
+PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, then name
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
 
 def scripted_kinds(env_id: str) -> tuple[str, ...]:
-    """The kinds of data that a controller made for the environment gives."""
+    """The kinds of data that come from a scripted controller for the environment."""
     if env_id.startswith("ogbench/pointmaze"):
         return OGBENCH_KINDS
     return ("waypoint",) if env_id.startswith("PointMaze") else ()
 
 
 def made_kinds(env_id: str) -> tuple[str, ...]:
-    """The kinds that `zoo data make` makes for the environment: of goal-reaching tasks none by agents."""
+    """The kinds that `zoo data make` makes for the environment: none made by agents for goal-reaching tasks."""
     scripted = scripted_kinds(env_id)
     return scripted if env_id.startswith("ogbench/") else D4RL_KINDS + scripted
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one dataset was found."""
+    """The location of one dataset."""
 
-    name: str  # as it was asked for
+    name: str  # as requested
     kind: str  # embedded, minari, hdf5 or npz
     path: Path
 
     @property
     def in_episodes(self) -> bool:
-        """Whether it is kept episode by episode; files of flat arrays may not say where theirs end."""
+        """Whether it is stored episode by episode; files of flat arrays may not mark the ends of theirs."""
         return self.kind not in ("hdf5", "npz")
 
 
@@ -67,7 +67,7 @@ def store() -> Path:
 
 
 def candidates(env: "EnvConfig", name: str) -> list[str]:
-    """The Minari ids that a name can mean: itself if it is one, else the zoo's own and then the hub's."""
+    """The Minari ids that a name can mean: the name itself if it is an id, else the zoo's own and then the hub's."""
     if re.fullmatch(r"(?:[\w.-]+/)*[\w.-]+-v\d+", name):
         return [name]
     name = _within(env, name)
@@ -75,33 +75,33 @@ def candidates(env: "EnvConfig", name: str) -> list[str]:
 
 
 def _within(env: "EnvConfig", name: str) -> str:
-    """A name without its environment's: `hopper/demo`, as `zoo data list` has it, is the `demo` of Hopper."""
+    """A name without its environment's name: `hopper/demo`, as in `zoo data list`, is Hopper's `demo`."""
     return name.removeprefix(f"{env.name}/")
 
 
 class Portion(NamedTuple):
-    """What a mixture takes of a dataset: all, or whole episodes from its start."""
+    """The part of a dataset that a mixture takes: all of it, or whole episodes from its start."""
 
-    share: float  # of its transitions
+    share: float  # of the dataset's transitions
     name: str
-    episodes: int | None = None  # so many, instead of a share
+    episodes: int | None = None  # a number of episodes, instead of a share
 
     @property
     def amount(self) -> str:
-        """What stands before the name: `10%`, `30ep:`, or nothing."""
+        """The prefix of the name: `10%`, `30ep:`, or nothing."""
         if self.episodes is not None:
             return f"{self.episodes}ep:"
         return "" if self.share == 1 else f"{100 * self.share:g}%"
 
 
 def parse_mixture(name: str) -> list[Portion]:
-    """The parts of a name and what is taken of each: all of `random`, a share of `10%expert`, `30ep:expert`'s episodes.
+    """The parts of a name and how much each gives: all of `random`, a share of `10%expert`, episodes of `30ep:expert`.
 
     Raises:
-        UsageError: a part is not a name, its share not above 0 and up to 100 %, or its episodes none.
+        UsageError: a part has no name, a share that is not above 0 and up to 100 %, or zero episodes.
     """
     if file_of(name):
-        return [Portion(1.0, name)]  # a file's name may hold a plus sign
+        return [Portion(1.0, name)]  # a file's name may contain a plus sign
     parts = []
     for text in name.split("+"):
         match = PORTION.fullmatch(text)
@@ -115,7 +115,7 @@ def parse_mixture(name: str) -> list[Portion]:
 
 
 def from_folder(name: str, folder: Path) -> str:
-    """A dataset or mixture of which the files whose names are relative to a folder have their whole names."""
+    """A dataset or mixture, in which names of files that are relative to a folder become full paths."""
 
     def whole(text: str) -> str:
         match = PORTION.fullmatch(text)
@@ -123,12 +123,12 @@ def from_folder(name: str, folder: Path) -> str:
         path = file_of(folder / text[start:])
         return f"{text[:start]}{path}" if path else text
 
-    alone = whole(name)  # a file's name may hold a plus sign
+    alone = whole(name)  # a file's name may contain a plus sign
     return alone if alone != name else "+".join(map(whole, name.split("+")))
 
 
 def find(env: "EnvConfig", name: str) -> Source | None:
-    """One dataset that is at hand; None where it is not."""
+    """One dataset, if it is available locally; otherwise None."""
     kind = _within(env, name)
     embedded = EMBEDDED / env.name / kind
     if "/" not in kind and (embedded / "data").is_dir():
@@ -142,16 +142,16 @@ def find(env: "EnvConfig", name: str) -> Source | None:
 
 
 def file_of(name: str | Path) -> Path | None:
-    """The file that a name means, if it is that of a dataset and there."""
+    """The file that a name refers to, if it exists and is that of a dataset."""
     try:
         path = Path(name).expanduser()
         return path if path.suffix in FILE_SUFFIXES and path.is_file() else None
-    except (OSError, RuntimeError):  # a mixture longer than a file's name may be; ~ and the name of nobody
+    except (OSError, RuntimeError):  # a mixture longer than a file's name may be; ~ with an unknown user
         return None
 
 
 def recorded_env(data: Path) -> str | None:
-    """The id of the environment that the metadata of a Minari dataset, in its folder `data`, names, if any."""
+    """The id of the environment in the metadata of a Minari dataset, whose folder is `data`, if there is one."""
     try:
         return str(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -159,16 +159,16 @@ def recorded_env(data: Path) -> str | None:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of a file, by its suffix."""
+    """The kind of a file, from its suffix."""
     return "npz" if path.suffix == ".npz" else "hdf5"
 
 
 def resolve(env: "EnvConfig", name: str) -> Source:
-    """Finds one dataset, downloading it from the Minari hub where it is only there.
+    """Finds one dataset; if only the Minari hub has it, downloads it from there.
 
     Raises:
-        UsageError: no dataset of that name; says which there are and how to get one.
-        RunError: it is on the hub only and the hub cannot be reached.
+        UsageError: there is no dataset of that name; the message lists those that exist and how to get one.
+        RunError: only the hub has it, and the hub cannot be reached.
     """
     source = find(env, name)
     if source is not None:
@@ -204,7 +204,7 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
         place.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix=".partial-", dir=place) as partial,
-            _environment("MINARI_DATASETS_PATH", partial),  # where Minari downloads to: renamed when it is all there
+            _environment("MINARI_DATASETS_PATH", partial),  # Minari's download folder: renamed once it is complete
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
@@ -212,7 +212,7 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
             (place / minari_id).parent.mkdir(parents=True, exist_ok=True)
             (Path(partial) / minari_id).rename(place / minari_id)
     except Exception as error:  # the hub's client raises whatever its transport does
-        if source := find(env, name):  # another process has downloaded it by now
+        if source := find(env, name):  # another process may have downloaded it by now
             return source
         reason = (str(getattr(error, "reason", error)).splitlines() or [type(error).__name__])[0]
         raise RunError(
@@ -223,16 +223,16 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
 
 
 def _check_reachable() -> None:
-    """Raises OSError where Hugging Face does not answer: its client would try for half a minute."""
+    """Raises OSError if Hugging Face does not respond: its client would keep trying for half a minute."""
     if not os.environ.get("MINARI_REMOTE", "hf://").startswith("hf://"):
         return
     request = urllib.request.Request(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=HUB_TIMEOUT).close()
     except urllib.error.HTTPError:
-        pass  # it answered
+        pass  # it responded
     except urllib.error.URLError as error:
-        if not isinstance(error.reason, ssl.SSLError):  # the client may know certificates that Python does not
+        if not isinstance(error.reason, ssl.SSLError):  # the client may accept certificates that Python does not know
             raise
 
 
@@ -252,13 +252,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
 def at_hand() -> Iterator[Source]:
     """The datasets on this machine: embedded ones, then those in the local store.
 
-    The zoo's own are named `<env>/<name>`; others go by their full Minari id.
+    The zoo's own are named `<env>/<name>`; others have their full Minari id.
     """
     for path in sorted(EMBEDDED.glob("*/*/data")):
         yield Source(f"{path.parent.parent.name}/{path.parent.name}", "embedded", path)
     for path in sorted(store().rglob("data")):
         place = path.parent.relative_to(store())
-        hidden = any(part.startswith(".") for part in place.parts)  # it is being written or downloaded
+        hidden = any(part.startswith(".") for part in place.parts)  # being written or downloaded
         if path.is_dir() and not hidden:
             minari_id = place.as_posix()
             own = re.fullmatch(rf"{ZOO_NAMESPACE}/(.+)-v0", minari_id)

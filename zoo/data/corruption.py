@@ -1,9 +1,9 @@
 """Corrupted datasets: `corruption=`. Some transitions get wrong observations, actions, rewards or successors.
 
 Yang et al. 2023, "Towards Robust Offline Reinforcement Learning under Diverse Data Corruption" (arXiv 2310.12955),
-section 3 and appendix D, as in the authors' code (github YangRui2015/RIQL, attack.py). `random-` adds noise; the
-`adversarial-` kinds move what they corrupt to where the critics of a trained EDAC agent think the least of it. The
-authors' agents have 10 critics on every task, where EDAC's own settings have 50 on Hopper and take as much longer.
+section 3 and appendix D, as in the authors' code (github YangRui2015/RIQL, attack.py). The `random-` kinds add noise;
+the `adversarial-` kinds move data to where the critics of a trained EDAC agent assign the lowest value. The authors'
+agents have 10 critics on every task; EDAC's own settings have 50 on Hopper, which takes as much longer.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from zoo import checkpoint
 from zoo.data.arrays import Arrays
 from zoo.errors import UsageError
 
-REWARD_RANGE = 30.0  # random rewards are uniform in +- scale times this
+REWARD_RANGE = 30.0  # random rewards are uniform within +- scale times this
 PARTS = ("obs", "action", "reward", "dynamics")
 KINDS = ("none", *(f"{how}-{part}" for how in ("random", "adversarial") for part in (*PARTS, "mixed")))
 
@@ -55,21 +55,21 @@ def corrupt(
     device: torch.device | None = None,
     adversary: "Adversary | None" = None,
 ) -> tuple[Arrays, int]:
-    """The dataset with some transitions corrupted, and how many of them changed.
+    """The dataset with some transitions corrupted, and the number of changed transitions.
 
-    Which transitions, and how, depends on the seed and, adversarial, on the critics. Of `mixed` each part has
-    transitions of its own. Terminal transitions whose successors are not known, see `zoo.models.dynamics.unknown`, stay
-    recognizable as such.
+    The choice of transitions, and their changes, depend on the seed and, for adversarial kinds, on the critics. In
+    `mixed`, each part corrupts transitions of its own. Terminal transitions with unknown successors, see
+    `zoo.models.dynamics.unknown`, stay recognizable as such.
 
     Args:
         arrays: the dataset.
-        config: what is done to it.
-        seed: of the run.
+        config: the kind of corruption and its settings.
+        seed: the run's seed.
         device: where the critics are evaluated, the CPU by default.
-        adversary: a trained agent, where `config.needs_critic`.
+        adversary: a trained agent, if `config.needs_critic`.
 
     Raises:
-        UsageError: what is to be corrupted are integers.
+        UsageError: the data to be corrupted are integers.
     """
     how, _, asked = config.name.partition("-")
     ended = np.flatnonzero(arrays.terminated)
@@ -89,7 +89,7 @@ def corrupt(
         if part == "reward":
             field[chosen] = REWARD_RANGE * noise if how == "random" else -config.scale * field[chosen]
         else:
-            spread = field.std(0, dtype=np.float64).astype(np.float32)  # in float32 a large mean would drown it
+            spread = field.std(0, dtype=np.float64).astype(np.float32)  # in float32 a large mean would swamp it
             if adversary:
                 at = Arrays(*(x[chosen] for x in arrays))
                 noise = adversary.worst(part, at, noise, spread, config.scale, device or torch.device("cpu"))
@@ -104,18 +104,18 @@ def corrupt(
 
 
 class Adversary:
-    """A trained agent, and the noise that its critics value the least.
+    """A trained agent, and the noise to which its critics assign the lowest value.
 
-    It descends their mean value by the sign of its gradient, 100 steps of 0.01 of the scale, from random noise. (The
-    authors create a new Adam at every step, which is that. They multiply where they start by the standard deviation
-    twice; here it is uniform within the scale in all dimensions.) The noise found is cached in the agent's folder,
-    under a digest of everything that it depends on.
+    The search descends the critics' mean value by the sign of its gradient, in 100 steps of 0.01 of the scale,
+    starting from random noise. (The authors create a new Adam at every step, which amounts to that. They multiply the
+    starting noise by the standard deviation twice; here it is uniform within the scale in all dimensions.) The noise
+    found is cached in the agent's folder, under a digest of everything that it depends on.
 
     Args:
-        agent: with `critic`, `actor` and `normalizer`.
-        fingerprint: of the dataset that it learned from.
-        folder: of its run.
-        digest: of its checkpoint, in hexadecimal digits.
+        agent: an agent with `critic`, `actor` and `normalizer`.
+        fingerprint: that of the dataset from which it learned.
+        folder: the folder of its run.
+        digest: the digest of its checkpoint, in hexadecimal.
     """
 
     STEPS, STEP_SIZE, BATCH = 100, 0.01, 4_096
@@ -127,7 +127,7 @@ class Adversary:
     def worst(
         self, part: str, at: Arrays, noise: np.ndarray, spread: np.ndarray, scale: float, device: torch.device
     ) -> np.ndarray:
-        """Noise for the transitions `at`, `[n, ...]`, in units of `spread` and within +-scale; `noise` is the start."""
+        """Noise for the transitions `at`, `[n, ...]`, in units of `spread` within +-scale, starting from `noise`."""
         digest = hashlib.sha256((self.digest + repr(scale)).encode())
         for array in (at.obs, at.action, at.next_obs, noise):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -142,7 +142,7 @@ class Adversary:
             given = (at.obs[piece], at.action[piece], at.next_obs[piece], noise[piece], spread)
             noise[piece] = self._descend(part, scale, *(torch.from_numpy(x).to(device) for x in given)).cpu().numpy()
         path.parent.mkdir(exist_ok=True)
-        with checkpoint.replacing_path(path) as partial:  # another run may be writing the same
+        with checkpoint.replacing_path(path) as partial:  # another run may be writing the same file
             np.save(partial, noise)
         return noise
 

@@ -1,4 +1,4 @@
-"""D4RL's HDF5 files, read and written."""
+"""Reads and writes D4RL's HDF5 files."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     """A D4RL-layout HDF5 file: flat arrays over consecutive episodes.
 
     Old files lack `next_observations` or `timeouts`. Without the former, the successor is the next row, and the last
-    step of an episode that did not terminate is left out, since its successor is nowhere. D4RL's `qlearning_dataset`
-    does both, so that the successor of a terminal step is the first observation of the next episode. Without the
-    latter, an episode ends where its successor is not the next row, or after `max_episode_steps`. (D4RL counts one step
-    too many after a terminal and so cuts the episode that follows one step early; this does not.)
+    step of an episode that did not terminate is left out, because its successor is not recorded. `qlearning_dataset` of
+    D4RL does both, so that the successor of a terminal step is the first observation of the next episode. Without the
+    latter, an episode ends where its successor is not the next row, or after `max_episode_steps`. (After a terminal
+    step, D4RL counts one step too many and so cuts the next episode one step early; this code does not.)
     """
     with h5py.File(path, "r") as file:
         missing = {"observations", "actions", "rewards", "terminals"} - set(file)
@@ -30,7 +30,7 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
 
 
 def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:
-    """The fields of a D4RL-layout file, see `read_d4rl`. Raises ValueError where they do not fit each other."""
+    """Episodes from the fields of a D4RL-layout file, see `read_d4rl`. Raises ValueError if they are inconsistent."""
     columns = {name: as_real(given[name], name) for name in FIELDS if name in given}
     obs, action = as_obs(columns["observations"]), columns["actions"]
     reward = columns["rewards"].astype(np.float32, copy=False).reshape(-1)
@@ -58,11 +58,11 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
     if next_obs is not None:
         return Arrays(obs, action, reward, next_obs, terminated, truncated)
     next_obs = np.concatenate([obs[1:], obs[-1:]])
-    next_obs[terminated] = obs[terminated]  # not known, see `zoo.models.dynamics.unknown`; no value is taken of it
+    next_obs[terminated] = obs[terminated]  # unknown, see `zoo.models.dynamics.unknown`; its value is never used
     keep = ~truncated
     if not keep.any():
         raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")
-    truncated = np.append(truncated[1:], False) & ~terminated  # the step before the one left out now ends the episode
+    truncated = np.append(truncated[1:], False) & ~terminated  # the step before a dropped one now ends the episode
     return Arrays(*(field[keep] for field in (obs, action, reward, next_obs, terminated, truncated)))
 
 
@@ -84,7 +84,7 @@ def _infer_timeouts(
 
 
 def write_d4rl(arrays: Arrays, path: Path, attributes: dict[str, str]) -> None:
-    """Writes a D4RL-layout HDF5 file, whole or not at all. Raises RunError where the disk is full."""
+    """Writes a D4RL-layout HDF5 file, completely or not at all. Raises RunError if the disk is full."""
     names = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
     with h5py.File("flat", "w", driver="core", backing_store=False) as file:
         file.attrs.update(attributes)

@@ -1,4 +1,4 @@
-"""The transitions that an offline run learns from, as tensors on its device."""
+"""The transitions from which an offline run learns, as tensors on its device."""
 
 import math
 from collections.abc import Callable
@@ -22,14 +22,14 @@ class Dataset:
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        reward_scale: what the rewards have been multiplied by.
-        spec: shapes and bounds of the environment the data is for.
-        missing_ends: why the ends of the episodes cannot be relied on, if so. Whatever depends on them then raises a
-            UsageError that says it: lengths, returns, next actions, and samplers but the uniform one.
+        reward_scale: the factor by which the rewards have been multiplied.
+        spec: the shapes and bounds of the environment to which the data belongs.
+        missing_ends: why the ends of the episodes are unreliable, if they are. Everything that depends on them then
+            raises a UsageError with this text: lengths, returns, next actions, and all samplers but the uniform one.
 
     Args:
         arrays: the transitions.
-        report: called with a line that the user should know.
+        report: called with each line that the user should see.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Dataset:
 
     @property
     def episodes(self) -> tuple[Tensor, ...]:
-        """First transition, length and undiscounted return, of the rewards as they are stored, of each: `[E]` each.
+        """First transition, length and undiscounted return (of the stored rewards) of each episode: `[E]` each.
 
         Raises:
             UsageError: the data does not say where its episodes end.
@@ -75,7 +75,7 @@ class Dataset:
         return len(self.reward)
 
     def use(self, sampler: SamplerConfig) -> None:
-        """Switches to another sampler. Raises UsageError where it cannot draw from this dataset."""
+        """Switches to another sampler. Raises UsageError if it cannot draw from this dataset."""
         self.sampler_config, self.sampler = sampler, make_sampler(sampler, self)
 
     def sample(self, batch_size: int) -> Batch:
@@ -83,11 +83,11 @@ class Dataset:
         return gather(self, self.sampler(batch_size))
 
     def prepare(self, agent: Any, config: Any) -> None:
-        """Normalizes the data and fits the agent to it, as far as an algorithm's config asks for it.
+        """Normalizes the data and fits the agent to it, as an algorithm's config requests.
 
-        `normalize_reward`: see `normalize_reward`. `normalize_obs`: by the mean and standard deviation of the
-        observations, which `agent.normalizer` keeps; frames, which their network scales, stay as they are.
-        `value_head`, where it is categorical: `agent.head` gets the support of the data's returns.
+        `normalize_reward`: calls `normalize_reward`. `normalize_obs`: uses the mean and standard deviation of the
+        observations, which `agent.normalizer` keeps; frames, which are scaled by their network, stay as they are.
+        `value_head`: if it is categorical, `agent.head` gets the support of the data's returns.
         """
         if getattr(config, "normalize_reward", False):
             self.normalize_reward()
@@ -97,13 +97,13 @@ class Dataset:
             self._report(agent.head.fit_support(*self.value_bounds(config.discount)))
 
     def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
-        """Applies a function of observations `[N, ...]` to all of them once, rather than to every batch."""
+        """Applies a function of observations `[N, ...]` to all of them once, instead of to every batch."""
         self.obs, self.next_obs = function(self.obs), function(self.next_obs)
 
     def share(self, other: "Dataset") -> None:
-        """Takes the other's tensors in place of those of its own that are equal, whose memory is then free.
+        """Replaces this dataset's tensors by the other's where the two are equal, which frees their memory.
 
-        So nothing changes them in place.
+        Nothing may therefore change them in place.
         """
         for field in Arrays._fields:
             own, others = getattr(self, field), getattr(other, field)
@@ -115,12 +115,12 @@ class Dataset:
         self.reward, self.reward_scale = self.reward * factor, self.reward_scale * factor
 
     def normalize_obs(self, normalizer: Normalizer) -> None:
-        """Fits it to the observations, each as often as it is sampled, and normalizes them, and the next ones."""
+        """Fits it to the observations, weighted by how often each is sampled, and normalizes them and the next ones."""
         normalizer.fit(self.obs, self.sampler.weights)
         self.map_obs(normalizer)
 
     def normalize_reward(self) -> None:
-        """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError where that is 0."""
+        """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError if that is 0."""
         spread = float(self.episode_returns.max() - self.episode_returns.min())
         if spread == 0:
             raise UsageError(
@@ -130,9 +130,9 @@ class Dataset:
         self.scale_reward(1000 / spread)
 
     def value_bounds(self, discount: float) -> tuple[float, float]:
-        """The smallest and the largest discounted return-to-go of any transition.
+        """The smallest and the largest discounted return-to-go over all transitions.
 
-        A truncated episode counts as continuing for ever at its mean reward; with a discount of 1 nothing is bounded.
+        A truncated episode counts as continuing forever at its mean reward; with a discount of 1 nothing is bounded.
         """
         if discount == 1:
             return -math.inf, math.inf
@@ -148,27 +148,27 @@ class Dataset:
         return float(low), float(high)
 
     def return_to_go(self) -> Tensor:
-        """The undiscounted return-to-go of each transition, its own reward included: `[N]`."""
+        """The undiscounted return-to-go of each transition, including its own reward: `[N]`."""
         ended = torch.zeros_like(self.terminated)
         ended[self.episode_starts + self.episode_lengths - 1] = True
         total = discounted_sum(self.reward.double(), (~ended).double())
         return total.to(self.reward)
 
     def timesteps(self) -> tuple[Tensor, Tensor]:
-        """Of each transition, the steps before it in its episode, and those left, itself included: `[N]` each."""
+        """For each transition, the steps before it in its episode, and the steps left, including itself: `[N]` each."""
         start = self.episode_starts.repeat_interleave(self.episode_lengths)
         length = self.episode_lengths.repeat_interleave(self.episode_lengths)
         before = torch.arange(len(self), device=self.device) - start
         return before, length - before
 
     def next_action(self) -> tuple[Tensor, Tensor]:
-        """The action that follows each transition in its episode, `[N, A]` or `[N]`, and whether there is one `[N]`."""
+        """The next action in each transition's episode, `[N, A]` or `[N]`, and whether there is one, `[N]`."""
         last = self.episode_starts + self.episode_lengths - 1
         follows = torch.ones_like(self.terminated).index_fill(0, last, False)
         return self.action.roll(-1, 0), follows
 
     def top_episodes(self, fraction: float) -> None:
-        """Keeps only the given fraction of the episodes, those with the highest returns (at least one)."""
+        """Keeps only the given fraction of the episodes, those with the highest returns (at least one episode)."""
         best = top_weights(self.episode_returns, fraction) > 0
         keep = best.repeat_interleave(self.episode_lengths)
         for name in Arrays._fields:
@@ -178,5 +178,5 @@ class Dataset:
         self.use(self.sampler_config)
 
     def set_episodes(self, starts: Tensor, lengths: Tensor, returns: Tensor) -> None:
-        """First transition, length and undiscounted return of each: `[E]` each."""
+        """Sets first transition, length and undiscounted return of each episode: `[E]` each."""
         self._episodes = (starts, lengths, returns)

@@ -1,11 +1,11 @@
 """Goals for the transitions of a dataset: hindsight relabelling, as OGBench does it.
 
-Every state of the data can be a goal (Andrychowicz et al. 2017, arXiv 1707.01495): the transition's own, a later one of
+Every state of the data can be a goal (Andrychowicz et al. 2017, arXiv 1707.01495): the transition's own, a later one in
 its episode, or any. The rules are those of OGBench's `GCDataset` and `HGCDataset` (Park et al. 2024, arXiv 2410.20092;
 github seohongpark/ogbench, `impls/utils/datasets.py`), with the options of OTA (Ahn et al. 2025, arXiv 2505.12737).
-Two differ. An episode's last state can be a later goal of its own states; there it cannot, as the last two rows of an
-episode count as its end. And the goal of an upper level can be the transition's own state, if the policy's shares say
-so; `HGCDataset` takes the later states' share for both.
+There are two differences. An episode's last state can be a later goal of its own states; there it cannot, because the
+last two rows of an episode count as its end. And the goal of an upper level can be the transition's own state, if the
+policy's shares say so; `HGCDataset` takes the later states' share for both.
 """
 
 from collections.abc import Sequence
@@ -18,64 +18,64 @@ from zoo.data.dataset import Dataset
 
 
 class GoalBatch(NamedTuple):
-    """Transitions, with a goal each for the value and for the policy."""
+    """Transitions, each with a goal for the value and one for the policy."""
 
     obs: Tensor  # [B, S]
     action: Tensor  # [B, A]
     next_obs: Tensor  # [B, S]
     value_goal: Tensor  # [B, S]
-    reached: Tensor  # [B] bool: the value's goal is `obs`; the reward is 0 and nothing follows, else it is -1
+    reached: Tensor  # [B] bool: the value's goal is `obs`; the reward is then 0 and nothing follows, else it is -1
     actor_goal: Tensor  # [B, S]
-    index: Tensor  # type: ignore[assignment]  # [B] where each transition stands in the dataset
+    index: Tensor  # type: ignore[assignment]  # [B] position of each transition in the dataset
 
 
 class SubgoalBatch(NamedTuple):
-    """The same with the state a few steps later, for policies of two levels."""
+    """Like `GoalBatch`, with the state a few steps later, for two-level policies."""
 
     obs: Tensor  # [B, S]
     action: Tensor  # [B, A]
     next_obs: Tensor  # [B, S]
     value_goal: Tensor  # [B, S]
     reached: Tensor  # [B] bool, as in `GoalBatch`
-    actor_goal: Tensor  # [B, S] of the upper level
-    waypoint: Tensor  # [B, S] the state k steps later; where that is first, the upper level's goal or the episode's end
-    subgoal: Tensor  # [B, S] of the lower level: the state k steps later, or the episode's end
+    actor_goal: Tensor  # [B, S] for the upper level
+    waypoint: Tensor  # [B, S] the state k steps later, or the upper level's goal or the episode's end if earlier
+    subgoal: Tensor  # [B, S] for the lower level: the state k steps later, or the episode's end
     index: Tensor  # type: ignore[assignment]  # [B]
 
 
 class OptionBatch(NamedTuple):
-    """The same with the end of an option, which is n steps, for a value that counts options instead of steps."""
+    """Like `SubgoalBatch`, with the end of an option of n steps, for a value that counts options instead of steps."""
 
     obs: Tensor  # [B, S]
     action: Tensor  # [B, A]
     next_obs: Tensor  # [B, S]
     value_goal: Tensor  # [B, S]
     reached: Tensor  # [B] bool, as in `GoalBatch`
-    actor_goal: Tensor  # [B, S], this and the next two as in `SubgoalBatch`
+    actor_goal: Tensor  # [B, S]; this and the next two as in `SubgoalBatch`
     waypoint: Tensor  # [B, S]
     subgoal: Tensor  # [B, S]
-    option_end: Tensor  # [B, S] the state n steps later, or the value's goal or the episode's end where that is first
-    option_goal: Tensor  # [B, S] the value's goal; where that is `reached`, the option's end
+    option_end: Tensor  # [B, S] the state n steps later, or the value's goal or the episode's end if that comes first
+    option_goal: Tensor  # [B, S] the value's goal; if it is `reached`, the option's end
     option_reached: Tensor  # [B] bool, whether the option ends at its goal
     index: Tensor  # type: ignore[assignment]  # [B]
 
 
 class Goals:
-    """Samples transitions of a dataset by its sampler, and goals for them.
+    """Samples transitions with the dataset's sampler, and goals for them.
 
-    Shares are of goals that are the transition's own state, a later one of its episode, and any state that is not an
-    episode's last. Later ones of the value are drawn by a geometric distribution, those of the policy uniformly.
+    The shares are those of goals that are the transition's own state, a later state in its episode, and any state that
+    is not an episode's last. Later goals are drawn geometrically for the value and uniformly for the policy.
 
     Attributes:
-        states: `[N + E, S]` all states of the E episodes, their last ones too.
-        row: `[N]` where each transition's own state stands there, and
-        final: `[N]` where the last one of its episode does.
+        states: `[N + E, S]` all states of the E episodes, including their last ones.
+        row: `[N]` the row of each transition's own state in `states`, and
+        final: `[N]` the row of the last state in its episode.
 
     Args:
         data: the dataset.
         value: the three shares of the value's goals.
-        actor: those of the policy's.
-        discount: a value's later goal is 1 / (1 - discount) steps away in the mean, where the episode is as long.
+        actor: the three shares of the policy's goals.
+        discount: a later goal of the value is on average 1 / (1 - discount) steps away, if the episode is long enough.
 
     Raises:
         UsageError: the data does not say where its episodes end.
@@ -101,14 +101,14 @@ class Goals:
         return GoalBatch(*self._steps(index), goal, reached, self.states[actor_goal], index)
 
     def sample_subgoals(self, batch_size: int, steps: int) -> SubgoalBatch:
-        """The same with subgoals so many steps ahead."""
+        """Like `sample`, with subgoals that many steps ahead."""
         index, row, final = self._transitions(batch_size)
         value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
         goal, reached = self.states[value_goal], value_goal == row
         return SubgoalBatch(*self._steps(index), goal, reached, *self._upper(row, final, steps), index)
 
     def sample_options(self, batch_size: int, steps: int, option_steps: int) -> OptionBatch:
-        """The same with subgoals `steps` ahead and options of `option_steps`."""
+        """Like `sample`, with subgoals `steps` ahead and options of `option_steps`."""
         index, row, final = self._transitions(batch_size)
         value_goal, ahead = self._goals(row, self._geometric(row, final), self.value)
         reached = value_goal == row
@@ -128,14 +128,14 @@ class Goals:
         return self.data.obs[index], self.data.action[index], self.data.next_obs[index]
 
     def _upper(self, row: Tensor, final: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The upper level's goals, the waypoints to them, and the lower level's subgoals: `[B, S]` each."""
+        """The upper level's goals, the waypoints towards them, and the lower level's subgoals: `[B, S]` each."""
         goal, ahead = self._goals(row, self._uniform(row, final), self.actor)
         subgoal = (row + steps).minimum(final)
         waypoint = torch.where(ahead | (goal == row), subgoal.minimum(goal), subgoal)
         return self.states[goal], self.states[waypoint], self.states[subgoal]
 
     def _goals(self, row: Tensor, later: Tensor, shares: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Rows of goals `[B]`, and of which a later state of the episode was chosen `[B]`."""
+        """Rows of goals `[B]`, and for which of them a later state in the episode was chosen `[B]`."""
         current, future, _ = shares
         chosen = torch.rand(row.shape, device=row.device)
         ahead = (chosen >= current) & (chosen < current + future)
@@ -148,6 +148,6 @@ class Goals:
         return (row + ahead.long()).minimum(final)
 
     def _uniform(self, row: Tensor, final: Tensor) -> Tensor:
-        """Rows of later states: any, the next and the last half as often as those between."""
+        """Rows of later states, drawn uniformly; the next and the last are half as likely as those between."""
         share = torch.rand(row.shape, device=row.device)
         return row + 1 + (share * (final - row - 1)).round().long()

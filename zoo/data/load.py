@@ -18,11 +18,11 @@ from zoo.errors import RunError, UsageError
 
 
 def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
-    """A dataset or a mixture by name, and what it was made of.
+    """A dataset or a mixture, by name, and its sources.
 
-    In a mixture `random+10%expert` a part with a share gives whole episodes from its start until they hold that share
-    of its transitions; `30ep:expert` gives its first 30 episodes. The mixtures of Hong et al. 2023 (arXiv 2306.13085),
-    of fixed size, are `90%random+10%expert`; they draw the episodes at random, with replacement.
+    In a mixture such as `random+10%expert`, a part with a share contributes whole episodes from its start until they
+    hold that share of its transitions; `30ep:expert` contributes its first 30 episodes. The mixtures of Hong et al.
+    2023 (arXiv 2306.13085), of fixed size, are `90%random+10%expert`; they draw episodes at random, with replacement.
     """
     parts, sources, limit = [], [], step_limit(env)
     for portion in parse_mixture(name):
@@ -41,15 +41,15 @@ def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
 
 
 def step_limit(env: EnvConfig) -> int | None:
-    """Steps after which the environment ends an episode, however long a run plays it: data were recorded before.
+    """Steps after which the environment itself ends an episode, whatever limit a run sets: data were recorded earlier.
 
-    None where that is not known, or not so of data: OGBench's episodes of data are longer than those of its tasks.
+    None if unknown, or if data differ: the episodes in OGBench's data are longer than those of its tasks.
     """
     return None if env.id.startswith(PREFIX) else time_limit(env.id)
 
 
 def missing_ends(arrays: Arrays, sources: list[Source], name: str, env: EnvConfig) -> str:
-    """Why the ends of a dataset's episodes cannot be relied on, and what to type; empty where they can."""
+    """Why the ends of a dataset's episodes are unreliable, and what to type; empty if they are reliable."""
     _, unmarked = cut_at_breaks(arrays)
     if unmarked:
         return (
@@ -67,7 +67,7 @@ def missing_ends(arrays: Arrays, sources: list[Source], name: str, env: EnvConfi
 
 
 def taken(arrays: Arrays, portion: Portion) -> Arrays:
-    """What a mixture takes of a dataset. Raises UsageError where that has fewer episodes than it asks for."""
+    """The part of a dataset that a mixture takes. Raises UsageError if it has fewer episodes than requested."""
     if portion.episodes is None:
         return arrays.head(portion.share * len(arrays.reward))
     if portion.episodes > (there := len(arrays.episode_starts)):
@@ -76,12 +76,12 @@ def taken(arrays: Arrays, portion: Portion) -> Arrays:
 
 
 def read(source: Source, max_episode_steps: int | None) -> Arrays:
-    """The content of a source, checked: whole, of consistent lengths, without NaN.
+    """The contents of a source, checked: complete, of consistent lengths, and without NaN.
 
     Raises:
-        RunError: the file is damaged, or holds NaN or infinite numbers (says in which field and episode).
+        RunError: the file is damaged, or holds NaN or infinite numbers (the message names the field and the episode).
     """
-    with readable(source), np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is found below
+    with readable(source), np.errstate(over="ignore", invalid="ignore"):  # infinities are detected below
         if source.kind == "hdf5":
             arrays = read_d4rl(source.path, max_episode_steps)
         elif source.kind == "npz":
@@ -94,7 +94,7 @@ def read(source: Source, max_episode_steps: int | None) -> Arrays:
 
 @contextlib.contextmanager
 def readable(source: Source) -> Iterator[None]:
-    """Turns what a damaged or foreign file makes its reader raise into one line."""
+    """Turns the errors that a reader raises on a damaged or foreign file into one line."""
     try:
         yield
     except (

@@ -1,9 +1,9 @@
-"""Scripted data of OGBench's Point Mazes, by OGBench's rules.
+"""Scripted data for OGBench's Point Mazes, collected by OGBench's rules.
 
-Park et al. 2024 (arXiv 2410.20092), as their code has it (github seohongpark/ogbench, `data_gen_scripts`). A controller
-steers from cell to cell, with much noise: `navigate` from goal to goal, `stitch` to a goal four cells away, where it
-stays, so that no episode goes far; `explore` takes a new direction every ten steps, without any goal (there only ants
-do). No goal is recorded, nor any reward: any state can be a goal.
+Park et al. 2024 (arXiv 2410.20092), as in their code (github seohongpark/ogbench, `data_gen_scripts`). A controller
+steers from cell to cell, with much noise: `navigate` goes from goal to goal; `stitch` goes to a goal four cells away
+and stays there, so that no episode goes far; `explore` takes a new direction every ten steps, without a goal (OGBench
+has it only for ants). Neither goals nor rewards are recorded: any state can be a goal.
 """
 
 from collections import deque
@@ -19,10 +19,10 @@ from zoo.envs.ogbench import PREFIX, GoalEnv
 
 Cell = tuple[int, int]
 NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1))
-STITCH_CELLS = 4  # from the start of an episode of `stitch` to its goal
-NEAR = 1.0  # a goal is reached within that distance
-AROUND = 1.0  # starts and goals lie within that of their cells' centers, in either direction
-EXPLORE_STEPS = 10  # of one direction
+STITCH_CELLS = 4  # from the start of a `stitch` episode to its goal
+NEAR = 1.0  # a goal counts as reached within this distance
+AROUND = 1.0  # starts and goals lie within this distance of their cells' centers, along each axis
+EXPLORE_STEPS = 10  # steps in one direction
 
 
 class Kind(NamedTuple):
@@ -37,13 +37,13 @@ GIANT_NAVIGATE = Kind(2_000)
 
 
 class Maze:
-    """Where walls and ways are. A cell is a row and a column; OGBench knows how large they are.
+    """The layout of walls and corridors. A cell is a row and a column; OGBench knows the cells' size.
 
     Attributes:
         world: the environment.
-        env: OGBench's own, whose state is the ball's position `[2]`.
+        env: OGBench's own environment, whose state is the ball's position `[2]`.
         free: the cells without a wall.
-        corners: those of them that are not the middle of a straight way: goals of `navigate`.
+        corners: those free cells that are not the middle of a straight corridor: the goals of `navigate`.
     """
 
     def __init__(self, world: GoalEnv) -> None:
@@ -58,7 +58,7 @@ class Maze:
         return bool((up and down and not left and not right) or (left and right and not up and not down))
 
     def _distances(self, goal: Cell) -> np.ndarray:
-        """Steps from cell to cell on a shortest way to a goal, for each cell; -1 where there is none."""
+        """The number of steps from each cell to a goal along a shortest path; -1 if there is none."""
         found = np.full(self.map.shape, -1)
         found[goal] = 0
         queue = deque([goal])
@@ -72,7 +72,7 @@ class Maze:
         return found
 
     def next_cell(self, cell: Cell, goal: Cell) -> Cell:
-        """The next cell on a shortest way; at the goal that itself."""
+        """The next cell on a shortest path; at the goal, the goal itself."""
         distances, best = self.distances(goal), cell
         for i, j in NEIGHBORS:
             neighbor = cell[0] + i, cell[1] + j
@@ -81,7 +81,7 @@ class Maze:
         return best
 
     def far(self, start: Cell, cells: int) -> list[Cell]:
-        """The cells that are so many away; the start itself where there are none."""
+        """The cells at that distance; the start itself if there are none."""
         return [(int(i), int(j)) for i, j in np.argwhere(self.distances(start) == cells)] or [start]
 
     def near_center(self, cell: Cell, rng: np.random.Generator) -> np.ndarray:
@@ -90,7 +90,7 @@ class Maze:
         return position
 
     def toward(self, position: np.ndarray, goal: np.ndarray) -> np.ndarray:
-        """The direction of the center of the next cell on the way from one position to another: `[2]`, of length 1."""
+        """The unit vector `[2]` towards the center of the next cell on the way from one position to another."""
         cell = self.next_cell(self.env.xy_to_ij(position), self.env.xy_to_ij(goal))
         return unit(np.array(self.env.ij_to_xy(cell)) - position)
 
@@ -118,7 +118,7 @@ def play(maze: Maze, kind: str, steps: int, noise: float, rng: np.random.Generat
             direction = unit(rng.normal(size=2))
         actions.append(np.clip(direction + rng.normal(0, noise, 2), -1, 1))
         state, *_ = maze.world.step(actions[-1])
-        positions.append(state[:2])  # in a portal, where the ball is another place by now
+        positions.append(state[:2])  # inside a portal, where the ball has moved elsewhere by now
         if kind == "navigate" and np.linalg.norm(positions[-1] - goal) <= NEAR:
             goal = maze.near_center(choice(maze.corners), rng)
     return np.array(positions, np.float32), np.array(actions, np.float32)
@@ -128,10 +128,10 @@ def collect(env_id: str, kind: str, transitions: int, seed: int) -> Arrays:
     """At least that many transitions, in whole episodes.
 
     Args:
-        env_id: of a Point Maze, such as `ogbench/pointmaze-large`.
+        env_id: the id of a Point Maze, such as `ogbench/pointmaze-large`.
         kind: one of `KINDS`.
-        transitions: at least.
-        seed: decides everything.
+        transitions: the smallest number of transitions.
+        seed: determines everything.
     """
     rng = np.random.default_rng(seed)
     load_package(env_id)

@@ -1,4 +1,4 @@
-"""Minari's folders, read and written."""
+"""Reads and writes Minari's folders."""
 
 import contextlib
 import copy
@@ -23,19 +23,19 @@ from zoo.data.arrays import Arrays, as_flags, as_real, obs_dtype
 from zoo.envs import make_one
 from zoo.errors import RunError, UsageError
 
-MAIN_DATA = "main_data.hdf5"  # where Minari keeps the episodes, a group of HDF5 datasets each
-FLAT = "flat.npz"  # where the zoo keeps a copy as flat arrays: 45,000 short episodes take HDF5 half a minute to open
-COMPRESS_ABOVE = 256  # bytes; below, an HDF5 filter takes more room than it saves
+MAIN_DATA = "main_data.hdf5"  # Minari's file of episodes, each of them a group of HDF5 datasets
+FLAT = "flat.npz"  # the zoo's copy as flat arrays: opening 45,000 short episodes takes HDF5 half a minute
+COMPRESS_ABOVE = 256  # bytes; for less, an HDF5 filter takes more space than it saves
 
 
 def read_minari(path: Path) -> Arrays:
-    """A Minari dataset's folder `data`, from the flat copy that the zoo wrote beside it or else from its episodes."""
+    """Reads a Minari dataset's folder `data`, from the zoo's flat copy in it or else from its episodes."""
     flat = _read_flat(path)
     return read_episodes(path) if flat is None else flat
 
 
 def read_episodes(path: Path) -> Arrays:
-    """A Minari dataset's folder `data`, episode by episode, whichever format it is stored in."""
+    """Reads a Minari dataset's folder `data` episode by episode, whichever format it is stored in."""
     metadata = json.loads((path / "metadata.json").read_text())
     if metadata.get("data_format", "hdf5") == "hdf5":
         episodes = _hdf5_episodes(path / MAIN_DATA, int(metadata["total_episodes"]))
@@ -92,9 +92,9 @@ def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def flattened(observations: Any) -> Any:
-    """Observations `[T, ...]`; those of dictionaries and tuples as `[T, D]`, in the order in which `zoo.envs` has them.
+    """Observations `[T, ...]`; dictionaries and tuples become `[T, D]`, in the same order as in `zoo.envs`.
 
-    A dictionary's are in the order of their names. Minari calls those of a tuple `_index_0`, `_index_1` and so on.
+    Entries of a dictionary are ordered by name. Minari names those of a tuple `_index_0`, `_index_1` and so on.
     """
     if not isinstance(observations, Mapping):
         return observations
@@ -108,7 +108,7 @@ def flattened(observations: Any) -> Any:
 
 
 def _read(group: Any, key: bytes) -> np.ndarray:
-    """An array; of a group of arrays, which is what dictionaries are stored as, the flattened one."""
+    """An array; for a group of arrays, which is how dictionaries are stored, the flattened one."""
     if h5py.h5o.get_info(group, key).type != h5py.h5o.TYPE_GROUP:
         return _read_array(group, key)
     below = h5py.h5g.open(group, key)
@@ -117,7 +117,7 @@ def _read(group: Any, key: bytes) -> np.ndarray:
 
 
 def _read_array(group: Any, key: bytes) -> np.ndarray:
-    """h5py's low-level calls, which take half the time of `group[key][()]`."""
+    """Reads with h5py's low-level calls, which take half the time of `group[key][()]`."""
     dataset = h5py.h5d.open(group, key)
     array = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
@@ -125,7 +125,7 @@ def _read_array(group: Any, key: bytes) -> np.ndarray:
 
 
 def _read_flat(path: Path) -> Arrays | None:
-    """The flat copy, if there is one and it is of these very episodes."""
+    """The flat copy, if it exists and belongs to these very episodes."""
     try:
         with np.load(path / FLAT, allow_pickle=False) as flat:
             if str(flat["main_data"]) != _digest(path / MAIN_DATA):
@@ -141,9 +141,9 @@ def _digest(path: Path) -> str:
 
 
 def check_replaceable(folder: Path, force: bool) -> None:
-    """Raises UsageError where a dataset would overwrite another one without `--force`, or anything else.
+    """Raises UsageError if a dataset would overwrite another one without `--force`, or anything else.
 
-    Raises RunError where nothing can be written there.
+    Raises RunError if nothing can be written there.
     """
     check_free(folder, force)
     if folder.exists() and not (folder / "data" / MAIN_DATA).is_file():
@@ -154,7 +154,7 @@ def check_replaceable(folder: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A temporary folder on the disk of another one. Raises RunError where the disk is full or refuses."""
+    """A temporary folder on the same disk as another folder. Raises RunError if the disk is full or refuses."""
     parent = next(parent for parent in folder.absolute().parents if parent.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=parent) as partial:
@@ -169,22 +169,22 @@ def write_minari(
     """Writes episodes as a Minari dataset, atomically: to a temporary folder, which is renamed once it is complete.
 
     Args:
-        arrays: within an episode each `next_obs` must be the next `obs`, since Minari stores T + 1 observations.
-        folder: the dataset's folder; its `data` is what `read_minari` takes.
-        metadata: what is recorded beside Minari's own keys, such as `description`.
-        force: replace the dataset that is there.
-        flat: add the copy of flat arrays from which `read_minari` loads many short episodes fast.
+        arrays: within an episode, each `next_obs` must be the next `obs`, because Minari stores T + 1 observations.
+        folder: the dataset's folder; `read_minari` takes its subfolder `data`.
+        metadata: recorded beside Minari's own keys, such as `description`.
+        force: replace an existing dataset.
+        flat: add the copy as flat arrays, from which `read_minari` loads many short episodes quickly.
 
     Raises:
-        UsageError: the folder exists and `force` is not set, or is no dataset.
-        RunError: the disk is full or the place cannot be written to. What was there before is untouched.
+        UsageError: the folder exists and `force` is not set, or it is not a dataset.
+        RunError: the disk is full or the folder cannot be written to. Previous contents are left untouched.
     """
     check_replaceable(folder, force)
     with _beside(folder) as partial:
         whole = partial / "dataset"
         _write_data(arrays, whole / "data", minari_id, env_id, metadata, flat)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        check_free(folder, force)  # once more: another command may have written it meanwhile
+        check_free(folder, force)  # checked again: another command may have written it meanwhile
         try:
             if folder.exists():
                 folder.rename(partial / "replaced")
@@ -233,7 +233,7 @@ def _write_data(arrays: Arrays, data: Path, minari_id: str, env_id: str, metadat
 
 
 def _written(spec: EnvSpec) -> EnvSpec:
-    """The spec with the name of what makes its environment, which may be a class: JSON holds names alone."""
+    """The spec with its environment's entry point as a name; it may be a class, which JSON cannot hold."""
     if not callable(spec.entry_point):
         return spec
     named = copy.copy(spec)
@@ -242,9 +242,9 @@ def _written(spec: EnvSpec) -> EnvSpec:
 
 
 def _episodes_image(arrays: Arrays) -> bytes:
-    """An HDF5 file in the layout of Minari's storage, whose own writer makes larger files of short episodes.
+    """An HDF5 file in Minari's storage layout; Minari's own writer makes larger files for short episodes.
 
-    It is made in memory, because HDF5 itself brings the process down when the disk is full.
+    It is built in memory, because HDF5 itself crashes the process when the disk is full.
     """
     with h5py.File("episodes", "w", driver="core", backing_store=False, libver=("v110", "v110")) as file:
         for i, (start, length) in enumerate(zip(arrays.episode_starts, arrays.episode_lengths, strict=True)):

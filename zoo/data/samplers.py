@@ -1,8 +1,8 @@
-"""How transitions are sampled from a dataset: `sampler=`. A sampler gives indices `[B]` into the data.
+"""How transitions are sampled from a dataset: `sampler=`. A sampler returns indices `[B]` into the data.
 
-All draw with replacement, on the dataset's device. Those that weigh give every transition of an episode the same weight
-(Hong et al. 2023, "Harnessing Mixed Offline Reinforcement Learning Datasets via Trajectory Weighting", arXiv
-2306.13085), so a draw looks up its episode among the episodes, not its transition among the transitions.
+All draw with replacement, on the dataset's device. Weighted samplers give every transition of an episode the same
+weight (Hong et al. 2023, "Harnessing Mixed Offline Reinforcement Learning Datasets via Trajectory Weighting", arXiv
+2306.13085), so a draw only has to search among the episodes, not among the transitions.
 """
 
 import math
@@ -15,8 +15,8 @@ from torch import Tensor
 from zoo.errors import UsageError
 
 SAMPLERS = ("uniform", "return", "advantage", "top")
-USED_BY = {"alpha": ("return", "advantage"), "fraction": ("top",)}  # the samplers that a setting concerns
-BATCHES = 64  # as many does `Weighted` draw at a time; on a GPU `Uniform` too, see `zoo.data.ahead`
+USED_BY = {"alpha": ("return", "advantage"), "fraction": ("top",)}  # the samplers to which a setting applies
+BATCHES = 64  # `Weighted` draws this many at a time; on a GPU so does `Uniform`, see `zoo.data.ahead`
 
 
 @dataclass
@@ -37,7 +37,7 @@ class SamplerConfig:
 
 
 class Episodes(Protocol):
-    """What a sampler needs of a `Dataset`."""
+    """What a sampler needs from a `Dataset`."""
 
     obs: Tensor  # [N, ...]
 
@@ -50,10 +50,10 @@ class Episodes(Protocol):
 
 
 class Sampler(Protocol):
-    """Gives indices `[B]`; `prefetched` are those of the next batches.
+    """Returns indices `[B]`; `prefetched` holds those of the next batches.
 
     Attributes:
-        weights: `[N]` how often each is sampled, up to a factor; None where all are alike.
+        weights: `[N]` how often each is sampled, up to a factor; None if all are equally likely.
     """
 
     prefetched: Tensor
@@ -64,32 +64,32 @@ class Sampler(Protocol):
 
 
 class Uniform:
-    """Every transition with the same probability."""
+    """Samples every transition with the same probability."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size, self.device = size, device
         self.weights: Tensor | None = None
-        self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # on a GPU alone
+        self.prefetched = torch.zeros(0, dtype=torch.int64, device=device)  # used on a GPU only
 
     def __call__(self, batch_size: int) -> Tensor:
         return self.draw(batch_size)
 
     def draw(self, count: int) -> Tensor:
-        """So many indices."""
+        """Draws that many indices."""
         return torch.randint(self.size, (count,), device=self.device)
 
 
 class Weighted:
-    """An episode's transitions with probabilities proportional to its weight.
+    """Samples an episode's transitions with probabilities proportional to its weight.
 
     Episodes are sampled by Walker's alias method (Vose 1991, "A linear algorithm for generating random numbers with a
     given distribution"), which takes the same few operations however many there are: each column of a table holds one
-    episode up to `keep` and another, its alias, above. They are few, but ten times those of uniform: many batches are
-    sampled at a time.
+    episode up to `keep` and another one, its alias, above. These operations are few, but ten times those of uniform
+    sampling, so many batches are sampled at a time.
 
     Args:
-        starts, lengths: `[E]` of the episodes, which lie one behind the other.
-        weights: `[E]` of a transition of each, 0 or more.
+        starts, lengths: `[E]` for the episodes, which are consecutive.
+        weights: `[E]` the weight of a transition in each, 0 or more.
     """
 
     def __init__(self, starts: Tensor, lengths: Tensor, weights: Tensor) -> None:
@@ -108,7 +108,7 @@ class Weighted:
         return indices
 
     def draw(self, count: int) -> Tensor:
-        """So many indices."""
+        """Draws that many indices."""
         column = torch.randint(len(self.keep), (count,), device=self.starts.device)
         kept = torch.rand(count, device=self.starts.device) < self.keep.index_select(0, column)
         episode = torch.where(kept, column, self.alias.index_select(0, column))
@@ -118,7 +118,7 @@ class Weighted:
 
 
 def alias_table(probabilities: list[float]) -> tuple[list[float], list[int]]:
-    """Of each column the share that its own entry keeps, and the entry that gets the rest."""
+    """For each column, the share that its own entry keeps, and the entry that gets the rest."""
     count = len(probabilities)
     keep, alias = [p * count for p in probabilities], list(range(count))
     small = [i for i in range(count) if keep[i] < 1]
@@ -129,7 +129,7 @@ def alias_table(probabilities: list[float]) -> tuple[list[float], list[int]]:
         keep[j] -= 1 - keep[i]
         if keep[j] < 1:
             small.append(large.pop())
-    for i in small + large:  # full, but for rounding
+    for i in small + large:  # full, except for rounding errors
         keep[i] = 1.0
     return keep, alias
 
@@ -138,7 +138,7 @@ def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
     """Makes the sampler that the settings name.
 
     Raises:
-        UsageError: it gives all episodes of this dataset the same weight, or some none.
+        UsageError: it gives all episodes of this dataset the same weight, or gives some of them none.
     """
     if config.name == "uniform":
         return Uniform(len(data.obs), data.obs.device)
@@ -157,7 +157,7 @@ def make_sampler(config: SamplerConfig, data: Episodes) -> Sampler:
 
 
 def top_weights(returns: Tensor, fraction: float) -> Tensor:
-    """1 for that share of the episodes, those of the highest returns (at least one), else 0: `[E]`.
+    """1 for the given fraction of the episodes, those with the highest returns (at least one), else 0: `[E]`.
 
     Raises:
         UsageError: all returns are equal.
@@ -177,20 +177,20 @@ def initial_values(data: Episodes) -> Tensor:
     """`V(s0)` of each episode `[E]`: the linear regression of the returns on the first observations."""
     first = data.obs[data.episode_starts].flatten(1).double()
     inputs = torch.cat([first, torch.ones_like(first[:, :1])], 1)
-    # gelsd, alone, takes inputs that determine no solution (few episodes, a constant dimension), but only on the CPU
+    # only gelsd accepts inputs without a unique solution (few episodes, a constant dimension), and only on the CPU
     solution = torch.linalg.lstsq(inputs.cpu(), data.episode_returns.double().cpu()[:, None], driver="gelsd").solution
     values: Tensor = inputs @ solution.squeeze(1).to(inputs.device)
     return values
 
 
 def tempered(weights: Tensor, returns: Tensor, config: SamplerConfig) -> Tensor:
-    """`exp(w / alpha)` of weights brought to [0, 1] by their extremes, `[E]`, up to a factor."""
+    """`exp(w / alpha)` for weights normalized to [0, 1] by their extremes, `[E]`, up to a factor."""
     low, high = weights.aminmax()
     if not torch.isfinite(weights).all():
         raise UsageError(
             f"sampler={config.name}: an episode's weight is not a number. zoo data verify checks the data."
         )
-    if high - low <= 1e-9 * returns.abs().max():  # rounding leaves a regression that fits all returns this much
+    if high - low <= 1e-9 * returns.abs().max():  # rounding errors leave this much where a regression fits all returns
         raise UsageError(
             f"sampler={config.name}: every episode of this dataset weighs the same. Leave it out: sampler=uniform."
         )

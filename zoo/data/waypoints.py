@@ -1,12 +1,12 @@
-"""Scripted data of Point Maze: episodes of a controller that steers from cell to cell.
+"""Scripted data for Point Maze: episodes of a controller that steers from cell to cell.
 
-Of the stitching task, none takes the best way: Zhou et al. 2023 (arXiv 2310.19308), section 5.1, as their code has it
-(github zhaoyizhou1123/mbrcsl, `envs/pointmaze`): half of the episodes go from the start down to the cell below and stay
-there; the other half go to the goal, but round by the left, and stop at each corner. A quarter of all wander about at
-random once they are there. (The paper lets the first half wander; the code the second, and so does this.)
+In the stitching task no episode takes the best path: Zhou et al. 2023 (arXiv 2310.19308), section 5.1, as in their code
+(github zhaoyizhou1123/mbrcsl, `envs/pointmaze`). Half of the episodes go from the start down to the cell below and stay
+there; the other half go to the goal, but by a detour to the left, stopping at each corner. A quarter of all episodes
+wander about at random once they are there. (In the paper the first half wanders; in the code and here the second.)
 
-Of gymnasium-robotics' own mazes, as D4RL's Maze2D are made (Fu et al. 2020, arXiv 2004.07219, section 4): the ball goes
-to one cell after another, chosen at random, with noise on its force, and meets the goal where that is on its way.
+In gymnasium-robotics' own mazes the data are made like D4RL's Maze2D (Fu et al. 2020, arXiv 2004.07219, section 4): the
+ball goes to one random cell after another, with noise on its force, and reaches the goal when that is on its way.
 """
 
 from collections import deque
@@ -21,31 +21,31 @@ from zoo.envs.names import load_package, time_limit
 from zoo.envs.pointmaze import ENV_ID, MAP, STEPS
 
 Cell = tuple[int, int]
-Maze = Sequence[str]  # rows of cells, 1: a wall
+Maze = Sequence[str]  # rows of cells; 1 is a wall
 
 SHORT: list[Cell] = [(2, 2)]
 DETOUR: list[Cell] = [(1, 1), (2, 1), (2, 4)]
-ROUTES = ((SHORT, False), (SHORT, False), (DETOUR, False), (DETOUR, True))  # goals one after another, wanders at last?
-GOAL_NOISE = 0.25  # a goal lies within that of its cell's center
-WAYPOINT_NOISE = 0.2  # and a cell on the way up to that to the lower left
+ROUTES = ((SHORT, False), (SHORT, False), (DETOUR, False), (DETOUR, True))  # goals one after another; wanders at last?
+GOAL_NOISE = 0.25  # a goal lies within this distance of its cell's center
+WAYPOINT_NOISE = 0.2  # a waypoint on the way, up to this distance to the lower left of its cell's center
 PROPORTIONAL, DERIVATIVE = 10.0, -1.0  # gains
-NEAR = 0.1  # a cell's center has been passed
-ARRIVED, SLOW = 0.5, 0.5  # a goal is reached, if each velocity is at most that
-FORCE_NOISE = 0.5  # standard deviation, of those that go anywhere
+NEAR = 0.1  # distance at which a cell's center counts as passed
+ARRIVED, SLOW = 0.5, 0.5  # a goal counts as reached within this distance if each velocity is at most this
+FORCE_NOISE = 0.5  # standard deviation, in episodes that go anywhere
 
 
 def center(cell: Cell, maze: Maze = MAP) -> np.ndarray:
-    """Position of a cell's center, the maze's at the origin: `[2]`."""
+    """The position of a cell's center, with the maze's center at the origin: `[2]`."""
     return np.array([cell[1] - (len(maze[0]) - 1) / 2, (len(maze) - 1) / 2 - cell[0]])
 
 
 def cell_of(position: np.ndarray, maze: Maze = MAP) -> Cell:
-    """The cell that a position lies in."""
+    """The cell that contains a position."""
     return int(np.floor(len(maze) / 2 - position[1])), int(np.floor(position[0] + len(maze[0]) / 2))
 
 
 def path(start: Cell, goal: Cell, maze: Maze = MAP) -> list[Cell]:
-    """The free cells of a shortest path after `start`, right before left before up before down where there are two."""
+    """The free cells of a shortest path after `start`; among equal ones, right comes before left, up and down."""
     before: dict[Cell, Cell] = {start: start}
     queue = deque([start])
     while goal not in before:
@@ -61,7 +61,7 @@ def path(start: Cell, goal: Cell, maze: Maze = MAP) -> list[Cell]:
 
 
 class Controller:
-    """Pushes the ball towards a goal, cell by cell, as a spring with a damper would."""
+    """Pushes the ball towards a goal, cell by cell, like a damped spring."""
 
     def __init__(self, goal: Cell, obs: np.ndarray, rng: np.random.Generator, maze: Maze = MAP) -> None:
         self.rng, self.maze = rng, maze
@@ -81,7 +81,7 @@ class Controller:
         return force
 
     def arrived(self, obs: np.ndarray, at_any_speed: bool) -> bool:
-        """Whether the goal is reached."""
+        """Whether the ball has arrived at the goal."""
         near = np.linalg.norm(self.goal - obs[:2]) <= ARRIVED
         return bool(near and (at_any_speed or (np.abs(obs[2:]) <= SLOW).all()))
 
@@ -115,7 +115,7 @@ def collect(env_id: str, transitions: int, seed: int) -> Arrays:
 
 
 def _anywhere(env_id: str, transitions: int, seed: int) -> Arrays:
-    """Episodes from cell to cell, each chosen at random among the free ones."""
+    """Episodes that go from cell to cell, each chosen at random among the free ones."""
     rng, env, steps = np.random.default_rng(seed), make_one(env_id), time_limit(env_id)
     assert steps is not None
     maze = ["".join("1" if cell == 1 else "0" for cell in row) for row in env.get_wrapper_attr("maze").maze_map]
@@ -138,7 +138,7 @@ def _anywhere(env_id: str, transitions: int, seed: int) -> Arrays:
 
 
 def _detours(transitions: int, seed: int) -> Arrays:
-    """As many episodes of the stitching task on each route, shuffled."""
+    """Equally many episodes of the stitching task on each route, shuffled."""
     rng = np.random.default_rng(seed)
     env = gymnasium.make(ENV_ID)
     episodes = -(-transitions // (STEPS * len(ROUTES))) * len(ROUTES)

@@ -1,1 +1,1 @@
-"""Policies for elsewhere: ONNX, TorchScript, Stable-Baselines3; and its policies for here."""
+"""Exports policies to ONNX, TorchScript and Stable-Baselines3; imports policies from Stable-Baselines3."""

@@ -1,4 +1,4 @@
-"""ONNX and TorchScript: a policy's step written to a file, and run from it."""
+"""ONNX and TorchScript: writes a policy's step to a file, and runs it from there."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ from zoo.agent import Agent
 from zoo.export.policy import PolicyStep, Run, first_inputs, observations
 from zoo.nn.tracing import tracing
 
-TRACED = 2  # observations in the batch that is traced; any number can be played
+TRACED = 2  # observations in the traced batch; exported files accept any number
 
 
 def _example(agent: Agent) -> tuple[torch.Tensor, ...]:
@@ -31,7 +31,7 @@ def _first_memory(agent: Agent) -> str:
 def write_onnx(agent: Agent, path: Path) -> Run:
     """Writes an ONNX file and opens it in onnxruntime.
 
-    Inputs and outputs have the names of `PolicyStep`; the file's metadata has `memory`, of a new episode, as JSON.
+    Inputs and outputs have the names in `PolicyStep`; the metadata entry `memory` is that of a new episode, as JSON.
     """
     import onnx
 
@@ -53,7 +53,7 @@ def write_onnx(agent: Agent, path: Path) -> Run:
 
 
 def open_onnx(path: Path) -> Run:
-    """An ONNX file as a function of arrays, on one thread of the CPU."""
+    """An ONNX file as a function of arrays, on one CPU thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -69,13 +69,13 @@ def open_onnx(path: Path) -> Run:
 
 
 def write_torchscript(agent: Agent, path: Path) -> Run:
-    """Writes a TorchScript file, traced, and opens it. Its extra file `memory.json` is as in ONNX files."""
+    """Writes a traced TorchScript file and opens it. Its extra file `memory.json` is as in ONNX files."""
     step = PolicyStep(agent).eval()
     with tracing(), torch.no_grad(), _quiet():
         traced = torch.jit.trace(step, _example(agent), check_trace=False)  # type: ignore[no-untyped-call]
-        traced = torch.jit.freeze(traced)  # critics and optimizers stay behind
+        traced = torch.jit.freeze(traced)  # leaves critics and optimizers out
         extra = {"memory.json": _first_memory(agent)} if step.memory else {}
-        written = io.BytesIO()  # PyTorch ends the process where a disk is full
+        written = io.BytesIO()  # written directly to a full disk, PyTorch would end the process
         torch.jit.save(traced, written, _extra_files=extra)
     path.write_bytes(written.getvalue())
     return open_torchscript(path)
@@ -96,7 +96,7 @@ def open_torchscript(path: Path) -> Run:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' remarks: on packages that are not needed, on deprecations, on what they could not fold."""
+    """Silences the exporters' remarks: on unneeded packages, on deprecations, on what they could not fold."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

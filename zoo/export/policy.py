@@ -1,4 +1,4 @@
-"""What is exported of an agent: one step of its policy; and how it is held against the agent itself."""
+"""The exported part of an agent, one step of its policy; and its comparison with the agent itself."""
 
 import statistics
 import time
@@ -14,21 +14,21 @@ from zoo.errors import RunError
 from zoo.nn import Normalizer
 from zoo.streaming.normalizer import StreamNormalizer
 
-EPISODES, STEPS = 25, 40  # that are compared: 1,000 observations, in episodes longer than most memories
-TOLERANCE = 1e-5  # largest difference of an action, in units of half its range where that is more than 1
-CALLS, WARM = 1_000, 100  # of one observation each, that are timed; and before
+EPISODES, STEPS = 25, 40  # compared: 1,000 observations, in episodes longer than most memories
+TOLERANCE = 1e-5  # largest difference of an action, in units of half its range if that is more than 1
+CALLS, WARM = 1_000, 100  # timed calls with one observation each, and calls before them
 
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 """An exported policy: the arrays of its inputs -> those of its outputs."""
 
 
 class PolicyStep(nn.Module):
-    """One step of a policy, normalization and scaling included, as a function of tensors alone.
+    """One step of a policy, including normalization and scaling, as a function of tensors only.
 
-    Without a memory `obs -> action`; with one `obs, reward, *memory -> action, *memory`, see `Agent.step`.
+    Without a memory: `obs -> action`; with one: `obs, reward, *memory -> action, *memory`, see `Agent.step`.
 
     Attributes:
-        inputs, outputs: their names.
+        inputs, outputs: the names of inputs and outputs.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -40,21 +40,21 @@ class PolicyStep(nn.Module):
 
     def forward(self, obs: Tensor, *others: Tensor) -> Any:
         if not self.memory:
-            return self.agent.step(obs, torch.zeros(obs.shape[0]), {})[0]  # len(obs) would fix the batch
+            return self.agent.step(obs, torch.zeros(obs.shape[0]), {})[0]  # len(obs) would fix the batch size
         reward, *memory = others
         action, after = self.agent.step(obs, reward, dict(zip(self.memory, memory, strict=True)))
         return (action, *(after[name] for name in self.memory))
 
 
 def first_inputs(agent: Agent, obs: np.ndarray) -> list[np.ndarray]:
-    """The inputs of the first step of episodes that begin with observations `[B, ...]`."""
+    """The inputs for the first step of episodes that begin with observations `[B, ...]`."""
     memory = [x.cpu().numpy() for x in agent.memory().values()]
     each = [np.broadcast_to(x, (len(obs), *x.shape)).copy() for x in memory]
     return [obs, np.zeros(len(obs), np.float32), *each] if memory else [obs]
 
 
 def observations(agent: Agent, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Random observations `[count, ...]`, spread as those that the agent has normalized; frames of random bytes."""
+    """Random observations `[count, ...]`, distributed like those that the agent normalizes; frames are random bytes."""
     spec, normalizer = agent.spec, getattr(agent, "normalizer", None)
     if spec.obs_dtype == "uint8":
         return rng.integers(0, 256, (count, *spec.obs_shape), dtype=np.uint8)
@@ -67,11 +67,11 @@ def observations(agent: Agent, rng: np.random.Generator, count: int) -> np.ndarr
 
 
 def check(agent: Agent, run: Run, name: str) -> float:
-    """Plays 1,000 observations with the agent and with its export, and returns the largest difference of an action.
+    """Passes 1,000 observations to the agent and to its export; returns the largest difference between their actions.
 
     Raises:
-        RunError: it is larger than `TOLERANCE`; or of discrete actions more than one is another: two may be worth the
-            same but for rounding.
+        RunError: the difference exceeds `TOLERANCE`; or more than one discrete action differs: two may have the same
+            value but for rounding.
     """
     rng, policy = np.random.default_rng(0), Policy(agent)
     policy.begin(EPISODES)
@@ -82,7 +82,7 @@ def check(agent: Agent, run: Run, name: str) -> float:
         expected = policy.act(inputs[0])
         action, *memory = run(inputs)
         if agent.spec.num_actions is None:
-            worst = float(np.maximum(worst, (np.abs(action - expected) / unit).max()))  # NaN stays
+            worst = float(np.maximum(worst, (np.abs(action - expected) / unit).max()))  # keeps NaN
         else:
             others += int((action != expected).sum())
         reward = rng.standard_normal(EPISODES).astype(np.float32)
@@ -96,7 +96,7 @@ def check(agent: Agent, run: Run, name: str) -> float:
 
 
 def latency(step: Callable[[], Any]) -> float:
-    """Median microseconds of a call."""
+    """The median time of a call, in microseconds."""
     taken = []
     for _ in range(WARM + CALLS):
         begun = time.perf_counter()
@@ -106,7 +106,7 @@ def latency(step: Callable[[], Any]) -> float:
 
 
 def latencies(agent: Agent, run: Run) -> tuple[float, float]:
-    """Microseconds that one step of one observation takes: of `Policy`, and of an export. On one thread."""
+    """The time of one step for one observation, in microseconds: with `Policy`, and with an export. On one thread."""
     torch.set_num_threads(1)
     obs = observations(agent, np.random.default_rng(0), 1)
     policy, inputs = Policy(agent), first_inputs(agent, obs)

@@ -1,15 +1,15 @@
-"""Agents of sac, td3, ppo and dqn as ZIP files of Stable-Baselines3.
+"""Writes agents of sac, td3, ppo and dqn as ZIP files of Stable-Baselines3.
 
-The weights are the same numbers, but where the two count differently:
+The weights are the same numbers, except where conventions differ:
 
 - Critics of Stable-Baselines3 take actions in [-1, 1], the zoo's in the environment's units: the first layer absorbs
-  that. PPO's policy here gives actions in units of half their range: the last layer absorbs that.
-- PPO's observations are normalized, and clipped, by a features extractor (`NormalizedFeatures`) whose class lies in the
-  file, so that `PPO.load` alone plays the same actions. VecNormalize would be a second file that must not be forgotten,
-  and a first layer that absorbs it could not clip. As pickled code it wants the same minor version of Python.
-- PPO's value is of normalized rewards; its last layer absorbs that.
+  that difference. PPO's policy here gives actions in units of half their range: the last layer absorbs that.
+- PPO's observations are normalized and clipped by a features extractor (`NormalizedFeatures`) whose class is stored in
+  the file, so that `PPO.load` alone gives the same actions. VecNormalize would be a second file that must not be lost,
+  and a first layer that absorbs normalization could not clip. As pickled code it needs the same minor Python version.
+- PPO's value is in normalized rewards; its last layer absorbs that.
 
-Critics come with the actor, and their targets; optimizers and replay buffers do not.
+Critics and their targets are exported with the actor; optimizers and replay buffers are not.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ from zoo.runs.residual import Corrected
 from zoo.spec import GRID
 
 ALGORITHMS = ("sac", "td3", "ppo", "dqn")
-CLIP = 10.0  # RunningNormalizer's
+CLIP = 10.0  # that of RunningNormalizer
 
 Layer = tuple[Tensor, Tensor]  # weight [outputs, inputs, ...] and bias [outputs]
 
 
 def check(algorithm: str, agent: Any) -> None:
-    """Raises UsageError where Stable-Baselines3 has no such agent, or its package is not installed."""
+    """Raises UsageError if Stable-Baselines3 has no such agent, or its package is not installed."""
     if algorithm not in ALGORITHMS:
         raise UsageError(f"Stable-Baselines3 has no {algorithm}: --format sb3 takes runs of {', '.join(ALGORITHMS)}.")
     if isinstance(agent, Corrected):
@@ -61,9 +61,9 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
 
     Args:
         algorithm: one of `ALGORITHMS`.
-        agent: its agent, that `check` accepts.
-        spaces: of observations and actions of one environment.
-        path: of the file.
+        agent: an agent of that algorithm, which `check` accepts.
+        spaces: the observation and action space of one environment.
+        path: the path of the file.
     """
     import cloudpickle
     import stable_baselines3
@@ -95,7 +95,7 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
             policy_kwargs=policy, device="cpu", **settings,
         )  # fmt: skip
     if "buffer_size" in settings:
-        model.buffer_size = config.buffer_size  # of which none was to be made here
+        model.buffer_size = config.buffer_size  # the model here was made without a buffer of that size
     with torch.no_grad():
         {"sac": _fill_sac, "td3": _fill_td3, "ppo": _fill_ppo, "dqn": _fill_dqn}[algorithm](agent, model)
     model.save(path)
@@ -103,20 +103,20 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
 
 
 def open_with_sb3(kind: Any, path: Path) -> Run:
-    """A ZIP file as a function of arrays, by Stable-Baselines3's own `load` and `predict`."""
+    """A ZIP file as a function of arrays, using Stable-Baselines3's own `load` and `predict`."""
     model = kind.load(path, device="cpu")
     return lambda inputs: [model.predict(inputs[0], deterministic=True)[0]]
 
 
 class _Spaces(gymnasium.Env[Any, Any]):
-    """An environment of which only the spaces count: Stable-Baselines3 makes agents for environments."""
+    """An environment of which only the spaces matter: Stable-Baselines3 makes agents from environments."""
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
 
 
 def layers(module: nn.Module, member: int | None = None) -> list[Layer]:
-    """The linear and convolutional layers of a network, in order; or of one member of an ensemble."""
+    """The linear and convolutional layers of a network, in order; or those of one member of an ensemble."""
     if member is not None:
         ensemble = [layer for layer in module.modules() if isinstance(layer, EnsembleLinear)]
         return [(layer.weight[member], layer.bias[member, 0]) for layer in ensemble]
@@ -125,14 +125,14 @@ def layers(module: nn.Module, member: int | None = None) -> list[Layer]:
 
 
 def _fill(module: nn.Module, values: list[Layer]) -> None:
-    """Sets the layers of a network of Stable-Baselines3."""
+    """Sets the layers of a Stable-Baselines3 network."""
     for (weight, bias), (new_weight, new_bias) in zip(layers(module), values, strict=True):
         weight.copy_(new_weight)
         bias.copy_(new_bias)
 
 
 def _for_unit_actions(critic: list[Layer], policy: Any) -> list[Layer]:
-    """A critic of actions in the environment's units as one of actions in [-1, 1]."""
+    """Converts a critic of actions in the environment's units to one of actions in [-1, 1]."""
     (weight, bias), *rest = critic
     of_obs, of_action = torch.tensor_split(weight, [weight.shape[1] - len(policy.scale)], 1)
     return [(torch.cat([of_obs, of_action * policy.scale], 1), bias + of_action @ policy.center), *rest]

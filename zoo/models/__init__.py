@@ -1,1 +1,1 @@
-"""Models that agents learn: of the environment, of what collected the data; policies that make actions of noise."""
+"""Models that agents learn: of the environment, of what collected the data; policies that turn noise into actions."""

@@ -1,8 +1,8 @@
-"""Policies that sample actions by diffusion: noise is turned into an action step by step, for
+"""Policies that sample actions by diffusion: noise is turned into an action step by step, which can represent
 distributions of any shape.
 
 Ho et al. 2020 (DDPM, arXiv 2006.11239); the cosine schedule is that of Nichol and Dhariwal 2021 (arXiv 2102.09672).
-Within them actions are in units of half their range, from -1 to 1.
+Internally, actions are in units of half their range, from -1 to 1.
 """
 
 import copy
@@ -18,30 +18,30 @@ from zoo.agent import Metrics
 from zoo.nn import MLP, BoundedPolicy, Linear, Mish, Normalizer, with_derivative
 from zoo.nn.optim import Adam
 
-MAX_BETA = 0.999  # of the cosine schedule's last step
-MAX_AVERAGE = 0.9999  # the averaged weights keep at most this share of themselves at an update
-FREQUENCIES = 16  # of the sines and cosines that tell a step
-STEP_WIDTH = 16  # of Diffusion-QL's embedding of a step
+MAX_BETA = 0.999  # bound on the last beta of the cosine schedule
+MAX_AVERAGE = 0.9999  # the averaged weights keep at most this share of themselves in an update
+FREQUENCIES = 16  # number of frequencies in the sine and cosine embedding of a step
+STEP_WIDTH = 16  # width of Diffusion-QL's embedding of a step
 
 
 def cosine_schedule(steps: int) -> Tensor:
-    """The noise's variances `beta` `[steps]` (Nichol and Dhariwal, eq. 17)."""
+    """The noise variances `beta` `[steps]` (Nichol and Dhariwal, eq. 17)."""
     time = torch.arange(steps + 1, dtype=torch.float64) / steps
     signal = torch.cos((time + 0.008) / 1.008 * math.pi / 2).square()
     return (1 - signal[1:] / signal[:-1]).clamp(max=MAX_BETA).float()
 
 
 def vp_schedule(steps: int) -> Tensor:
-    """The noise's variances `beta` `[steps]` of a variance-preserving SDE, whose rate grows from 0.1 to 10.
+    """The noise variances `beta` `[steps]` of a variance-preserving SDE, whose rate grows from 0.1 to 10.
 
-    Song et al. 2021 (arXiv 2011.13456); for few steps in Wang et al. 2022 (arXiv 2208.06193), whose rates these are.
+    Song et al. 2021 (arXiv 2011.13456); with few steps in Wang et al. 2022 (arXiv 2208.06193), whose rates these are.
     """
     time = torch.arange(1, steps + 1, dtype=torch.float64)
     return (1 - torch.exp(-0.1 / steps - 0.5 * (10 - 0.1) * (2 * time - 1) / steps**2)).float()
 
 
 class TimeEmbedding(nn.Module):
-    """Times `[...]` -> `[..., width]`: their sines and cosines, and a network of two layers."""
+    """Embeds times `[...]` as `[..., width]`: their sines and cosines, then a network of two layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class TimeEmbedding(nn.Module):
         return out
 
     def with_derivative(self, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings `[..., width]`, and how fast they change with time."""
+        """Embeddings `[..., width]`, and their derivatives with respect to time."""
         phase = time[..., None] * self.frequencies
         sin, cos = phase.sin(), phase.cos()
         along = torch.cat([self.frequencies * cos, -self.frequencies * sin], -1)
@@ -63,11 +63,11 @@ class TimeEmbedding(nn.Module):
 
 
 class Diffusion(BoundedPolicy):
-    """Noise that is added to actions step by step, and taken from them.
+    """Noise is added to actions step by step, and removed from them.
 
     Args:
         low, high: bounds of the actions.
-        beta: variances of the noise `[steps]`.
+        beta: variances of the noise, `[steps]`.
     """
 
     def __init__(self, low: Sequence[float], high: Sequence[float], beta: Tensor) -> None:
@@ -76,28 +76,28 @@ class Diffusion(BoundedPolicy):
         self.beta: Tensor
         self.signal: Tensor
         self.register_buffer("beta", beta, persistent=False)
-        # alpha bar, the share of the variance that is the action's
+        # alpha bar, the share of the variance that comes from the action
         self.register_buffer("signal", (1 - beta).cumprod(0), persistent=False)
 
     def noised(self, x: Tensor, step: Tensor, noise: Tensor) -> Tensor:
-        """Actions `[B, A]` after that many steps `[B]`, from 0, of noise (DDPM, eq. 4)."""
+        """Actions `[B, A]` after that many steps `[B]`, counted from 0, of added noise (DDPM, eq. 4)."""
         signal = self.signal[step][:, None]
         return signal.sqrt() * x + (1 - signal).sqrt() * noise
 
     def clean(self, x: Tensor, noise: Tensor, i: int) -> Tensor:
-        """The actions that `x` `[..., A]` had before `i + 1` steps gave it that noise, clipped to the bounds."""
+        """The actions, clipped to the bounds, to which `i + 1` steps added `noise` to give `x` `[..., A]`."""
         signal = self.signal[i]
         return ((x - (1 - signal).sqrt() * noise) / signal.sqrt()).clamp(-1, 1)
 
     def back(self, x: Tensor, clean: Tensor, i: int, noise: Tensor) -> Tensor:
-        """What `x` `[..., A]` was a step before its step `i`, from 1, by standard normal `noise` (DDPM, eq. 7)."""
+        """Takes `x` `[..., A]` back by its step `i`, from 1, using `clean` and standard normal `noise` (DDPM eq. 7)."""
         signal, before, beta = self.signal[i], self.signal[i - 1], self.beta[i]
         mean = (before.sqrt() * beta * clean + (1 - beta).sqrt() * (1 - before) * x) / (1 - signal)
         return mean + ((1 - before) / (1 - signal) * beta).sqrt() * noise
 
 
 class FilmBlock(nn.Module):
-    """A residual block of two layers, with a condition that scales and shifts (Perez et al. 2018, arXiv 1709.07871)."""
+    """A residual block of two layers, scaled and shifted by a condition (FiLM, Perez et al. 2018, arXiv 1709.07871)."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class FilmBlock(nn.Module):
 
 
 class NoiseNet(nn.Module):
-    """Predicts the noise in `x` `[B, A]`, at steps `[B]` and observations `[B, obs_dim]`."""
+    """Predicts the noise in `x` `[B, A]`, given steps `[B]` and observations `[B, obs_dim]`."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden: list[int]) -> None:
         super().__init__()
@@ -136,16 +136,16 @@ class NoiseNet(nn.Module):
 
 
 class DiffusionPolicy(Diffusion):
-    """Learns the distribution of a dataset's actions at each observation, and samples from it.
+    """Learns the distribution of a dataset's actions given the observation, and samples from it.
 
-    The weights that draw are an average over the updates, of which ever more of the past is kept: `(1 + n) / (10 + n)`.
+    Sampling uses an average of the weights over the updates that keeps ever more of the past: `(1 + n) / (10 + n)`.
 
     Args:
-        obs_dim: of one observation.
+        obs_dim: the size of an observation.
         low, high: bounds of the actions.
         hidden: widths of the blocks.
-        steps: from noise to action.
-        lr: Adam's learning rate; it falls to 0 over `decay_steps` by a cosine.
+        steps: number of steps from noise to action.
+        lr: Adam's learning rate; it follows a cosine to 0 over `decay_steps`.
     """
 
     def __init__(
@@ -162,13 +162,13 @@ class DiffusionPolicy(Diffusion):
         self.register_buffer("updates", torch.zeros(()))
 
     def loss(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The error of the predicted noise, at steps sampled uniformly (DDPM, eq. 14)."""
+        """The error of the predicted noise, at uniformly sampled steps (DDPM, eq. 14)."""
         x, noise = self.to_unit(action), torch.randn_like(action)
         step = torch.randint(self.steps, (len(obs),), device=obs.device)
         return F.mse_loss(self.net(self.noised(x, step, noise), step, self.normalizer(obs)), noise)
 
     def update(self, obs: Tensor, action: Tensor) -> Metrics:
-        """One step of Adam, and of the moving average of the weights."""
+        """One step of Adam and of the moving average of the weights."""
         loss = self.loss(obs, action)
         self.optimizer.minimize(loss)
         with torch.no_grad():
@@ -182,7 +182,7 @@ class DiffusionPolicy(Diffusion):
     def sample(self, obs: Tensor) -> Tensor:
         """Samples an action for each observation, `[B, A]` (DDPM, algorithm 2).
 
-        The action that a step foresees is clipped to the bounds.
+        At each step the predicted final action is clipped to the bounds.
         """
         condition = self.normalizer(obs)
         x = torch.randn(len(obs), self.action_dim, device=obs.device)
@@ -198,10 +198,10 @@ class DenoisingPolicy(Diffusion):
     """The policy of Diffusion-QL (Wang et al. 2022, arXiv 2208.06193): an MLP that predicts the noise.
 
     Args:
-        obs_dim: of one observation.
+        obs_dim: the size of an observation.
         low, high: bounds of the actions.
         hidden: widths of the hidden layers.
-        steps: from noise to action.
+        steps: number of steps from noise to action.
     """
 
     def __init__(
@@ -212,15 +212,15 @@ class DenoisingPolicy(Diffusion):
         self.net = MLP(len(low) + STEP_WIDTH + obs_dim, len(low), hidden, Mish)
 
     def forward(self, obs: Tensor, x: Tensor, step: Tensor) -> Tensor:
-        """The noise `[..., A]` in `x` `[..., A]` after so many steps, from 0, `[...]` or `[1]`."""
+        """The noise `[..., A]` in `x` `[..., A]` after that many steps, counted from 0, `[...]` or `[1]`."""
         embedded = self.embedding(step).expand(*x.shape[:-1], -1)
         noise: Tensor = self.net(torch.cat([x, embedded, obs], -1))
         return noise
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """The actions `[..., A]` that the chain makes of noise `[steps, ..., A]`, one for each of its steps.
+        """The actions `[..., A]` that the chain generates from noise `[steps, ..., A]`, one for each of its steps.
 
-        Gradients go through all of them.
+        Gradients flow through all of the steps.
         """
         x = noise[-1]
         for i in reversed(range(self.steps)):

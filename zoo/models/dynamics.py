@@ -1,12 +1,12 @@
 """A model of an environment, learned from its transitions: an ensemble of Gaussian networks.
 
-Chua et al. 2018 (PETS, arXiv 1805.12114), Janner et al. 2019 (MBPO, arXiv 1906.08253); the networks, their training and
-its end are those of MOPO (Yu et al. 2020, arXiv 2005.13239) as OfflineRL-Kit has them, on which COMBO's and MBRCSL's
-experiments rest too; but for the rest of an epoch that makes no whole batch, which is left out.
+Chua et al. 2018 (PETS, arXiv 1805.12114), Janner et al. 2019 (MBPO, arXiv 1906.08253). The networks, their training and
+its stopping rule are those of MOPO (Yu et al. 2020, arXiv 2005.13239) in OfflineRL-Kit, on which the experiments of
+COMBO and MBRCSL are based too; except that the rest of an epoch that does not fill a batch is left out.
 
-Members are judged by the squared error on held-out transitions. By their likelihood they would train longer and fit the
-data better, but believe more of what lies outside it: in Point Maze, where nobody ran into certain walls, that there
-are none.
+Members are judged by their squared error on held-out transitions. Judged by likelihood, they would train longer and fit
+the data better, but they would also trust more of what lies outside it: in Point Maze, that there are no walls where
+nobody ran into them.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,26 +26,26 @@ from zoo.nn.optim import Adam
 if TYPE_CHECKING:
     from zoo.runs.run import Run
 
-WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers' weights, first to last: half of it times squares
-BOUND_WEIGHT = 0.01  # of the width that the variances may take, in the loss
-HOLDOUT, MAX_HOLDOUT = 0.2, 1000  # share of the transitions that the members are judged by, and how many at most
+WEIGHT_DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # of the layers, first to last: half of it times squared weights
+BOUND_WEIGHT = 0.01  # factor in the loss on the width of the interval for the log variances
+HOLDOUT, MAX_HOLDOUT = 0.2, 1000  # share of the transitions held out to judge the members, and their largest number
 IMPROVEMENT = 0.01  # relative; a member whose holdout error falls by less has not improved
-PATIENCE = 5  # epochs without any member's improvement until training ends
+PATIENCE = 5  # epochs without an improvement of any member before training stops
 
 
 class EnsembleDynamics(nn.Module):
-    """`members` networks `(obs, action) -> (next_obs - obs, reward)`, means and log variances, as one batched network.
+    """`members` networks `(obs, action) -> (next_obs - obs, reward)` as one batched network; means and log variances.
 
-    Every member sees its own bootstrap sample. Those with the least error on held-out transitions are the elites, of
-    one of which is sampled for every imagined step. `prepare` a dataset, `epoch` until it has `converged`, `finish`.
+    Every member sees its own bootstrap sample. The members with the smallest error on held-out transitions are elites;
+    each imagined step is sampled from one of them. Usage: `prepare`, then `epoch` until `converged`, then `finish`.
 
     Args:
-        obs_dim, action_dim: of one observation and action.
+        obs_dim, action_dim: sizes of an observation and an action.
         hidden: widths of the hidden layers, four.
-        members: networks.
-        elites: of them, those that are used.
+        members: number of networks.
+        elites: how many of them are used.
         lr: Adam's learning rate.
-        batch_size: transitions an update.
+        batch_size: number of transitions per update.
     """
 
     PER_RUN = ("least_error", "stale")
@@ -81,22 +81,22 @@ class EnsembleDynamics(nn.Module):
         self.least_error: Tensor
         self.stale: Tensor
         self.elites: Tensor
-        self.register_buffer("least_error", torch.full((members,), torch.inf))  # of each member, on held-out data
-        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))  # epochs since any of them improved
+        self.register_buffer("least_error", torch.full((members,), torch.inf))  # for each member, on held-out data
+        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))  # epochs since any member improved
         self.register_buffer("elites", torch.arange(elites))
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log variances `[members, B, obs_dim + 1]` of the difference and the reward."""
+        """Means and log variances `[members, B, obs_dim + 1]` of the state difference and the reward."""
         return self.predict(self.net, self.inputs(torch.cat([obs, action], -1)))
 
     def predict(self, net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs for normalized inputs; the log variances stay between learned bounds, smoothly."""
+        """Outputs for normalized inputs; the log variances are softly bounded by learned bounds."""
         mean, log_var = net(x).chunk(2, -1)
         log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
         return mean, self.min_log_var + F.softplus(log_var - self.min_log_var)
 
     def loss(self, x: Tensor, target: Tensor) -> Tensor:
-        """The negative log likelihood up to a constant, summed over members; weight decay; the width of the bounds.
+        """The negative log likelihood up to a constant, summed over members; weight decay; and the width of the bounds.
 
         Args:
             x: `[members, B, obs_dim + action_dim]` normalized inputs.
@@ -118,10 +118,10 @@ class EnsembleDynamics(nn.Module):
     # --- Training -----------------------------------------------------------------------------------------------------
 
     def prepare(self, data: Dataset, seed: int) -> int:
-        """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, by the seed alone.
+        """Splits the data for `epoch`: each member's bootstrap sample, and held-out data, determined by the seed alone.
 
         Returns:
-            How many terminal transitions are left out, whose successors the data do not have.
+            The number of terminal transitions that are left out because the data lack their successors.
         """
         generator = torch.Generator(data.device).manual_seed(seed)
         known = (~unknown(data)).nonzero().squeeze(-1)
@@ -140,10 +140,10 @@ class EnsembleDynamics(nn.Module):
         return len(data) - len(known)
 
     def epoch(self) -> Metrics:
-        """One pass over every member's sample, in batches of one size; then their errors on held-out data.
+        """One pass over every member's sample, in batches of one size; then computes their errors on held-out data.
 
         Raises:
-            RunError: the loss is not finite any more.
+            RunError: the loss is no longer finite.
         """
         order = torch.rand(self.bootstrap.shape, device=self.bootstrap.device).argsort(1)
         index = self.bootstrap.gather(1, order)
@@ -171,10 +171,10 @@ class EnsembleDynamics(nn.Module):
         return bool(self.stale >= PATIENCE)
 
     def finish(self) -> str:
-        """Restores each member's best weights and chooses the elites; returns a line to report.
+        """Restores each member's best weights and selects the elites; returns a line to report.
 
         Raises:
-            RunError: they predict no better than the mean would.
+            RunError: the elites predict no better than the mean would.
         """
         self.net.load_state_dict(self.best.state_dict())
         self.elites.copy_(self.least_error.argsort()[: len(self.elites)])
@@ -190,9 +190,9 @@ class EnsembleDynamics(nn.Module):
 
     @torch.no_grad()
     def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples next observations and rewards `[B]`, each from one elite; and the uncertainty of all `[B]`.
+        """Samples next observations and rewards `[B]`, each from one elite; also returns the uncertainty `[B]`.
 
-        That is the largest norm of a member's standard deviations (MOPO's penalty).
+        The uncertainty is the largest norm of a member's standard deviations (MOPO's penalty).
         """
         mean, log_var = self(obs, action)
         std = (0.5 * log_var).exp()
@@ -203,7 +203,7 @@ class EnsembleDynamics(nn.Module):
 
 
 class Imagining(Protocol):
-    """An agent with a dynamics model."""
+    """An agent that has a dynamics model."""
 
     dynamics: EnsembleDynamics
 
@@ -213,13 +213,13 @@ class Imagining(Protocol):
 def model_rollouts(
     agent: Imagining, obs: Tensor, length: int, terminates: "Termination", penalty: float = 0.0
 ) -> Iterator[Transition]:
-    """The steps of rollouts `[N, ...]` of an exploring agent in its model, from observations `[N, obs_dim]` (MBPO).
+    """Steps of rollouts `[N, ...]` in an agent's model, exploring, from observations `[N, obs_dim]` (MBPO).
 
-    Those that terminate take no further step. Each transition counts as the end of an episode: rollouts of one call are
-    not grouped.
+    Rollouts that terminate take no further steps. Each transition counts as the end of an episode, because the
+    rollouts of one call are not grouped.
 
     Args:
-        penalty: times how unsure the model is, taken from the rewards.
+        penalty: factor on the model's uncertainty, which is subtracted from the rewards.
     """
     for _ in range(length):
         action = agent.act(obs, explore=True)
@@ -232,12 +232,12 @@ def model_rollouts(
 
 
 def unknown(data: Dataset) -> Tensor:
-    """The terminal transitions `[N]` bool whose successors a dataset does not have: it gives the same state again."""
+    """Terminal transitions `[N]` bool without a known successor: the dataset repeats the same state there."""
     return data.terminated & (data.next_obs == data.obs).all(-1)
 
 
 def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:
-    """The stage `dynamics` of a run that tracks the agent with the model: trains it, for so many epochs at most."""
+    """The stage `dynamics` of a run that tracks the agent with the model: trains the model for at most `epochs`."""
     if left_out := dynamics.prepare(data, run.config.seed):
         run.report(f"{left_out:,} terminal steps, whose successors the data do not have, are left out")
     dynamics.update = run.compiled(dynamics.update)  # type: ignore[method-assign]
@@ -247,7 +247,7 @@ def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs
 
 
 def _whole(index: Tensor, size: int) -> Iterator[Tensor]:
-    """Batches `[members, size]`; what is left over at the end is left out, so that all have one shape."""
+    """Batches `[members, size]`; a remainder is dropped, so that all have the same shape."""
     for start in range(0, index.shape[1] - size + 1, size):
         yield index[:, start : start + size]
 
@@ -262,7 +262,7 @@ def never(next_obs: Tensor) -> Tensor:
 
 
 def outside(height: tuple[float, float], angle: float = torch.inf, state: float = torch.inf) -> Termination:
-    """Whether height (the first observation), angle (the second) or any but the first is out of bounds."""
+    """Whether the height (the first entry), the angle (the second) or any entry but the first is out of bounds."""
 
     def terminated(next_obs: Tensor) -> Tensor:
         z = next_obs[:, 0]
@@ -272,7 +272,7 @@ def outside(height: tuple[float, float], angle: float = torch.inf, state: float 
     return terminated
 
 
-TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco; beyond 100 a model has diverged
+TERMINATIONS = {  # as in the tasks' own `is_healthy`, gymnasium.envs.mujoco; beyond 100 a model has diverged
     "Hopper": outside((0.7, torch.inf), 0.2, 100),
     "Walker2d": outside((0.8, 2.0), 1.0, 100),
     "HalfCheetah": outside((-100, 100), state=100),
@@ -283,10 +283,10 @@ TERMINATIONS = {  # as the tasks' own `is_healthy` says, gymnasium.envs.mujoco; 
 
 
 def termination_of(env_id: str, data: Dataset) -> Termination:
-    """The termination rule of an environment; none where no transition of the data is terminal.
+    """An environment's termination rule; if none is known and the data hold no terminal transition, one without end.
 
     Raises:
-        UsageError: transitions terminate, and by which rule is not known.
+        UsageError: transitions terminate, but the rule is unknown.
     """
     name = env_id.rsplit("-v", 1)[0]
     if name in TERMINATIONS:

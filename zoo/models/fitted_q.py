@@ -1,7 +1,7 @@
-"""Fitted Q evaluation: what a policy would return, estimated from a dataset without playing.
+"""Fitted Q evaluation: estimates the return of a policy from a dataset, without playing.
 
-Le, Voloshin, Yue 2019 (arXiv 1903.08738), as a regression that continues, on targets of a slowly moving copy; the
-interval is that of critics that are each fitted to episodes sampled with replacement (Hao et al. 2021, arXiv
+Le, Voloshin, Yue 2019 (arXiv 1903.08738), as a continuing regression on the targets of a slowly moving copy. The
+interval comes from several critics, each fitted to episodes sampled with replacement (Hao et al. 2021, arXiv
 2102.03607).
 
     L = E[(r + gamma (1 - terminated) Q'(s', pi(s')) - Q(s, a))^2],  the value is the mean of Q(s_0, pi(s_0))
@@ -22,12 +22,12 @@ from zoo.nn.optim import Adam
 
 HIDDEN = (256, 256)
 BATCH_SIZE = 256
-TAU = 0.05  # with 0.005 a policy of Hopper whose value is 220 has 27 after 5,000 updates
-ACTING = 4096  # observations that the policy acts on at a time
+TAU = 0.05  # with 0.005, a policy of Hopper whose value is 220 is estimated at 27 after 5,000 updates
+ACTING = 4096  # number of observations on which the policy acts at a time
 
 
 class Estimate(NamedTuple):
-    """Discounted returns from the starts of episodes on: the mean of all critics, and 95 % of what they scatter."""
+    """Discounted returns from the starts of episodes: the mean of all critics, and their 95 % interval."""
 
     value: float
     low: float
@@ -35,16 +35,16 @@ class Estimate(NamedTuple):
 
 
 class FittedQ(nn.Module):
-    """Critics of a fixed policy, each fitted to as many episodes as there are, sampled with replacement.
+    """Critics of a fixed policy, each fitted to a bootstrap sample of the episodes, as many as there are.
 
     Args:
-        agent: acts deterministically on one observation at a time; on `data.device`.
-        data: transitions of episodes whose ends are marked, with rewards and observations as the environment has them.
-        discount: gamma, below 1.
-        members: how many critics, of which the interval is: at least 2.
+        agent: acts deterministically, and on each observation on its own; on `data.device`.
+        data: transitions of episodes whose ends are marked, with the environment's own rewards and observations.
+        discount: the discount factor gamma, below 1.
+        members: number of critics, from which the interval follows: at least 2.
 
     Raises:
-        UsageError: the agent has a memory or goals, observations are frames, or a discount of 1 bounds no value.
+        UsageError: the agent has a memory or goals, observations are frames, or a discount of 1 bounds no values.
     """
 
     def __init__(self, agent: Agent, data: Dataset, discount: float, members: int = 10) -> None:
@@ -64,11 +64,11 @@ class FittedQ(nn.Module):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.optimizer = Adam(self.critic.parameters(), 3e-4)
         self.episodes = torch.randint(len(starts), (members, len(starts)), device=data.device)
-        self.ends = lengths[self.episodes].cumsum(1)  # [members, E] of each critic's episodes, one behind the other
+        self.ends = lengths[self.episodes].cumsum(1)  # [members, E] for each critic's episodes, one after another
 
     @staticmethod
     def check(agent: Agent, data: Dataset, discount: float) -> None:
-        """Raises UsageError as the class does."""
+        """Raises the class's UsageError."""
         if agent.memory():
             raise UsageError("fitted Q evaluation needs a policy of single observations; this one has a memory.")
         if data.spec.goal_dim:
@@ -79,13 +79,13 @@ class FittedQ(nn.Module):
             raise UsageError("fitted Q evaluation needs a discount below 1; algo.discount=1 bounds no value.")
 
     def encoded(self, action: Tensor) -> Tensor:
-        """Actions `[B, A]` as a critic takes them; discrete ones `[B]` as one of several."""
+        """Actions `[B, A]` as input to a critic; discrete ones `[B]` are one-hot encoded."""
         if self.spec.num_actions is None:
             return action
         return F.one_hot(action, self.spec.num_actions).float()
 
     def sample(self) -> Tensor:
-        """Indices `[members, B]` of transitions of each critic's own episodes."""
+        """Indices `[members, B]` of transitions from each critic's own episodes."""
         members, count = len(self.ends), self.ends[:, -1:]
         step = (torch.rand(members, BATCH_SIZE, dtype=torch.float64, device=count.device) * count).long()
         place = torch.searchsorted(self.ends, step, right=True)
@@ -94,7 +94,7 @@ class FittedQ(nn.Module):
         return self.data.episode_starts[episode] + into
 
     def update(self) -> Tensor:
-        """One gradient step; the loss."""
+        """Takes one gradient step; returns the loss."""
         data, index = self.data, self.sample()
         with torch.no_grad():
             next_q = self.target_critic(self.normalizer(data.next_obs[index]), self.next_action[index]).squeeze(-1)
@@ -108,7 +108,7 @@ class FittedQ(nn.Module):
 
     @torch.no_grad()
     def estimate(self) -> Estimate:
-        """The policy's value, by the critics as they are."""
+        """The policy's value according to the current critics."""
         q = self.critic(self.first_obs, self.first_action).squeeze(-1)  # [members, E]
         values = self.scale * q.gather(1, self.episodes).mean(1).double()
         low, high = values.mean() - 1.96 * values.std(), values.mean() + 1.96 * values.std()

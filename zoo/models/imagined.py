@@ -1,4 +1,4 @@
-"""Episodes imagined in a dynamics model, and those that are kept to learn from."""
+"""Episodes imagined in a dynamics model, and the selection of those to learn from."""
 
 import math
 from pathlib import Path
@@ -15,17 +15,17 @@ from zoo.errors import RunError
 
 
 class Imagined(NamedTuple):
-    """`B` episodes of at most `H` steps, imagined side by side."""
+    """`B` episodes of at most `H` steps, imagined in parallel."""
 
     obs: Tensor  # [B, H, obs_dim]
     action: Tensor  # [B, H, A]
     reward: Tensor  # [B, H]
     next_obs: Tensor  # [B, H, obs_dim]
     terminated: Tensor  # [B, H] bool
-    running: Tensor  # [B, H] bool, whether the episode has not ended before the step
+    running: Tensor  # [B, H] bool, whether the episode had not ended before the step
 
     def returns(self, low: float = -math.inf, high: float = math.inf) -> Tensor:
-        """Undiscounted return of each, `[B]`; not a number where what was imagined is not, or is paid out of bounds."""
+        """The undiscounted returns, `[B]`; NaN if anything imagined is not finite, or a reward is out of bounds."""
         sane = self.reward.isfinite() & (self.reward >= low) & (self.reward <= high)
         for part in (self.obs, self.action, self.next_obs):
             sane = sane & part.isfinite().all(-1)
@@ -33,7 +33,7 @@ class Imagined(NamedTuple):
         return reward.double().sum(1)
 
     def arrays(self) -> Arrays:
-        """The episodes one after another, whole."""
+        """The episodes, concatenated, without padding."""
         ended = torch.zeros_like(self.running)
         ended[torch.arange(len(ended), device=ended.device), self.running.sum(1) - 1] = True
         fields = (self.obs, self.action, self.reward, self.next_obs, self.terminated, ended & ~self.terminated)
@@ -41,14 +41,14 @@ class Imagined(NamedTuple):
 
 
 class Kept:
-    """The imagined episodes that return more than a threshold, and the returns of all.
+    """The imagined episodes whose returns exceed a threshold, and the returns of all episodes.
 
-    An episode is broken, and not kept, where a number is not finite or a reward lies outside those of the data by more
-    than they lie apart, or than the largest of them: there a model diverges.
+    An episode is broken, and not kept, if a number is not finite, or if a reward lies outside the range of the data's
+    rewards by more than the width of that range or the largest absolute reward: there a model diverges.
 
     Args:
-        threshold: of the returns.
-        rewards: the least and the largest of the data.
+        threshold: the return that an episode must exceed.
+        rewards: the smallest and the largest reward of the data.
     """
 
     def __init__(self, threshold: float, rewards: tuple[float, float]) -> None:
@@ -59,11 +59,11 @@ class Kept:
         self.returns: list[Tensor] = []
 
     def __len__(self) -> int:
-        """Episodes kept."""
+        """The number of episodes kept."""
         return sum(len(part.episode_starts) for part in self.parts)
 
     def add(self, imagined: Imagined) -> Metrics:
-        """Adds the episodes that return more than the threshold."""
+        """Adds the episodes whose returns exceed the threshold."""
         returns = imagined.returns(*self.bounds)
         good = returns > self.threshold
         if good.any():
@@ -79,7 +79,7 @@ class Kept:
         }
 
     def arrays(self) -> Arrays:
-        """All kept episodes. Raises RunError where there are none."""
+        """All kept episodes. Raises RunError if there are none."""
         if not self.parts:
             returns = torch.cat(self.returns)
             if 2 * returns.isnan().sum() > len(returns):
@@ -95,7 +95,7 @@ class Kept:
         return concatenate(self.parts)
 
     def summary(self) -> str:
-        """One line on what was kept."""
+        """A line that says what was kept."""
         return (
             f"imagined {sum(map(len, self.returns)):,} episodes, kept {len(self):,} that return more than "
             f"{self.threshold:.4g}; all return {self._distribution()}"
@@ -120,7 +120,7 @@ class Kept:
         write_d4rl(self.arrays(), path, {"description": description})
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The state for a checkpoint."""
         kept = concatenate(self.parts)._asdict() if self.parts else {}
         return {
             "kept": {name: torch.from_numpy(field) for name, field in kept.items()},

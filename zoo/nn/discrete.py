@@ -1,4 +1,4 @@
-"""Discrete actions: a policy and critics, called as those of continuous ones are; values of actions, and exploring."""
+"""Discrete actions: a policy and critics with the interface of continuous ones; values of actions, and exploration."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from zoo.spec import Spec
 
 
 class CategoricalPolicy(nn.Module):
-    """Discrete actions `[B]`, with probabilities that depend on the observations `[B, ...]`."""
+    """A policy over discrete actions `[B]`, with probabilities that depend on the observations `[B, ...]`."""
 
     def __init__(self, spec: Spec, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class CategoricalPolicy(nn.Module):
         return self.actions.mode(self.net(obs))
 
     def sample(self, obs: Tensor) -> Tensor:
-        """Actions `[B]`."""
+        """Samples actions `[B]`."""
         return self.actions.sample(self.net(obs))
 
     def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class CategoricalPolicy(nn.Module):
 
 
 class DiscreteCritic(nn.Module):
-    """`members` critics of discrete actions, called as an `EnsembleCritic` is; of frames they share an encoder."""
+    """`members` critics of discrete actions with `EnsembleCritic`'s interface; for frames they share an encoder."""
 
     def __init__(self, members: int, spec: Spec, hidden: Sequence[int] = (256, 256), outputs: int = 1) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class DiscreteCritic(nn.Module):
 
 
 def of_action(out: Tensor, action: Tensor) -> Tensor:
-    """Of outputs for every action `[B, num_actions, outputs]` those for one `[B]`: `[B, outputs]`."""
+    """From outputs for every action `[B, num_actions, outputs]`, selects those for one `[B]`: `[B, outputs]`."""
     return out.gather(1, action[:, None, None].expand(-1, 1, out.shape[-1])).squeeze(1)
 
 

@@ -1,4 +1,4 @@
-"""Distributions over actions, from the outputs of a network that the algorithm file owns: `policy.sample(actor(x))`."""
+"""Distributions over actions, given the outputs of a network in the algorithm's file: `policy.sample(actor(x))`."""
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +9,15 @@ from zoo.spec import Spec
 
 
 class Gaussian(BoundedPolicy):
-    """Continuous actions around a mean, not squashed: a sample may lie outside the bounds, `clip` brings it within.
+    """A Gaussian over continuous actions, not squashed: samples may lie outside the bounds; `clip` clips them.
 
     Args:
-        spec: bounds `[A]`.
-        state_dependent_std: the standard deviation is the softplus of further outputs; else a learned parameter, the
-            same in all states, which begins at 1.
+        spec: gives the bounds `[A]`.
+        state_dependent_std: the standard deviation is the softplus of additional outputs; otherwise it is a learned
+            parameter, the same in all states, which starts at 1.
 
     Attributes:
-        outputs: how many outputs of a network it takes.
+        outputs: the number of network outputs that it takes.
     """
 
     def __init__(self, spec: Spec, state_dependent_std: bool = False) -> None:
@@ -33,7 +33,7 @@ class Gaussian(BoundedPolicy):
         return mean, F.softplus(spread)
 
     def sample(self, out: Tensor) -> Tensor:
-        """Unclipped actions `[..., A]`."""
+        """Samples unclipped actions `[..., A]`."""
         mean, std = self.forward(out)
         return self.center + self.scale * (mean + std * torch.randn_like(mean))
 
@@ -51,10 +51,10 @@ class Gaussian(BoundedPolicy):
 
 
 class Categorical(nn.Module):
-    """Discrete actions, from logits `[..., outputs]`.
+    """A distribution over discrete actions, given logits `[..., outputs]`.
 
     Attributes:
-        outputs: how many outputs of a network it takes.
+        outputs: the number of network outputs that it takes.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -63,7 +63,7 @@ class Categorical(nn.Module):
         self.outputs = spec.num_actions
 
     def sample(self, out: Tensor) -> Tensor:
-        """Actions `[...]`, by the Gumbel-max trick."""
+        """Samples actions `[...]` by the Gumbel-max trick."""
         return (out - torch.empty_like(out).exponential_().log()).argmax(-1)
 
     def mode(self, out: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Categorical(nn.Module):
         return out.argmax(-1)
 
     def clip(self, action: Tensor) -> Tensor:
-        """The actions as they are: all lie within the bounds."""
+        """Returns the actions unchanged: all lie within the bounds."""
         return action
 
     def log_prob(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

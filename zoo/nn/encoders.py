@@ -1,4 +1,4 @@
-"""Encoders of observations: convolutions for frames, nothing for vectors; and what follows on them."""
+"""Encoders of observations: convolutions for frames, the identity for vectors; and the networks on top of them."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from zoo.spec import GRID, Spec
 
 
 def check_frames(shape: Sequence[int], smallest: int = 36) -> None:
-    """Raises UsageError where no network is known for frames `[C, H, W]`.
+    """Raises UsageError if there is no network for frames `[C, H, W]`.
 
     Args:
-        shape: of a frame.
-        smallest: pixels a side that the convolutions of pictures need, at least.
+        shape: the shape of a frame.
+        smallest: the smallest side, in pixels, that the convolutions for images accept.
     """
     _, *size = shape
     if min(size) < smallest and not (min(size) >= 3 and max(size) <= GRID):
@@ -28,14 +28,14 @@ def check_frames(shape: Sequence[int], smallest: int = 36) -> None:
 
 
 class FrameEncoder(nn.Sequential):
-    """Frames `[B, C, H, W]`, uint8 or floats, -> features `[B, features]`.
+    """Encodes frames `[B, C, H, W]`, uint8 or floats, as features `[B, features]`.
 
-    Pictures of at least 36 pixels a side: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1];
-    floats are scaled already. Grids of up to 16 cells a side, as MinAtar's and MiniGrid's: that of Young and Tian 2019
-    (arXiv 1903.03176), on the numbers as they are.
+    Images of at least 36 pixels a side: the network of Mnih et al. 2015 (Nature 518), on bytes scaled to [0, 1]; floats
+    are assumed to be scaled. Grids of up to 16 cells a side, such as MinAtar's and MiniGrid's: the network of Young and
+    Tian 2019 (arXiv 1903.03176), on unscaled numbers.
 
     Raises:
-        UsageError: any other size.
+        UsageError: frames of any other size.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -44,7 +44,7 @@ class FrameEncoder(nn.Sequential):
         if min(size) > GRID:
             self.features, self.scale = 512, 1 / 255
             self.layout = torch.channels_last  # a third faster on a CPU
-            height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in size)  # 7 of 84
+            height, width = (((side - 8) // 4 + 1 - 4) // 2 + 1 - 2 for side in size)  # 7 for 84
             layers = [
                 nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
                 nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), Linear(64 * height * width, self.features), nn.ReLU(),
@@ -67,7 +67,7 @@ class FrameEncoder(nn.Sequential):
 
 
 def network_for(spec: Spec, outputs: int, hidden: Sequence[int]) -> nn.Module:
-    """`[B, ...] -> [B, outputs]`: an MLP of vectors; of frames, whatever `hidden` is, their encoder and one layer."""
+    """`[B, ...] -> [B, outputs]`: an MLP for vectors; for frames, whatever `hidden` is, their encoder and one layer."""
     if not spec.is_image:
         net = MLP(spec.obs_dim, outputs, hidden)
         return net if len(spec.obs_shape) == 1 else nn.Sequential(nn.Flatten(), net)
@@ -76,7 +76,7 @@ def network_for(spec: Spec, outputs: int, hidden: Sequence[int]) -> nn.Module:
 
 
 def encoder(shape: Sequence[int]) -> tuple[nn.Module, int]:
-    """The encoder of observations, and its number of outputs: the identity for vectors."""
+    """The encoder for observations, and its number of outputs: the identity for vectors."""
     if len(shape) == 3:
         frames = FrameEncoder(shape)
         return frames, frames.features

@@ -1,8 +1,8 @@
-"""Value heads: how a critic's outputs stand for a value, as a number or as a distribution over bins.
+"""Value heads: how a critic's outputs represent a value, as a number or as a distribution over bins.
 
 Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification" (arXiv 2403.03950). A critic
-ends in `head.outputs` numbers `[..., outputs]`. Of these the head makes values `[...]`, and losses `[...]` against
-targets, which are made of numbers (`project`) or of the critic's outputs at the next state (`backup`).
+outputs `head.outputs` numbers `[..., outputs]`. From these the head computes values `[...]`, and losses `[...]` against
+targets, which are made from numbers (`project`) or from the critic's outputs at the next state (`backup`).
 """
 
 import math
@@ -20,22 +20,22 @@ from zoo.returns import ReturnsSoFar
 
 
 class ValueHead(nn.Module):
-    """`mse`: one output, the value itself, and its squared error."""
+    """`mse`: a single output, which is the value itself, with the squared error as the loss."""
 
     outputs = 1
 
     def init_(self, critic: nn.Module) -> None:
-        """Initializes a critic's last layers in place, where the head needs it."""
+        """Initializes a critic's last layers in place, if the head needs it."""
 
     def update_support(self, reward: Tensor, ended: Tensor, *critics: nn.Module) -> None:
-        """Takes the latest rewards and episode ends of N environments, each `[T, N]`; may change critics in place."""
+        """Takes the latest rewards and episode ends of N environments, both `[T, N]`; may change critics in place."""
 
     def value(self, out: Tensor) -> Tensor:
         """Values `[...]` of outputs `[..., outputs]`."""
         return out.squeeze(-1)
 
     def project(self, value: Tensor) -> Tensor:
-        """The target that stands for the numbers `[...]`."""
+        """The target that represents the numbers `[...]`."""
         return value
 
     def backup(self, reward: Tensor, discount: Tensor, next_out: Tensor) -> Tensor:
@@ -43,15 +43,15 @@ class ValueHead(nn.Module):
         return self.project(reward + discount * self.value(next_out))
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        """Losses `[...]` of outputs `[..., outputs]` against a target of `project` or `backup`."""
+        """Losses `[...]` of outputs `[..., outputs]` against a target from `project` or `backup`."""
         return (self.value(out) - target).square()
 
     def min_member(self, out: Tensor) -> Tensor:
-        """Of outputs `[members, B, outputs]` those of the member with the smallest value: `[B, outputs]`."""
+        """From outputs `[members, B, outputs]`, selects those of the member with the smallest value: `[B, outputs]`."""
         return out.amin(0)
 
     def fit_support(self, low: float, high: float) -> str:
-        """Fits the support to values from `low` to `high`; returns a line that says how."""
+        """Fits the support to values from `low` to `high`; returns a line that describes the result."""
         return ""
 
     def metrics(self) -> Metrics:
@@ -60,7 +60,7 @@ class ValueHead(nn.Module):
 
 
 class Huber(ValueHead):
-    """`huber`: the value itself, and Huber's loss, whose gradient is at most 1 in size (Mnih et al. 2015)."""
+    """`huber`: the value itself, with the Huber loss, whose gradient is at most 1 in magnitude (Mnih et al. 2015)."""
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
         value = self.value(out)
@@ -68,23 +68,23 @@ class Huber(ValueHead):
 
 
 class TwoHot(ValueHead):
-    """`two_hot`: a probability for each of `num_bins` values evenly spread over `[v_min, v_max]`, and cross-entropy.
+    """`two_hot`: a probability for each of `num_bins` values, evenly spaced over `[v_min, v_max]`, and cross-entropy.
 
-    A target's mass lies on the two values next to it, in the shares that have it as their mean. Targets outside the
-    support are clipped and counted.
+    A target's mass lies on the two adjacent values, in the shares whose mean is the target. Targets outside the support
+    are clipped and counted.
 
-    Without bounds the support is that of a dataset's returns (`fit_support`). With a `discount`, it is symmetric and
-    follows the discounted returns that are observed: where one exceeds two thirds of it, in size, it becomes twice as
-    large as that one, and the critics are changed such that values stay about what they are, in the manner of PopArt
-    (van Hasselt et al. 2016, arXiv 1602.07714).
+    Without bounds, the support is that of a dataset's returns (`fit_support`). With a `discount`, it is symmetric and
+    follows the observed discounted returns: when one exceeds two thirds of it in absolute value, the support becomes
+    twice as large as that return, and the critics are changed such that values stay about the same, in the manner of
+    PopArt (van Hasselt et al. 2016, arXiv 1602.07714).
 
     Attributes:
         v_min, v_max: the support, `[]`; NaN until it is known.
-        clipped: targets outside the support so far, `[]`.
-        returns: of the running episodes; None where the support does not follow the returns.
+        clipped: number of targets outside the support so far, `[]`.
+        returns: those of the running episodes; None if the support does not follow the returns.
 
     Raises:
-        UsageError: bounds that are not in order, or fewer than two bins.
+        UsageError: the bounds are not in order, or there are fewer than two bins.
     """
 
     PER_RUN = ("clipped",)
@@ -107,7 +107,7 @@ class TwoHot(ValueHead):
             self.set_support(v_min, v_max)
         elif discount is not None:
             self.returns = ReturnsSoFar(discount)
-            self.set_support(-1e-6, 1e-6)  # until there is a return other than 0
+            self.set_support(-1e-6, 1e-6)  # until a return other than 0 is observed
 
     def set_support(self, v_min: float, v_max: float) -> None:
         """Raises UsageError unless `v_min < v_max`, both finite."""
@@ -118,7 +118,7 @@ class TwoHot(ValueHead):
 
     @torch.no_grad()
     def init_(self, critic: nn.Module) -> None:
-        """Where the support follows the returns, values begin at 0: last layers get weights and biases of 0."""
+        """If the support follows the returns, values start at 0: weights and biases of last layers are set to 0."""
         if self.returns is not None:
             for weights in self.last_weights(critic):
                 weights.zero_()
@@ -137,7 +137,7 @@ class TwoHot(ValueHead):
             self.widen(float(self.returns.update(reward, ended).abs().max()), *critics)
 
     def widen(self, size: float, *critics: nn.Module) -> None:
-        """Widens a support that follows the returns, where a return of this size needs it."""
+        """Widens a support that follows the returns, if a return of this size requires it."""
         v_max = self.v_max.item()
         if 1.5 * size > v_max:
             self.set_support(-2 * size, 2 * size)
@@ -148,13 +148,13 @@ class TwoHot(ValueHead):
         """Changes a critic in place for bins `ratio` times as wide: each gets the weights of what was in its place."""
         middle = (self.outputs - 1) / 2
         bins = torch.arange(self.outputs, device=self.v_max.device)
-        place = (middle + ratio * (bins - middle)).clamp(0, self.outputs - 1)  # among the bins as they were
+        place = (middle + ratio * (bins - middle)).clamp(0, self.outputs - 1)  # in the old bins
         below = place.long().clamp(max=self.outputs - 2)
         for weights in self.last_weights(critic):
             weights.copy_(torch.lerp(weights[..., below], weights[..., below + 1], (place - below).to(weights)))
 
     def fit_support(self, low: float, high: float) -> str:
-        """Sets the support, if none was given; raises UsageError where the given one is too small."""
+        """Sets the support, if none was given; raises UsageError if the given one is too small."""
         bounded = math.isfinite(low) and math.isfinite(high)
         rounding = 1e-6 * max(-low, high)
         if self.returns is not None:
@@ -198,7 +198,7 @@ class TwoHot(ValueHead):
         return self.spread(self.outputs)
 
     def spread(self, count: int) -> Tensor:
-        """`count` values evenly spread over the support, its ends included."""
+        """`count` values evenly spaced over the support, including its ends."""
         share = torch.linspace(0, 1, count, device=self.v_min.device, dtype=self.v_min.dtype)
         return self.v_min + share * (self.v_max - self.v_min)
 
@@ -216,8 +216,8 @@ class TwoHot(ValueHead):
         return self.share_out(self.clip(value))
 
     def share_out(self, value: Tensor) -> Tensor:
-        """The share `[..., num_bins]` of each bin, for numbers `[...]` within the support."""
-        place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, from 0
+        """The share `[..., num_bins]` that each bin gets, for numbers `[...]` within the support."""
+        place = (value - self.v_min) * ((self.outputs - 1) / (self.v_max - self.v_min))  # in bins, counted from 0
         bins = torch.arange(self.outputs, device=place.device, dtype=place.dtype)
         return (1 - (place[..., None] - bins).abs()).clamp(min=0)
 
@@ -231,32 +231,32 @@ class TwoHot(ValueHead):
 
 
 class C51(TwoHot):
-    """`c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887), each value an atom.
+    """`c51`: the distribution of the return (Bellemare et al. 2017, arXiv 1707.06887), where each value is an atom.
 
-    `backup` shifts and shrinks the next state's whole distribution and projects it onto the atoms. A target that is but
-    a number is a distribution of one atom: there it equals `two_hot`.
+    `backup` shifts and shrinks the next state's whole distribution and projects it onto the atoms. A target that is
+    just a number is a distribution with one atom, for which the head equals `two_hot`.
     """
 
     def backup(self, reward: Tensor, discount: Tensor, next_out: Tensor) -> Tensor:
         """Probabilities `[B, num_bins]` (their Algorithm 1)."""
         self.clip(reward + discount * self.value(next_out))  # counts the targets, not the atoms
-        moved = reward[:, None] + discount[:, None] * self.centers()  # [B, num_bins], where each atom's mass goes
+        moved = reward[:, None] + discount[:, None] * self.centers()  # [B, num_bins], where each atom's mass moves
         shares = self.share_out(torch.clamp(moved, self.v_min, self.v_max))  # [B, num_bins from, num_bins to]
         return (next_out.softmax(-1)[:, None] @ shares).squeeze(1)
 
 
 class HLGauss(TwoHot):
-    """`hl_gauss`: a normal distribution about the target, integrated over each of `num_bins` bins of the support.
+    """`hl_gauss`: a normal distribution around the target, integrated over each of `num_bins` bins of the support.
 
-    Its standard deviation is three quarters of a bin's width, and its mass outside the support is shared out by
+    Its standard deviation is three quarters of a bin's width, and its mass outside the support is redistributed by
     renormalization (Farebrother et al., section 3.1 and appendix A). That moves the mean of a target near an end of the
-    support inwards; so one that is set by `fit_support` extends for three standard deviations on either side.
+    support inwards; so a support set by `fit_support` extends three standard deviations further on either side.
     """
 
     sigma = 0.75  # in widths of a bin
 
     def around(self, low: float, high: float) -> tuple[float, float]:
-        outside = min(3 * self.sigma, self.outputs / 4)  # in widths of a bin, which are wider by what lies outside
+        outside = min(3 * self.sigma, self.outputs / 4)  # in bin widths; bins are wider by what lies outside
         margin = outside * (high - low) / (self.outputs - 2 * outside)
         return low - margin, high + margin
 
@@ -280,12 +280,12 @@ CATEGORICAL = {"two_hot": TwoHot, "c51": C51, "hl_gauss": HLGauss}
 
 
 def value_head(config: Any, online: bool = False) -> ValueHead:
-    """The head that an algorithm's config names by `value_head`, `v_min`, `v_max` and `num_bins`.
+    """The head that an algorithm's config selects by `value_head`, `v_min`, `v_max` and `num_bins`.
 
-    Without bounds, the support follows the returns of an online algorithm's episodes.
+    Without bounds, the support follows the returns of the episodes in an online algorithm.
 
     Raises:
-        UsageError: no such head, or bounds and bins that it cannot have.
+        UsageError: there is no such head, or it cannot have these bounds and bins.
     """
     if config.value_head in CATEGORICAL:
         return CATEGORICAL[config.value_head](

@@ -1,4 +1,4 @@
-"""Initialization, where not PyTorch's: each function changes a network in place and returns it."""
+"""Initializations that are not PyTorch's defaults: each function changes a network in place and returns it."""
 
 import math
 from typing import TypeVar
@@ -11,7 +11,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Module:
-    """Orthogonal weights of gain sqrt(2), the last layer's its own, and zero biases, in place."""
+    """Orthogonal weights with gain sqrt(2), `last_gain` in the last layer, and zero biases, in place."""
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d | EnsembleLinear)]
     for layer in layers:
         gain = last_gain if layer is layers[-1] else math.sqrt(2)
@@ -23,7 +23,7 @@ def orthogonal_(network: nn.Module, last_gain: float = math.sqrt(2)) -> nn.Modul
 
 
 def glorot_(network: Network) -> Network:
-    """Glorot's uniform weights and zero biases, in place: what most code in JAX begins with."""
+    """Glorot's uniform weights and zero biases, in place: the default of most code in JAX."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear | EnsembleLinear):
             for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
@@ -33,7 +33,7 @@ def glorot_(network: Network) -> Network:
 
 
 def near_zero_(network: nn.Sequential, gain: float = 0.01) -> nn.Sequential:
-    """Glorot's uniform weights times `gain` and zero biases for the last layer, in place: outputs begin close to 0."""
+    """Glorot's uniform weights times `gain` and zero biases for the last layer, in place: outputs start close to 0."""
     last = network[-1]
     assert isinstance(last, nn.Linear)
     nn.init.xavier_uniform_(last.weight, gain)
@@ -42,9 +42,9 @@ def near_zero_(network: nn.Sequential, gain: float = 0.01) -> nn.Sequential:
 
 
 def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
-    """The last layer uniform in +-bound, the other layers' biases 0.1, in place.
+    """The last layer uniform within +-bound, the biases of the other layers 0.1, in place.
 
-    An et al. 2021, arXiv 2110.01548 (EDAC), whose code that is; ReBRAC's has it too.
+    As in the code of An et al. 2021, arXiv 2110.01548 (EDAC); ReBRAC's has it too.
     """
     layers = [layer for layer in network if isinstance(layer, nn.Linear | EnsembleLinear)]
     for layer in layers[:-1]:
@@ -55,9 +55,9 @@ def small_last_(network: nn.Sequential, bound: float) -> nn.Sequential:
 
 
 def fan_out_critic_(critic: nn.Sequential) -> nn.Sequential:
-    """Critics as CORL's EDAC, RIQL and RO2O begin them, in place: `small_last_` and weights in +-1/sqrt(outputs).
+    """Critics as initialized by CORL's EDAC, RIQL and RO2O, in place: `small_last_`, and weights in +-1/sqrt(outputs).
 
-    Their layers take a weight's outputs for its inputs, so that the first one begins four times as small as it would.
+    Their layers mistake a weight's outputs for its inputs, so that the first layer starts four times as small.
     """
     for layer in critic:
         if isinstance(layer, EnsembleLinear):

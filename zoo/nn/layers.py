@@ -1,4 +1,4 @@
-"""Networks of layers: MLPs, and ensembles evaluated as one batched network."""
+"""Networks made of layers: MLPs, and ensembles evaluated as one batched network."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from zoo.nn import tracing
 from zoo.nn.linear import Linear, is_large, linear
 
-FEW = 2**12  # numbers: of fewer, one call of PyTorch's activation is faster than several
+FEW = 2**12  # numbers; for fewer, one call of PyTorch's activation is faster than several operations
 
 
 def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, dict[str, bool]]]:
-    """A network's layers in a row, each with the options of its call.
+    """The consecutive layers of a network, each with the options for its call.
 
-    A linear layer takes over the ReLU that follows, and knows whether it is the last.
+    A linear layer takes over the ReLU that follows it, and knows whether it is the last.
     """
     layers = list(layers)
     linear_layers = (Linear, EnsembleLinear)
@@ -31,14 +31,14 @@ def fused(layers: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, dict[str, bo
 
 
 def of_one_kernel(x: Tensor) -> bool:
-    """Whether PyTorch's own activation is the fastest for `x`: on a GPU, and where there are few numbers."""
+    """Whether PyTorch's own activation is the fastest for `x`: on a GPU, and for few numbers."""
     return x.is_cuda or (not tracing.active and x.numel() < FEW)
 
 
 class GELU(nn.Module):
-    """GELU by its tanh approximation, which is JAX's default.
+    """GELU in its tanh approximation, which is JAX's default.
 
-    Of many numbers as x sigmoid(2 u), which is x (1 + tanh(u)) / 2: on a CPU PyTorch's own takes longer.
+    For many numbers, computed as x sigmoid(2 u), which equals x (1 + tanh(u)) / 2: PyTorch's own is slower on a CPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ class GELU(nn.Module):
 class Mish(nn.Module):
     """x tanh(softplus(x)) (Misra 2019, arXiv 1908.08681).
 
-    Of many numbers by one exponential: tanh(softplus(x)) is n / (n + 2) for n = e^x (e^x + 2). On a CPU PyTorch's own
-    takes twice as long.
+    For many numbers it is computed with one exponential: tanh(softplus(x)) is n / (n + 2) for n = e^x (e^x + 2).
+    PyTorch's own takes twice as long on a CPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         if of_one_kernel(x):
             return F.mish(x)
-        exp = x.clamp(max=20).exp()  # from there on n / (n + 2) is 1
+        exp = x.clamp(max=20).exp()  # beyond that, n / (n + 2) is 1
         n = exp * (exp + 2)
         return x * (n / (n + 2))
 
@@ -70,10 +70,10 @@ def slope_of_mish(x: Tensor) -> Tensor:
 
 
 class MLP(nn.Sequential):
-    """`[B, inputs] -> [B, outputs]` through layers of the given widths, PyTorch's default initialization.
+    """`[B, inputs] -> [B, outputs]` through layers of the given widths, with PyTorch's default initialization.
 
-    With `layer_norm` there is a LayerNorm (Ba et al. 2016, arXiv 1607.06450) after each activation; with `norm_first`
-    before it.
+    With `layer_norm` there is a LayerNorm (Ba et al. 2016, arXiv 1607.06450) after each activation, or before it with
+    `norm_first`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MLP(nn.Sequential):
                 layers.insert(-1 if norm_first else len(layers), nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, Linear(inputs, outputs))
-        self._fused = list(fused(self))  # once: a policy is called for one observation at a time
+        self._fused = list(fused(self))  # only once: a policy is called for one observation at a time
 
     def forward(self, x: Tensor) -> Tensor:
         for layer, options in self._fused:
@@ -96,10 +96,10 @@ class MLP(nn.Sequential):
 
 
 def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """What linear layers with Mish between them make of `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
+    """The output of linear layers with Mish between them for `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
 
-    Gradients go back through the former alone. `torch.func.jvp` records the derivative as well, and knows no kernels
-    but PyTorch's own.
+    Gradients flow back only through the output. `torch.func.jvp` would record the derivative as well, and supports
+    only PyTorch's own kernels.
     """
     for layer in net:
         with torch.no_grad():
@@ -109,21 +109,21 @@ def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tenso
 
 
 class EnsembleLinear(nn.Module):
-    """`members` layers as `nn.Linear`: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`."""
+    """`members` layers like `nn.Linear`: `[members, B, inputs]` or `[B, inputs] -> [members, B, outputs]`."""
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
+        bound = 1 / math.sqrt(inputs)  # equals nn.Linear's kaiming_uniform_(a=sqrt(5))
         self.weight = nn.Parameter(torch.empty(members, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[1] == 1:  # the matrix product of a single column is slower, far slower when compiled
+        if self.weight.shape[1] == 1:  # a matrix product with a single column is slower, far slower when compiled
             return (x * self.weight).sum(-1, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, x.expand(len(self.weight), *x.shape[-2:]), self.weight.mT)
 
     def each(self, members: Sequence[Tensor], relu: bool = False, last: bool = False) -> list[Tensor]:
-        """Each member's layer of its own `[B, inputs]`: as many products."""
+        """Applies each member's layer to its own `[B, inputs]`, as separate products."""
         parameters = zip(members, self.weight.unbind(), self.bias.squeeze(1).unbind(), strict=True)
         return [linear(x, weight, bias, relu, last) for x, weight, bias in parameters]
 
@@ -140,7 +140,7 @@ class EnsembleLayerNorm(nn.Module):
         return F.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
 
     def each(self, members: Sequence[Tensor]) -> list[Tensor]:
-        """Each member's layer of its own `[B, width]`."""
+        """Applies each member's layer to its own `[B, width]`."""
         parameters = zip(members, self.weight.squeeze(1), self.bias.squeeze(1), strict=True)
         return [F.layer_norm(x, x.shape[-1:], weight, bias) for x, weight, bias in parameters]
 
@@ -148,8 +148,8 @@ class EnsembleLayerNorm(nn.Module):
 class EnsembleMLP(nn.Sequential):
     """`members` independent MLPs: `[B, inputs]` or `[members, B, inputs] -> [members, B, outputs]`.
 
-    One batched network; or, on a CPU, a member after the other, where products are large: a batch of them is slower.
-    `layer_norm` and `norm_first` as in `MLP`.
+    They are one batched network; on a CPU, if products are large, members are computed one after the other, because a
+    batch is slower. `layer_norm` and `norm_first` as in `MLP`.
     """
 
     def __init__(
@@ -174,9 +174,9 @@ class EnsembleMLP(nn.Sequential):
         return x
 
     def of_pairs(self, x: Tensor, y: Tensor, times: int) -> Tensor:
-        """`forward` of `x` `[B, ...]`, repeated n `times`, beside `y` `[n B, ...]`: `[members, n B, outputs]`.
+        """`forward` for `x` `[B, ...]`, repeated n `times`, next to `y` `[n B, ...]`: `[members, n B, outputs]`.
 
-        What the first layer makes of `x` is computed once.
+        The first layer's product with `x` is computed only once.
         """
         first, *rest = self
         assert isinstance(first, EnsembleLinear)
@@ -191,13 +191,13 @@ class EnsembleMLP(nn.Sequential):
         return out
 
     def one_by_one(self, x: Tensor) -> bool:
-        """Whether each member's layers are products of their own, for inputs such as `x` `[..., B, inputs]`."""
+        """Whether each member's layers are separate products, for inputs such as `x` `[..., B, inputs]`."""
         layers = (layer for layer in self if isinstance(layer, EnsembleLinear))
         return any(is_large(x.shape[-2], layer.weight, x) for layer in layers)
 
     @staticmethod
     def each(layers: Iterable[nn.Module], members: list[Tensor]) -> Tensor:
-        """What layers in a row make of each member's own `[B, inputs]`: `[members, B, outputs]`."""
+        """Applies consecutive layers to each member's own `[B, inputs]`: `[members, B, outputs]`."""
         for layer, options in fused(layers):
             if isinstance(layer, EnsembleLinear):
                 members = layer.each(members, **options)
@@ -209,7 +209,7 @@ class EnsembleMLP(nn.Sequential):
 
 
 class EnsembleCritic(EnsembleMLP):
-    """`members` critics for a value head: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
+    """`members` critics with a value head: `[B, obs_dim]` and `[B, action_dim] -> [members, B, outputs]`."""
 
     def __init__(
         self, members: int, obs_dim: int, action_dim: int, hidden: Sequence[int] = (256, 256), outputs: int = 1,
@@ -221,7 +221,7 @@ class EnsembleCritic(EnsembleMLP):
         return super().forward(torch.cat([obs, action], -1))
 
     def of_many(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Several actions of each observation, `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`."""
+        """Several actions per observation: `[B, obs_dim]` and `[n, B, action_dim] -> [members, n, B, outputs]`."""
         out = self.of_pairs(obs, actions.flatten(0, 1), len(actions))
         return out.view(len(out), *actions.shape[:2], -1)
 

@@ -1,13 +1,12 @@
-"""Linear layers on a CPU in the fastest of the ways that PyTorch has.
+"""Linear layers on a CPU, computed in the fastest way that PyTorch offers.
 
-MKL multiplies float32 matrices where nothing else is said; oneDNN, which PyTorch ships too, is twice as fast on AMD's
-Zen 5, and no faster on Intel's processors and on Zen 4. With `matmul_precision=medium` PyTorch rounds the factors to
-bfloat16 where the processor has AMX; one that multiplies bfloat16 without it, as Zen 4 does, is twice as fast too if
-it is given matrices that are rounded before; PyTorch then rounds the product as well, so a network's last layer is not
-computed in this way.
+By default, MKL multiplies float32 matrices; oneDNN, which PyTorch ships too, is twice as fast on AMD's Zen 5, but no
+faster on Intel's processors and on Zen 4. With `matmul_precision=medium` PyTorch rounds the factors to bfloat16 if the
+processor has AMX; a processor that multiplies bfloat16 without AMX, such as Zen 4, is twice as fast too if the matrices
+are rounded beforehand. PyTorch then rounds the product as well, so a network's last layer is not computed in this way.
 
-Which way is the fastest for a shape is measured when the shape first occurs, in milliseconds, and kept in a file for
-this machine (`choices_file`). Everything but float32 on a CPU, and products too small to matter, take `F.linear`.
+The fastest way for a shape is measured when the shape first occurs, which takes milliseconds, and is kept in a file for
+this machine (`choices_file`). Anything but float32 on a CPU, and products too small to matter, use `F.linear`.
 """
 
 import functools
@@ -27,18 +26,18 @@ from torch import Tensor, nn
 from zoo.machine import cache_dir, processor
 from zoo.nn import tracing
 
-SMALLEST, FEWEST_ROWS = 2**19, 32  # multiplications of a product, and rows: below, the call outweighs the arithmetic
-LARGEST = 2**27  # multiplications: of a larger product as many rows are measured
-GAIN = 1.1  # another way than MKL is taken where it is so many times as fast: a choice must not hang on noise
-ROUNDS = 5  # of a measurement, whose fastest counts
-MKL, ONEDNN, BFLOAT16 = "mkl", "onednn", "bfloat16"  # the first: as PyTorch does it
-HIDDEN = 64  # outputs: fewer are values or actions, which are not rounded
+SMALLEST, FEWEST_ROWS = 2**19, 32  # multiplications in a product, and rows: below, the call outweighs the arithmetic
+LARGEST = 2**27  # multiplications: a larger product is measured with as many rows as this allows
+GAIN = 1.1  # another way is chosen over MKL if it is this many times as fast: noise must not decide
+ROUNDS = 5  # rounds of a measurement; the fastest counts
+MKL, ONEDNN, BFLOAT16 = "mkl", "onednn", "bfloat16"  # the first is PyTorch's default
+HIDDEN = 64  # outputs: layers with fewer give values or actions, which are not rounded
 
-choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the way that serves it
+choices: dict[str, str] = {}  # a shape "rows x inputs x outputs" -> the chosen way
 """Of the run so far; its checkpoints hold them, so that it computes the same when it is resumed."""
 
 _library = torch.library.Library("zoo", "DEF")  # type: ignore[no-untyped-call]
-# the operands lie in memory as they are given: a copy within oneDNN's call would cost a tenth of it
+# the operands keep their memory layout: a copy within oneDNN's call would cost a tenth of it
 _library.define(  # type: ignore[no-untyped-call]
     "linear(Tensor x, Tensor weight, Tensor? bias, bool relu) -> Tensor", tags=(torch.Tag.needs_exact_strides,)
 )
@@ -61,9 +60,9 @@ def _shape(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
 @functools.cache
 def lower() -> None:
-    """Prepares compiling: a choice is a constant; oneDNN is called without the detour through Python.
+    """Prepares for compiling: a choice is a constant; oneDNN is called directly, not by way of Python.
 
-    Not done when this module is imported: it imports the compiler, which takes as long as the rest of torch.
+    Not done on import, because it imports the compiler, which takes as long as the rest of torch.
     """
     torch.compiler.assume_constant_result(serves)  # type: ignore[no-untyped-call]
     try:
@@ -85,7 +84,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: st
     if way == BFLOAT16:
         out = (x.bfloat16() @ weight.bfloat16().T).float()
         out = out if bias is None else out + bias
-    elif bias is not None and torch.compiler.is_compiling():  # it is added in the loop that takes the ReLU
+    elif bias is not None and torch.compiler.is_compiling():  # the bias is added in the loop that applies the ReLU
         out = x @ weight.T + bias
     else:
         out = F.linear(x, weight, bias)
@@ -93,7 +92,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: st
 
 
 class Layer(torch.autograd.Function):
-    """A linear layer, and its gradients, in one of the ways."""
+    """A linear layer and its gradients, computed in one of the ways."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
@@ -109,12 +108,12 @@ class Layer(torch.autograd.Function):
             gradient = torch.ops.aten.threshold_backward(gradient, out[0], 0)
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_bias = gradient.sum(0) if needs_bias else None
-        if ctx.way == BFLOAT16:  # rounded before they are transposed: compiled, they would be copied into that order
+        if ctx.way == BFLOAT16:  # rounded before transposing: compiled code would otherwise copy them into that order
             x, weight, gradient = x.bfloat16(), weight.bfloat16(), gradient.bfloat16()
         grad_x = layer(gradient, weight.T, None, False, ctx.way) if needs_x else None
         if not needs_weight:
             grad_weight = None
-        elif x.shape[1] < gradient.shape[1]:  # rows that are long are up to four times as fast as those that are short
+        elif x.shape[1] < gradient.shape[1]:  # long rows are up to four times as fast as short ones
             grad_weight = layer(x.T, gradient.T, None, False, ctx.way).T
         else:
             grad_weight = layer(gradient.T, x.T, None, False, ctx.way)
@@ -122,7 +121,7 @@ class Layer(torch.autograd.Function):
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
-    """`multiply`, with gradients where they are recorded."""
+    """`multiply`, with gradients if they are recorded."""
     if torch.is_grad_enabled():
         return Layer.apply(x, weight, bias, relu, way)  # type: ignore[no-any-return, no-untyped-call]
     return multiply(x, weight, bias, relu, way)
@@ -132,8 +131,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False, l
     """`x` `[..., inputs]`, `weight` `[outputs, inputs]`, `bias` `[outputs]` -> `[..., outputs]`.
 
     Args:
-        relu: negative results become 0, in the same pass over memory where the library can.
-        last: whether it is a network's last layer, whose output, values or latents, is not rounded to bfloat16.
+        relu: applies a ReLU, in the same pass over memory if the library can.
+        last: whether this is a network's last layer, whose outputs (values or latents) are not rounded to bfloat16.
     """
     rows = math.prod(x.shape[:-1])
     if is_large(rows, weight, x):
@@ -142,7 +141,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False, l
         flat = x if x.dim() == 2 else x.reshape(rows, -1)
         out = layer(flat, weight, bias, relu, way)
         return out if x.dim() == 2 else out.view(*x.shape[:-1], -1)
-    if len(weight) == 1 and bias is not None and torch.compiler.is_compiling():  # fused with what stands around it
+    if len(weight) == 1 and bias is not None and torch.compiler.is_compiling():  # fused with the surrounding operations
         out = (x * weight).sum(-1, keepdim=True) + bias
     else:
         out = F.linear(x, weight, bias)
@@ -150,8 +149,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False, l
 
 
 def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
-    """Whether a layer of weights `[..., outputs, inputs]` for so many rows of the kind of `x` is worth a choice."""
-    if tracing.active:  # then the rows are not to be looked at either: their number is left open
+    """Whether a layer with weights `[..., outputs, inputs]` is worth a choice, for that many rows of `x`'s kind."""
+    if tracing.active:  # then the rows must not be examined either: their number is left open
         return False
     outputs, inputs = weight.shape[-2:]
     large = rows >= FEWEST_ROWS and rows * inputs * outputs >= SMALLEST
@@ -159,7 +158,7 @@ def is_large(rows: int, weight: Tensor, x: Tensor) -> bool:
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, in the way that is the fastest on this machine."""
+    """`nn.Linear`, computed in the way that is fastest on this machine."""
 
     def forward(self, x: Tensor, relu: bool = False, last: bool = False) -> Tensor:
         return linear(x, self.weight, self.bias, relu, last)
@@ -178,7 +177,7 @@ def serves(rows: int, inputs: int, outputs: int, last: bool = False) -> str:
     else:
         return MKL
     rows = min(rows, max(FEWEST_ROWS, LARGEST // (inputs * outputs)))
-    rows = 2 ** (rows.bit_length() - 1)  # the next smaller power of two: some algorithms' numbers of rows vary
+    rows = 2 ** (rows.bit_length() - 1)  # rounded down to a power of two: in some algorithms the number of rows varies
     shape = f"{rows}x{inputs}x{outputs}"
     if shape not in choices:
         kept = _read(other)
@@ -190,14 +189,14 @@ def serves(rows: int, inputs: int, outputs: int, last: bool = False) -> str:
 
 
 def begin(given: dict[str, str]) -> None:
-    """Forgets all choices but these, which a run that is resumed began with."""
+    """Forgets all choices but the given ones, with which a resumed run began."""
     choices.clear()
     choices.update(given)
 
 
 @functools.cache
 def available() -> bool:
-    """Whether this PyTorch has oneDNN's linear layer, and the processor serves it."""
+    """Whether this PyTorch has oneDNN's linear layer, and the processor supports it."""
     try:
         one = torch.ones(2, 2)
         return torch.equal(_onednn(one, one, None, False), one @ one)
@@ -206,18 +205,18 @@ def available() -> bool:
 
 
 def measure(rows: int, inputs: int, outputs: int, other: str) -> str:
-    """The faster of MKL and another way."""
+    """The faster one of MKL and another way."""
     seconds = fastest(rows, inputs, outputs, MKL, other)
     return other if GAIN * seconds[other] < seconds[MKL] else MKL
 
 
 @torch.no_grad()
 def fastest(rows: int, inputs: int, outputs: int, *ways: str) -> dict[str, float]:
-    """The seconds that a layer's three products take in each of the ways, which are timed in turn."""
+    """The seconds that a layer's three products take in each way; the ways are timed in turn."""
     x, weight, gradient = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
     gradient_of_weights = (x.T, gradient.T) if inputs < outputs else (gradient.T, x.T)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(1 + ROUNDS):  # the first warms up
+    for _ in range(1 + ROUNDS):  # the first round warms up
         for way, taken in seconds.items():
             begun = time.perf_counter()
             for operands in ((x, weight), (gradient, weight.T), gradient_of_weights):
@@ -227,12 +226,12 @@ def fastest(rows: int, inputs: int, outputs: int, *ways: str) -> dict[str, float
 
 
 def choices_file() -> Path:
-    """Where a machine's choices are kept."""
+    """The file of a machine's choices."""
     return cache_dir() / "linear.json"
 
 
 def _machine(other: str) -> str:
-    """The name under which choices between MKL and another way are kept."""
+    """The key under which choices between MKL and another way are stored."""
     return f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {other}"
 
 
@@ -256,7 +255,7 @@ def _all() -> dict[str, dict[str, str]]:
 
 def _write(other: str, kept: dict[str, str]) -> None:
     file = choices_file()
-    partial = file.with_suffix(f".{os.getpid()}")  # runs that start side by side write their own
+    partial = file.with_suffix(f".{os.getpid()}")  # runs that start side by side write their own files
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(_all() | {_machine(other): kept}, indent=2))

@@ -1,18 +1,18 @@
-"""Normalize by mean and standard deviation: of a dataset, or of all samples so far."""
+"""Normalization by mean and standard deviation: of a dataset, or of all samples so far."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-ROWS = 65_536  # that are summed at once
-EPSILON = 1e-8  # added to the variance of what is constant
+ROWS = 65_536  # summed at once
+EPSILON = 1e-8  # added to the variance, for constant inputs
 
 
 class Normalizer(nn.Module):
-    """`(x - mean) / std`, at first the identity. Frames, which are bytes, stay as they are.
+    """`(x - mean) / std`, initially the identity. Frames, which are bytes, are left unchanged.
 
-    The statistics are buffers, saved with the agent: a loaded one acts on raw observations.
+    The statistics are buffers, saved with the agent: a loaded agent acts on raw observations.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -21,19 +21,19 @@ class Normalizer(nn.Module):
         self.std: Tensor = nn.Buffer(torch.ones(tuple(shape)))
 
     def fit(self, x: Tensor, weights: Tensor | None = None) -> None:
-        """Takes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as in CORL.
+        """Computes the statistics of `[N, ...]`; 1e-3 is added to the standard deviation, as in CORL.
 
         Args:
-            weights: `[N]` how much each counts; None: all alike.
+            weights: `[N]` how much each sample counts; None: all equally.
         """
-        self.to(x.device)  # where the data are
+        self.to(x.device)  # moves to the data's device
         if weights is None:
             mean, std = x.mean(0), x.std(0, correction=0)
         else:
             share = weights.double() / weights.double().sum()
             rows = list(
                 zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True)
-            )  # some at a time: doubles are large
+            )  # in chunks: float64 takes much memory
             mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
             std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
         self.mean.copy_(mean)
@@ -52,7 +52,7 @@ class RunningNormalizer(Normalizer):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Adds samples `[N, ...]` (Chan et al. 1979: the merged moments of two samples)."""
+        """Adds samples `[N, ...]` (Chan et al. 1979: merging the moments of two samples)."""
         total = self.count + len(x)
         shift = x.mean(0) - self.mean
         var = (self.std.square() - EPSILON).clamp(min=0)

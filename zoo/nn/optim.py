@@ -1,4 +1,4 @@
-"""Adam for update loops: one call from a loss to updated weights, all of its state in tensors."""
+"""Adam for update loops: one call from a loss to updated weights, with all of its state in tensors."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from zoo.nn import tracing
 
-BETA1, BETA2 = 0.9, 0.999  # the paper's, and every library's
+BETA1, BETA2 = 0.9, 0.999  # as in the paper and in every library
 
-Decay = Callable[[Tensor], Tensor]  # the share of the steps taken -> the share of the learning rate
+Decay = Callable[[Tensor], Tensor]  # share of the steps taken -> factor on the learning rate
 
 
 def cosine(done: Tensor) -> Tensor:
@@ -25,21 +25,21 @@ def linear(done: Tensor) -> Tensor:
 
 
 class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, arXiv 1412.6980): `torch.optim.Adam(fused=True)` to the last bit, with less around it.
+    """Adam (Kingma & Ba 2015, arXiv 1412.6980): `torch.optim.Adam(fused=True)` to the last bit, with less overhead.
 
-    A module, so that its moments move and are saved with the agent that owns it. It takes the gradients of its own
-    parameters alone: a loss may pass through other networks without leaving gradients there. Nothing in `minimize`
+    It is a module, so that its moments move and are saved with the agent that owns it. It takes gradients only of its
+    own parameters: a loss may pass through other networks without leaving gradients there. Nothing in `minimize`
     reads a tensor's value, so that a whole update, gradients included, compiles to one graph.
 
     Args:
-        parameters: what it moves.
-        lr: learning rate.
+        parameters: the parameters to update.
+        lr: the learning rate.
         decay_steps: the learning rate changes over that many steps, if given.
-        decay: how: of the share of these steps taken, what the learning rate is multiplied by.
+        decay: a function from the share of these steps taken to the factor on the learning rate.
         eps: added to the root of the second moment.
-        max_norm: gradients whose norm, over all parameters, is larger are scaled down to it.
-        weight_decay: times the weights, added to their gradients; with `decoupled` taken from the weights themselves,
-            times the learning rate (AdamW, Loshchilov & Hutter 2019, arXiv 1711.05101).
+        max_norm: gradients with a larger norm, over all parameters, are scaled down to it.
+        weight_decay: this times the weights is added to their gradients; with `decoupled`, it is subtracted from the
+            weights themselves, times the learning rate (AdamW, Loshchilov & Hutter 2019, arXiv 1711.05101).
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Adam(nn.Module):
                 gradients = list(torch._foreach_mul(gradients, (self.max_norm / (norm + 1e-6)).clamp(max=1)))
             _, *moments = cast("list[Tensor]", list(self._buffers.values()))  # as registered; get_buffer is far slower
             step, means, squares = self.step, moments[0::2], moments[1::2]
-            lr: Any = self.lr  # a float or, decaying, a tensor
+            lr: Any = self.lr  # a float, or a tensor if it decays
             if self.decay_steps is not None:
                 lr = self.lr * self.decay((step / self.decay_steps).clamp(max=1))
             step.add_(1)
-            # no graph holds the fused kernel; the compiler fuses the formula by itself
+            # a graph cannot hold the fused kernel; the compiler fuses the formula itself
             if torch.compiler.is_compiling() or tracing.active:
                 if self.weight_decay and self.decoupled:
                     torch._foreach_mul_(self.moved, 1 - lr * self.weight_decay)
                 elif self.weight_decay:
                     gradients = list(torch._foreach_add(gradients, self.moved, alpha=self.weight_decay))
-                # as_strided has the compiler compute these once, not again for every few weights
+                # as_strided makes the compiler compute these once, not again for every few weights
                 size = (lr / (1 - BETA1**step)).as_strided((), ())
                 unbiased = torch.rsqrt(1 - BETA2**step).as_strided((), ())
                 torch._foreach_lerp_(means, gradients, 1 - BETA1)
@@ -84,7 +84,7 @@ class Adam(nn.Module):
                 for parameter, mean, square in zip(self.moved, means, squares, strict=True):
                     parameter.sub_(size * mean / (square.sqrt() * unbiased + self.eps))
             else:
-                # the kernel takes it for granted that a gradient lies in memory as its weights do
+                # the kernel assumes that a gradient has the same memory layout as its weights
                 gradients = [gradient.contiguous() for gradient in gradients]
                 fused = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
                 fused(

@@ -1,6 +1,6 @@
 """Policies over bounded continuous actions: from observations `[B, obs_dim]` to actions `[B, A]`.
 
-A policy speaks the environment's own action units: it maps its output onto `[low, high]` itself, so that buffers,
+A policy works in the environment's own action units: it maps its output onto `[low, high]` itself, so that buffers,
 datasets and critics never see rescaled actions.
 """
 
@@ -19,22 +19,22 @@ LOG_2 = math.log(2)
 
 
 def center_and_scale(low: Sequence[float], high: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The middle of bounds and half of their range, such that in float32 no action leaves them."""
+    """The middle of the bounds and half of their range, such that in float32 no action exceeds the bounds."""
     low_, high_ = torch.tensor([low, high], dtype=torch.float64, device="cpu")
     center = ((high_ + low_) / 2).float()
     scale = torch.minimum(center - low_, high_ - center).float()
-    outside = (center - scale < low_) | (center + scale > high_)  # by rounding, as -0.30000004 for -0.3
+    outside = (center - scale < low_) | (center + scale > high_)  # by rounding, such as -0.30000004 for -0.3
     scale -= outside * torch.maximum(low_.abs(), high_.abs()).float() * 2**-22
     return center.tolist(), scale.tolist()
 
 
 class BoundedPolicy(nn.Module):
-    """The base of policies over continuous actions, with their bounds `[low, high]`.
+    """The base class of policies over continuous actions, with bounds `[low, high]`.
 
     Attributes:
         center, scale: `[A]` the middle of the bounds, and half of their range.
         log_scale: the sum of the logarithms of `scale`.
-        log_uniform: log density of uniform actions.
+        log_uniform: log density of uniformly distributed actions.
     """
 
     PER_RUN = ("center", "scale")
@@ -46,15 +46,15 @@ class BoundedPolicy(nn.Module):
         self.center, self.scale = nn.Buffer(torch.tensor(center)), nn.Buffer(torch.tensor(scale))
 
     def squash(self, x: Tensor) -> Tensor:
-        """`[B, A]` real numbers -> actions within the bounds, by tanh."""
+        """Maps real numbers `[B, A]` to actions within the bounds, by tanh."""
         return self.center + self.scale * torch.tanh(x)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        """Actions `[..., A]` from the middle of the bounds in units of half their range: from -1 to 1."""
+        """Actions `[..., A]` relative to the middle of the bounds, in units of half their range: from -1 to 1."""
         return (action - self.center) / self.scale
 
     def from_unit(self, x: Tensor) -> Tensor:
-        """The actions `[..., A]` that such numbers stand for, clipped to the bounds."""
+        """The actions `[..., A]` for numbers from `to_unit`, clipped to the bounds."""
         return self.center + self.scale * x.clamp(-1, 1)
 
     def clip(self, action: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class BoundedPolicy(nn.Module):
 
 
 class TanhGaussian(BoundedPolicy):
-    """A Gaussian whose samples tanh squashes onto the bounds (Haarnoja et al. 2018, arXiv 1801.01290, app. C)."""
+    """A Gaussian whose samples are squashed to the bounds by tanh (Haarnoja et al. 2018, arXiv 1801.01290, app. C)."""
 
     def __init__(
         self, obs_dim: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int],
@@ -79,7 +79,7 @@ class TanhGaussian(BoundedPolicy):
         self.log_std_bounds = log_std_bounds
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the squashing, each `[B, A]`: two halves of one output."""
+        """Mean and log standard deviation before squashing, each `[B, A]`: the two halves of one output."""
         mean, log_std = self.net(obs).chunk(2, dim=-1)
         return mean, log_std.clamp(*self.log_std_bounds)
 
@@ -89,20 +89,20 @@ class TanhGaussian(BoundedPolicy):
         return self.draw(mean, log_std, torch.randn_like(mean))
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        """An action `[B, A]` as `sample` has it, without its density, or the deterministic one."""
+        """An action `[B, A]` from `sample`, without its density, or the deterministic one."""
         mean, log_std = self(obs)
         return self.squash(mean + log_std.exp() * torch.randn_like(mean) if explore else mean)
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `[..., B, A]` and log densities `[..., B]` of standard normal `noise`, for what `forward` gave."""
+        """Actions `[..., B, A]` and log densities `[..., B]` for standard normal `noise`, given `forward`'s results."""
         x = mean + log_std.exp() * noise
         log_prob = -0.5 * noise.square() - log_std - HALF_LOG_2PI
-        # log(1 - tanh(x)^2) written so that it does not underflow for large |x|
+        # log(1 - tanh(x)^2), written such that it does not underflow for large |x|
         log_det = 2 * (LOG_2 - x - F.softplus(-2 * x)) + self.scale.log()
         return self.squash(x), (log_prob - log_det).sum(-1)
 
     def target_entropy(self, given: float | None = None) -> float:
-        """The target entropy, in nats: of actions in [-1, 1] as given or else -dim(A), in their true units."""
+        """The target entropy in nats: as given or -dim(A), for actions in [-1, 1]; converted to true units."""
         return self.log_scale + (-len(self.scale) if given is None else given)
 
     def mode(self, obs: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ class TanhGaussian(BoundedPolicy):
 
 
 class GaussianPolicy(BoundedPolicy):
-    """A Gaussian around a tanh mean, with one learned log standard deviation an action dimension.
+    """A Gaussian around a tanh mean, with one learned log standard deviation per action dimension.
 
-    The policy of IQL's authors (github ikostrikov/implicit_q_learning): only the mean is squashed, samples are clipped.
+    The policy of IQL's authors (github ikostrikov/implicit_q_learning): only the mean is squashed; samples are clipped.
     The standard deviation is in units of half the action's range.
     """
 
@@ -151,10 +151,10 @@ class GaussianPolicy(BoundedPolicy):
 
 
 class UnitGaussian(BoundedPolicy):
-    """A Gaussian of standard deviation 1, in units of half the action's range, around a mean without bounds.
+    """A Gaussian with standard deviation 1, in units of half the action's range, around an unbounded mean.
 
-    The policy of OGBench (Park et al. 2024, arXiv 2410.20092): to clone with it is to minimize squared errors. Actions
-    are clipped to the bounds.
+    The policy of OGBench (Park et al. 2024, arXiv 2410.20092): cloning with it minimizes squared errors. Actions are
+    clipped to the bounds.
     """
 
     def __init__(self, inputs: int, low: Sequence[float], high: Sequence[float], hidden: Sequence[int]) -> None:
@@ -171,16 +171,16 @@ class UnitGaussian(BoundedPolicy):
         return self.from_unit(mean + torch.randn_like(mean))
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Log density `[B]` of actions `[B, A]` in units of half their range, before any is clipped."""
+        """Log density `[B]` of actions `[B, A]` in units of half their range, before clipping."""
         error: Tensor = self.to_unit(action) - self.net(obs)
         return (-0.5 * error.square() - HALF_LOG_2PI).sum(-1)
 
 
 class DeterministicPolicy(BoundedPolicy):
-    """One action an observation: an MLP under tanh.
+    """One action per observation: an MLP with a tanh output.
 
     Args:
-        exploration_noise: the standard deviation of `sample` around it, in units of half the action's range.
+        exploration_noise: the standard deviation of `sample` around the action, in units of half the action's range.
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class DeterministicPolicy(BoundedPolicy):
 
 
 def best_of(action: Tensor, q: Tensor, by_chance: bool = False) -> Tensor:
-    """Of `[n, B, A]` actions the most valued ones `[B, A]`, or `by_chance` one each with the softmax of its value.
+    """Of actions `[n, B, A]` those with the highest values `[B, A]`; `by_chance` samples by the softmax of the values.
 
     Args:
-        action: n of each observation.
-        q: `[n, B]` their values.
+        action: n actions for each observation.
+        q: `[n, B]` values of the actions.
     """
     chosen = torch.multinomial(q.softmax(0).T, 1) if by_chance else q.argmax(0)[:, None]  # [B, 1]
     index = chosen[..., None].expand(-1, -1, action.shape[-1])

@@ -1,4 +1,4 @@
-"""Whether what runs is being traced, operation by operation: an update of many agents, or a policy to be exported."""
+"""Whether operations are being traced: for an update of many agents, or for exporting a policy."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ active = False
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Within it layers and optimizers do without what has no rule for a batch of agents: fused or measured kernels."""
+    """Inside this context, layers and optimizers avoid fused or measured kernels, which have no batching rule."""
     global active
     active = True
     try:

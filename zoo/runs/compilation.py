@@ -1,4 +1,4 @@
-"""Updates compiled by PyTorch: whether a run's is, what that needs, and where compiled code is kept."""
+"""Updates compiled by PyTorch: whether a run's update is compiled, what that needs, and where compiled code is kept."""
 
 import functools
 import importlib.util
@@ -24,21 +24,21 @@ from zoo.runs.device import resolve_device
 from zoo.runs.interruption import Interruption
 from zoo.settings.config import RunConfig
 
-GRAPH = "graph"  # compile=graph: on a GPU the update as it is, as a CUDA graph
-OLDEST, SURE = "2.11", "2.13"  # of PyTorch: can compile updates, and all of them
-COMPILED_FROM = 20_000  # steps; about as many updates win back on a CPU what compiling them takes
+GRAPH = "graph"  # compile=graph: on a GPU the update runs uncompiled, as a CUDA graph
+OLDEST, SURE = "2.11", "2.13"  # oldest PyTorch that can compile updates, and that can compile all of them
+COMPILED_FROM = 20_000  # steps; on a CPU it takes about as many updates to win back the time that compiling takes
 
 
 def compiles(config: RunConfig, begun: bool | str | None = None) -> bool | str:
-    """Whether a run's update is compiled, or "graph"; where `compile=auto` decides, a line says so.
+    """Whether a run's update is compiled, or "graph"; if `compile=auto` decides, a printed line says so.
 
-    On a GPU what is not compiled, because the run is short or something is missing, is a CUDA graph all the same.
+    On a GPU, an update that is not compiled, because the run is short or something is missing, is still a CUDA graph.
 
     Args:
-        begun: what it was when the run began, if it is resumed.
+        begun: the decision when the run began, if it is resumed.
 
     Raises:
-        UsageError: it must be compiled, and cannot be on this machine; or there is no GPU for a graph.
+        UsageError: the update must be compiled but cannot be on this machine; or there is no GPU for a graph.
     """
     chosen = config.compile if begun is None else begun
     on_gpu = resolve_device(config.device).type == "cuda"
@@ -63,10 +63,10 @@ def compiles(config: RunConfig, begun: bool | str | None = None) -> bool | str:
 
 
 def accelerated(update: Callable[..., Any], how: bool | str, device: torch.device) -> Callable[..., Any]:
-    """An update as a run takes it.
+    """An update in the form in which a run calls it.
 
     Args:
-        how: what `compiles` gives.
+        how: the result of `compiles`.
     """
     if how == GRAPH:
         return Replayed(update, device) if device.type == "cuda" else update
@@ -74,17 +74,17 @@ def accelerated(update: Callable[..., Any], how: bool | str, device: torch.devic
 
 
 def needed_to_compile(device: str = "cpu", oldest: str = SURE) -> str | None:
-    """What compiling lacks on this machine, and how to get it; None where it works.
+    """What is missing for compiling on this machine, and how to get it; None if nothing is.
 
     Args:
-        oldest: of PyTorch.
+        oldest: the oldest version of PyTorch that will do.
     """
     keep_compiled()
     if torch.__version__ < oldest:
         return f"a newer torch than {torch.__version__}: pip install 'torch>=2.13,<2.14'"
     if resolve_device(device).type == "cuda":
         return None if importlib.util.find_spec("triton") else "Triton: pip install triton"
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's own choice
     if not shutil.which(compiler):
         return f"a C++ compiler: {compiler} is not here (on Debian and Ubuntu: apt install g++)"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -95,16 +95,16 @@ def needed_to_compile(device: str = "cpu", oldest: str = SURE) -> str | None:
 def compile_update(
     update: Callable[..., Any], backend: str | Callable[..., Any] = "inductor", device: torch.device | None = None
 ) -> Callable[..., Any]:
-    """An agent's update as one compiled graph, its gradients included. It is compiled when it is called first.
+    """An agent's update as one compiled graph that includes its gradients. It is compiled at its first call.
 
     Args:
-        update: of an agent, or a function of the same manner.
-        backend: of `torch.compile`; "inductor" is `reproducible` where there is a GPU.
-        device: if it is a GPU, the update is a CUDA graph too, see `zoo.runs.cuda_graph`; then the tensors that it
-            changes must stay where they are in memory.
+        update: an agent's update, or a function like it.
+        backend: that of `torch.compile`; "inductor" becomes `reproducible` on a GPU.
+        device: if it is a GPU, the update becomes a CUDA graph too, see `zoo.runs.cuda_graph`; the tensors that it
+            changes must then stay where they are in memory.
 
     Raises:
-        RunError: from the compiled update, where compiling fails.
+        RunError: raised by the compiled update if compiling fails.
     """
     keep_compiled()
     torch._dynamo.config.trace_autograd_ops = True
@@ -114,30 +114,30 @@ def compile_update(
         from zoo.runs.subexpressions import CommonSubexpressions  # imports the compiler
 
         options["post_grad_custom_pre_pass"] = CommonSubexpressions()
-        # no patterns: they would have a bias added by the matrix product, which is slower than fusing it with the ReLU
+        # no patterns: they would let the matrix product add a bias, which is slower than fusing the bias with the ReLU
         options |= {"size_asserts": False, "alignment_asserts": False, "pattern_matcher": False}
-        options["cpp.use_decompose_tanh"] = True  # by the sigmoid: GELU takes half as long
-        options["fallback_random"] = True  # the random numbers of the update as it is, drawn no slower
-        # on a GPU a reduction takes the order that it took before, not the one that is the fastest now
+        options["cpp.use_decompose_tanh"] = True  # by way of the sigmoid: GELU takes half as long
+        options["fallback_random"] = True  # the same random numbers as the uncompiled update, drawn no slower
+        # on a GPU a reduction keeps its earlier order rather than take the one that is now the fastest
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             options["deterministic"], backend = True, reproducible
-        if torch.__version__ < SURE:  # which on a GPU stops at an assertion of its own
+        if torch.__version__ < SURE:  # on a GPU these versions stop at an assertion of their own
             options["loop_ordering_after_fusion"] = False
         if platform.machine() == "x86_64":
-            # what PyTorch says of the processor is true: its probes each load all of torch in a process of their own
+            # PyTorch is right about the processor: its probes would each load all of torch in a new process
             options["cpp.vec_isa_ok"] = True
 
     def own(*arguments: Any, **named: Any) -> Any:
         return update(*arguments, **named)
 
-    own.__code__ = own.__code__.replace()  # a copy: PyTorch looks compiled code up by it, and each agent needs its own
+    own.__code__ = own.__code__.replace()  # a copy: PyTorch finds compiled code by it, and each agent needs its own
     compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
     def compiled_update(*arguments: Any, **named: Any) -> Any:
         try:
             return compiled(*arguments, **named)
-        except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was computed
-            if not Interruption.came:  # else it may have ended the compiler too, and what is kept is whole
+        except torch._dynamo.exc.BackendCompilerFailed as error:  # nothing has been computed yet
+            if not Interruption.came:  # a signal may have killed the compiler too, and the cache is then intact
                 discard_compiled(error)
         try:
             return compiled(*arguments, **named)
@@ -148,7 +148,7 @@ def compile_update(
 
 
 def reproducible(graph: Any, inputs: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The compiler without additions by several threads to one place, whose order is another at each call."""
+    """The compiler without atomic additions by several threads, whose order differs from call to call."""
     from torch._inductor.compile_fx import compile_fx
 
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -160,10 +160,10 @@ def reproducible(graph: Any, inputs: Sequence[Any], options: dict[str, Any]) -> 
 
 
 def changing(guards: Sequence[Any]) -> list[bool]:
-    """Which of the conditions that compiled code checks at each call are kept: those on its arguments.
+    """Which of the conditions that compiled code checks at each call (guards) to keep: those on its arguments.
 
-    What else an agent consists of stays what it was, but for the values of its tensors. There are some 600 such
-    conditions, and to check them takes as long as a small matrix product.
+    Everything else in an agent stays as it was, except for the values of its tensors. There are some 600 such
+    conditions, and checking them takes as long as a small matrix product.
     """
     return [not guard.is_global and bool(re.match(r"(arguments|named)\b|$", guard.name)) for guard in guards]
 
@@ -174,15 +174,15 @@ def failed_to_compile(error: Exception) -> RunError:
 
 
 def kept_compiled() -> Path:
-    """Where compiled code is kept."""
+    """The folder for compiled code."""
     return cache_dir() / "compiled"
 
 
 @functools.cache
 def keep_compiled() -> None:
-    """Has PyTorch keep compiled code in the zoo's cache folder, not in `/tmp`, unless the environment names another.
+    """Makes PyTorch keep compiled code in the zoo's cache folder, not in `/tmp`, unless the environment names another.
 
-    It comes before the compiler, `torch._dynamo`, is imported, which settles that.
+    Must be called before the compiler, `torch._dynamo`, is imported, because that fixes the folder.
     """
     folder = kept_compiled()
     try:
@@ -191,11 +191,11 @@ def keep_compiled() -> None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     except OSError:
         print(f"{folder} cannot be written: what is compiled is not kept for the next run", file=sys.stderr, flush=True)
-    logging.getLogger("torch._inductor.codecache").setLevel(logging.ERROR)  # a damaged file is compiled anew: no news
+    logging.getLogger("torch._inductor.codecache").setLevel(logging.ERROR)  # damaged files are recompiled: no news
 
 
 def discard_compiled(error: Exception) -> None:
-    """Deletes what is kept of compiled code, which may be damaged. Raises RunError where that was not the zoo's."""
+    """Deletes the kept compiled code, which may be damaged. Raises RunError if it is not in the zoo's folder."""
     folder = kept_compiled()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(folder):
         raise failed_to_compile(error) from error

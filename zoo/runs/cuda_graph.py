@@ -1,13 +1,13 @@
-"""An update as a CUDA graph: its kernels are recorded once and replayed by one call, without Python between them.
+"""An update as a CUDA graph: its kernels are recorded once and replayed with one call, without Python between them.
 
-`torch.cuda.graph` records what an update does on the device, see "CUDA Graphs" in the notes of PyTorch's documentation:
-a replay reads and writes the same memory as the recording did. So arguments are copied into tensors that stay, metrics
-out of those that the next replay overwrites, while parameters and buffers are read and written where they are. Random
-numbers are those of the device's default generator, which a replay reads and moves on as the operations themselves do:
-a checkpoint's generator state is all that a resumed run needs.
+`torch.cuda.graph` records what an update does on the device (see "CUDA Graphs" in the notes of PyTorch's docs).
+A replay reads and writes the same memory as the recording. Arguments are therefore copied into tensors that stay, and
+metrics out of tensors that the next replay overwrites, while parameters and buffers are read and written in place.
+Random numbers come from the device's default generator, which a replay reads and advances as the operations themselves
+do: a checkpoint's generator state is all that a resumed run needs.
 
-By hand rather than by the compiler's own `triton.cudagraphs`, which leaves out an update that changes tensors it takes
-for ordinary inputs, without an error, and checks at every call what holds here by the contract of an update.
+This is done by hand because the compiler's own `triton.cudagraphs` silently skips an update that changes tensors which
+it takes for ordinary inputs, and checks at every call what the contract of an update guarantees here.
 """
 
 import functools
@@ -20,22 +20,22 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from zoo.errors import RunError
 
-WARM_UPS = 3  # calls before an update is recorded; they compile it, and have its kernels tuned and loaded
+WARM_UPS = 3  # calls before an update is recorded; they compile it, and tune and load its kernels
 
 
 class Replayed:
-    """An update that is recorded after some calls and replayed from then on; every call is an update, from the first.
+    """An update that is recorded after a few calls and replayed from then on; every call, from the first, is an update.
 
     Args:
         update: takes tensors on the device, other values, and tuples or lists of both; returns tensors in a dictionary,
-            a tuple or a list. What else it reads and writes on the device must stay where it is in memory.
+            a tuple or a list. Everything else that it reads and writes on the device must stay where it is in memory.
         device: a GPU.
 
     Attributes:
-        recordings: by the kind of the arguments.
+        recordings: one for each kind of arguments.
 
     Raises:
-        RunError: from the update, where it cannot be recorded.
+        RunError: raised by the update if it cannot be recorded.
     """
 
     def __init__(self, update: Callable[..., Any], device: torch.device) -> None:
@@ -51,20 +51,20 @@ class Replayed:
 
 
 class Recording:
-    """An update for arguments of one kind: the same shapes, types and values that are no tensors.
+    """An update for arguments of one kind: the same shapes and dtypes, and the same values that are not tensors.
 
-    What is copied in and out is copied together, tensors of one type or shape by one kernel: a launch takes as long as
-    a small matrix product.
+    Tensors of one dtype are copied in together, and those of one shape and dtype copied out together, by one kernel:
+    a launch takes as long as a small matrix product.
 
     Attributes:
-        replay: replays it for the arguments of the call before; None until it is recorded.
+        replay: replays the update for the most recently copied arguments; None until it is recorded.
     """
 
     def __init__(
         self, update: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any], device: torch.device
     ) -> None:
         positional, named = tree_map_only(Tensor, torch.clone, (positional, named))
-        arguments = tensors_in((positional, named))  # stay where they are
+        arguments = tensors_in((positional, named))  # their memory stays where it is
         self._copies = [(rows, [arguments[i] for i in rows]) for rows in alike(x.dtype for x in arguments)]
         self._call = functools.partial(update, *positional, **named)
         self._device, self._warm_ups = device, WARM_UPS
@@ -86,14 +86,14 @@ class Recording:
         return tree_unflatten(outputs, self._structure)
 
     def _stacked(self) -> list[Tensor]:
-        """Calls the update; what it returns, stacked where shapes and types are the same."""
+        """Calls the update and returns its results, stacked where shapes and dtypes are the same."""
         outputs, self._structure = tree_flatten(self._call())
         self._rows = alike((x.shape, x.dtype) for x in outputs)
         return [torch.stack([outputs[i].detach() for i in rows]) for rows in self._rows]
 
 
 def alike(kinds: Iterable[Any]) -> list[list[int]]:
-    """The places of each kind."""
+    """The positions of each kind."""
     found: dict[Any, list[int]] = {}
     for i, kind in enumerate(kinds):
         found.setdefault(kind, []).append(i)
@@ -101,19 +101,19 @@ def alike(kinds: Iterable[Any]) -> list[list[int]]:
 
 
 def kind_of(value: Any) -> Any:
-    """What a recording is made for: the shapes and types of tensors, and all other values."""
+    """What a recording is specific to: the shapes and dtypes of tensors, and all other values."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     return (type(value), *map(kind_of, value)) if isinstance(value, tuple | list) else value
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors among the leaves."""
+    """The tensors among the leaves of nested containers."""
     return [x for x in leaves(values) if isinstance(x, Tensor)]
 
 
 def leaves(values: Any) -> list[Any]:
-    """What nested tuples, lists and dictionaries hold, as `tree_flatten` gives it, in a fifth of its time."""
+    """The leaves of nested tuples, lists and dictionaries, as `tree_flatten` gives them, in a fifth of its time."""
     if isinstance(values, dict):
         values = values.values()
     elif not isinstance(values, tuple | list):
@@ -127,7 +127,7 @@ def leaves(values: Any) -> list[Any]:
     return found
 
 
-# --- What needs a GPU -------------------------------------------------------------------------------------------------
+# --- Functions that need a GPU ----------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def warmed_up(call: Callable[[], Any], device: torch.device) -> Any:
-    """A call on the stream on which it will be recorded, so that libraries have their workspace there."""
+    """Makes a call on the stream on which it will be recorded, so that libraries have their workspace there."""
     stream, current = side_stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
@@ -147,23 +147,23 @@ def warmed_up(call: Callable[[], Any], device: torch.device) -> Any:
 
 
 def recorded(call: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
-    """What replays a call, on the current stream, and the tensors that hold its results after each replay.
+    """A function that replays a call on the current stream, and the tensors that hold its results after each replay.
 
-    The call itself computes nothing, and takes no random numbers.
+    Recording computes nothing and takes no random numbers.
 
     Raises:
-        RunError: it does what no graph can hold, such as waiting for the device.
+        RunError: the call does something that no graph can hold, such as waiting for the device.
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        # thread_local: what other threads do meanwhile does not concern the recording
+        # thread_local: what other threads do meanwhile does not affect the recording
         with (
             torch.cuda.device(device),
             torch.cuda.graph(graph, stream=side_stream(device), capture_error_mode="thread_local"),
         ):
             outputs = call()
     except RuntimeError as error:
-        cause = error.__context__ or error  # the end of a recording that has failed is an error of its own
+        cause = error.__context__ or error  # ending a recording that has failed raises an error of its own
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause from None
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]

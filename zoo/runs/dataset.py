@@ -1,4 +1,4 @@
-"""The dataset of a run: loaded, checked against the environment, corrupted if that was asked for."""
+"""The dataset of a run: loaded, checked against the environment, and corrupted if requested."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
-Content = tuple[Arrays, list[Source], str]  # with its fingerprint
-_kept: dict[tuple[str, str], Content] | None = None  # by environment and name, where datasets are read once
+Content = tuple[Arrays, list[Source], str]  # with the fingerprint
+_kept: dict[tuple[str, str], Content] | None = None  # by environment and name, while datasets are read only once
 
 
 @contextlib.contextmanager
 def reading_once() -> Iterator[None]:
-    """Within it a dataset that several runs open is read for the first. Nothing changes the arrays in place."""
+    """Inside this context, a dataset that several runs open is read only once. Nothing changes the arrays in place."""
     global _kept
     _kept = {}
     try:
@@ -44,20 +44,20 @@ def open_dataset(
     """The dataset that a run's settings name.
 
     Args:
-        config: of the run.
-        spec: of the environment.
+        config: the run's settings.
+        spec: the environment's shapes and bounds.
         device: where the dataset's tensors live.
-        adversary: a trained agent, where the corruption needs one.
+        adversary: a trained agent, if the corruption needs one.
         begun_with: the fingerprint of the data that a resumed run began with.
-        report: called with each line that the user should know.
+        report: called with each line that the user should see.
 
     Returns:
         The dataset, and its description for `run.json`.
 
     Raises:
-        UsageError: no such dataset, or not of this environment, or not the one that the run began with, or not the
-            one that the adversary learned from.
-        RunError: it cannot be read.
+        UsageError: there is no such dataset, or it is not of this environment, not the one that the run began with, or
+            not the one that the adversary learned from.
+        RunError: the dataset cannot be read.
     """
     name, corruption = config.dataset, config.corruption
     arrays, unmarked, description = _read(name, config.env, spec, report)
@@ -78,14 +78,14 @@ def open_dataset(
 
 
 def _rescaled(reward: np.ndarray, config: RunConfig, report: Callable[[str], None]) -> np.ndarray:
-    """The rewards that are learned from; those of a sparse task that had been shifted before are reported."""
+    """The rewards to learn from; reports it if those of a sparse task had already been shifted."""
     scale, shift = config.reward_scale, config.reward_shift
     if (shift < 0 and reward.min() < 0) or (shift > 0 and reward.max() > 0):
         report(
             f"dataset={config.dataset}: reward_shift={shift:g} moves rewards that lie in [{reward.min():g}, "
             f"{reward.max():g}]; leave it out if they were shifted before"
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses what becomes infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses infinite rewards
         return (scale * reward + shift).astype(reward.dtype)
 
 
@@ -93,11 +93,11 @@ def open_demonstrations(
     setting: str, name: str, env: EnvConfig, spec: Spec, device: torch.device, begun_with: str | None,
     report: Callable[[str], None],
 ) -> tuple[Dataset, dict[str, Any]]:  # fmt: skip
-    """Another dataset, which an algorithm's setting names; sampled uniformly, never corrupted.
+    """Another dataset, named by one of the algorithm's settings; sampled uniformly and never corrupted.
 
     Args:
-        setting: what names it, such as `algo.expert`: messages say it.
-        name: as `dataset` takes it, a mixture too.
+        setting: the setting that names it, such as `algo.expert`, for messages.
+        name: as for `dataset`; may be a mixture.
 
     The other arguments, results and exceptions are those of `open_dataset`.
     """
@@ -115,7 +115,7 @@ def other_content(named: str) -> str:
 
 
 def _read(name: str, env: EnvConfig, spec: Spec, report: Callable[[str], None]) -> tuple[Arrays, str, dict[str, Any]]:
-    """A dataset that fits the environment, why its ends cannot be relied on, if so, and its description."""
+    """A dataset that fits the environment, why its episode ends are unreliable (if they are), and its description."""
     arrays, sources, fingerprint = _content(name, env)
     arrays = fitted(arrays, spec, name, env)
     if outside := int(out_of_bounds(arrays.action, spec).sum()):

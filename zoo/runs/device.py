@@ -1,4 +1,4 @@
-"""The device of a run: which one, its threads and memory, its random numbers."""
+"""The device of a run: its choice, threads, memory and random numbers."""
 
 import contextlib
 import ctypes
@@ -16,22 +16,22 @@ MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def set_up(config: RunConfig) -> torch.device:
-    """Threads, precision and seed of this process as the settings have them. Returns the run's device."""
+    """Sets threads, precision and seed of this process as configured. Returns the run's device."""
     device = resolve_device(config.device)
     keep_memory()
     torch.set_num_threads(config.threads)
-    torch.set_flush_denormal(True)  # a CPU takes ten times as long with weights that have decayed to almost nothing
+    torch.set_flush_denormal(True)  # weights that have decayed to almost nothing make a CPU ten times slower
     torch.set_float32_matmul_precision(config.matmul_precision)
     torch.manual_seed(config.seed)
     if device.type == "cuda":
-        torch.cuda.init()  # type: ignore[no-untyped-call]  # else there are no statistics yet
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # without it there are no statistics yet
         torch.cuda.reset_peak_memory_stats(device)
     return device
 
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Within it runs may set PyTorch up for themselves; after it all is as it was, random numbers too."""
+    """Inside this context, runs may configure PyTorch; afterwards everything, random numbers included, is as before."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     dtype, flushed = torch.get_default_dtype(), not torch.tensor([1e-40], dtype=torch.float32).mul(1).any()
     torch.set_default_dtype(torch.float32)
@@ -48,14 +48,14 @@ def preserved() -> Iterator[None]:
 
 @functools.cache
 def keep_memory() -> None:
-    """Has this process keep the memory that it frees, where it is glibc's.
+    """Makes this process keep the memory that it frees, if it uses glibc.
 
-    Else large tensors are given back to the system and asked for again at every update, which costs CQL a fifth of its
-    time on a CPU.
+    Otherwise large tensors are given back to the system and requested again at every update, which costs CQL a fifth of
+    its time on a CPU.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(MALLOPT_MMAP_THRESHOLD, 32 * 2**20)  # the largest that it takes
+        libc.mallopt(MALLOPT_MMAP_THRESHOLD, 32 * 2**20)  # the largest value that it accepts
         libc.mallopt(MALLOPT_TRIM_THRESHOLD, 2**30)
 
 
@@ -64,7 +64,7 @@ def resolve_device(name: str) -> torch.device:
 
     Raises:
         UsageError: the device does not exist.
-        RunError: it is full.
+        RunError: the device's memory is full.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -80,13 +80,13 @@ def resolve_device(name: str) -> torch.device:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes of a GPU that this process had allocated since its latest run began; None for a CPU."""
+    """The peak number of bytes of GPU memory that this process allocated since its latest run began; None for a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Within it a full memory is a failure in a line. Raises RunError in place of PyTorch's error."""
+    """Inside this context, running out of memory is a one-line failure: RunError in place of PyTorch's error."""
     try:
         yield
     except RuntimeError as error:
@@ -115,27 +115,27 @@ def rng_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 def restore_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:  # else it was written where there was no GPU
+    if device.type == "cuda" and "cuda" in state:  # otherwise it was written where there was no GPU
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
 class OwnRandomNumbers:
-    """The random numbers of one of several runs in a process, which the others do not move on. They begin as they are.
+    """Random numbers for one of several runs in a process, which the other runs do not advance.
 
-    Within `with` they are those that operations take.
+    They start from the generators' current states. Inside `with`, operations draw from them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._cpu = torch.get_rng_state()
         self._gpu: torch.Generator | None = None
         if device.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # else there are no generators yet
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # without it there are no generators yet
             self._generator = torch.cuda.default_generators[device.index or 0]
             self._gpu = self._generator.clone_state()
 
     def __enter__(self) -> None:
         torch.set_rng_state(self._cpu)
-        if self._gpu:  # on a GPU the generator is lent a state, which it moves on: none is copied, which takes longer
+        if self._gpu:  # on a GPU the generator is lent a state, which it advances: copying one would take longer
             self._others = self._generator.graphsafe_get_state()
             self._generator.graphsafe_set_state(self._gpu)
 

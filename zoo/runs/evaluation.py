@@ -12,17 +12,17 @@ from zoo.errors import RunError
 from zoo.runs.stepper import is_finite
 from zoo.settings.config import RunConfig
 
-IDLE_STEPS = 1_800  # two minutes of an Atari game, which has 60 frames a second, 4 of them a step
-LONGEST = 100_000  # steps of an episode: one of Atari's at most is 27,000
-UNSEEN = 0.01  # a return may lack so much of its weight, where an episode is cut off, and be known all the same
+IDLE_STEPS = 1_800  # two minutes of an Atari game, which runs at 60 frames a second, 4 of them a step
+LONGEST = 100_000  # steps of an episode; an Atari episode has 27,000 at most
+UNSEEN = 0.01  # share of a return's weight that may be missing, where an episode is cut off, for it to count as known
 
 
 class Episodes(NamedTuple):
-    """One episode an environment: undiscounted returns `[E]` and lengths in steps `[E]`.
+    """One episode per environment: undiscounted returns `[E]` and lengths in steps `[E]`.
 
-    And whether it was a success `[E]`, at any of its steps, where the environment says so: `info["success"]`. And how
-    far off a `Predictor` was, see `value_error`. And of games with lives whether it was cut off as idle `[E]`. And the
-    number of each environment's task `[E]`, where it has several: `info["task"]`.
+    Also: whether it was a success `[E]`, at any of its steps, if the environment reports `info["success"]`; how far off
+    a `Predictor` was, see `value_error`; for games with lives, whether it was cut off as idle `[E]`; and the number of
+    each environment's task `[E]`, if there are several: `info["task"]`.
     """
 
     returns: np.ndarray
@@ -34,16 +34,16 @@ class Episodes(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What `watch` is given of the E episodes of an evaluation, before each step and once more at the end."""
+    """What `watch` receives about the E episodes of an evaluation, before each step and once more at the end."""
 
     returns: np.ndarray  # [E] so far
     running: np.ndarray  # [E] bool: not over yet
-    expected: np.ndarray | None  # [E] what the critics expect of the action that is about to be taken; None without any
-    obs: np.ndarray  # [E, ...] that the action was chosen for
+    expected: np.ndarray | None  # [E] the critics' prediction for the action about to be taken; None without critics
+    obs: np.ndarray  # [E, ...] for which the action was chosen
 
 
 def seeds(what: str, *numbers: int, count: int) -> Any:
-    """Seeds for `training` or `evaluation`: different for the two, and for any other numbers."""
+    """Seeds for `training` or `evaluation`: they differ between the two, and for different numbers."""
     key = ("training", "evaluation").index(what) + 1
     return np.random.SeedSequence([key, *numbers]).generate_state(count).tolist()
 
@@ -51,20 +51,20 @@ def seeds(what: str, *numbers: int, count: int) -> Any:
 def evaluate(
     agent: Agent, envs: VectorEnv, seed: int, explore: bool = False, watch: Callable[[Moment], None] | None = None
 ) -> Episodes:
-    """Plays the first episode of every environment of `envs`, from starts that follow from the seed of the run.
+    """Plays the first episode of every environment in `envs`, from initial states determined by the run's seed.
 
     One episode each, not the first N to finish: those would be the short ones. An Atari game is cut off after
-    `IDLE_STEPS` in which nothing was scored and no life lost.
+    `IDLE_STEPS` in which no points were scored and no life was lost.
 
     Args:
-        agent: who plays.
-        envs: where.
-        seed: of the run. It seeds the agent's random numbers too; those of training are not touched.
-        explore: sample actions, as in training; else deterministically.
-        watch: is called before each step, and at the end.
+        agent: the agent that plays.
+        envs: the environments.
+        seed: the run's. It seeds the agent's random numbers too; those of training are not touched.
+        explore: sample actions, as in training; otherwise act deterministically.
+        watch: called before each step and at the end.
 
     Raises:
-        RunError: the environment gives what is no number, or an episode does not end in `LONGEST` steps.
+        RunError: the environment returns NaN or infinity, or an episode does not end within `LONGEST` steps.
     """
     device = next(agent.parameters()).device
     starts = seeds("evaluation", seed, count=envs.num_envs)
@@ -86,7 +86,7 @@ def _play(
     lives, still = info.get("zoo/lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
     running = np.ones(envs.num_envs, dtype=bool)
-    steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: its predictions, the rewards, who was running, who ended
+    steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: predictions, rewards, which episodes ran and terminated
     while running.any():
         if lengths.max() >= LONGEST:
             raise RunError(
@@ -97,7 +97,7 @@ def _play(
         if watch:
             watch(Moment(returns.copy(), running.copy(), policy.expected_return(obs, action), obs))
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
-        obs, reward, terminated, truncated, info = envs.step(action.copy())  # which an environment may change
+        obs, reward, terminated, truncated, info = envs.step(action.copy())  # a copy: an environment may change it
         _check(obs, reward)
         policy.observe(before, action, reward)
         if isinstance(agent, Predictor):
@@ -108,7 +108,7 @@ def _play(
         for said, where in ((info, ~ended), (info.get("final_info", {}), ended)):
             if (success := _column(said, "success")) is not None:
                 reported = True
-                successes |= running & where & success.astype(bool)  # some say it as a number
+                successes |= running & where & success.astype(bool)  # some report it as a number
         running &= ~ended
         if idle is not None:
             left = info["zoo/lives"]
@@ -125,7 +125,7 @@ def _play(
 
 
 def _check(*arrays: np.ndarray) -> None:
-    """Raises RunError unless all numbers are finite, as float32 too."""
+    """Raises RunError unless all numbers are finite, also as float32."""
     with np.errstate(over="ignore"):
         finite = all(is_finite(array.astype(np.float32, copy=False)) for array in arrays)
     if not finite:
@@ -133,11 +133,11 @@ def _check(*arrays: np.ndarray) -> None:
 
 
 def _column(info: dict[str, Any], name: str) -> np.ndarray | None:
-    """What `info` says of each environment, a number or a truth value `[N]`; None where it says nothing of the kind."""
+    """What `info` reports for each environment, a number or a truth value `[N]`; None if it reports neither."""
     column = info.get(name)
     if not isinstance(column, np.ndarray) or column.ndim != 1:
         return None
-    if all(isinstance(value, bool | np.bool_ | None) for value in column):  # objects, where they are NumPy's
+    if all(isinstance(value, bool | np.bool_ | None) for value in column):  # an array of objects, if they are NumPy's
         return column.astype(bool)
     return column if column.dtype.kind in "iuf" else None
 
@@ -145,19 +145,19 @@ def _column(info: dict[str, Any], name: str) -> np.ndarray | None:
 def value_error(
     discount: float, predicted: np.ndarray, reward: np.ndarray, running: np.ndarray, terminated: np.ndarray
 ) -> float:
-    """Root mean squared error of predicted returns, in standard deviations of the actual ones; 1 predicts nothing.
+    """Root mean squared error of predicted returns, in standard deviations of the actual ones; 1 means no skill.
 
-    A step counts if its return is known: of an episode that is cut off, those far enough from its end.
+    A step counts only if its return is known: in an episode that is cut off, steps far enough from its end.
 
     Args:
-        discount: of the returns.
-        predicted: `[T, E]` at each step of E episodes, as all of them.
-        reward: of the step.
-        running: the step is one of the episode.
-        terminated: it is the episode's last, and nothing comes after.
+        discount: the discount factor of the returns.
+        predicted: `[T, E]`, predictions at each step of E episodes; the arguments below have the same shape.
+        reward: the reward of the step.
+        running: whether the step belongs to the episode.
+        terminated: whether the step is the episode's last, after which nothing follows.
 
     Returns:
-        NaN where no return is known, or all are the same.
+        NaN if no return is known, or all are the same.
     """
     actual, unseen = np.zeros(reward.shape), np.zeros(reward.shape)
     later, missing = np.zeros(reward.shape[1]), np.ones(reward.shape[1])
@@ -193,7 +193,7 @@ def in_words(row: dict[str, Any]) -> str:
 
 
 def judged(row: dict[str, Any]) -> str:
-    """The other figures of a `summary`, as the terminal shows them."""
+    """The figures of a `summary` other than the return, as the terminal shows them."""
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
     success = f"  success {row['success']:.0%}" if "success" in row else ""
     error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zoo.runs.together import Together
 
 LIMITED_ELSEWHERE = ("ALE/", "MiniGrid-")  # environments whose own code ends every episode
-USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # what a run is not called by
+USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # these values are left out of a run's name
 
 
 def execute(
@@ -44,12 +44,12 @@ def execute(
 
     Args:
         settings: the resolved configuration, as it is written to `config.yaml`.
-        together: the runs beside it, if it is one of several.
+        together: the runs side by side, if this is one of several.
 
     Raises:
-        UsageError: the settings do not fit each other, or the folder is taken. What it made is gone again.
-        RunError: a failure on the way. What was written up to the last checkpoint stays.
-        Interrupted: SIGINT or SIGTERM; resume continues.
+        UsageError: the settings are incompatible, or the folder is taken. Everything that the run created is removed.
+        RunError: the run failed on the way. What was written up to the last checkpoint stays.
+        Interrupted: SIGINT or SIGTERM came; `resume` continues the run.
     """
     run_dir, made = (Path(config.resume), []) if config.resume else _create(config, algorithm)
     with locked(run_dir):
@@ -85,6 +85,8 @@ def execute(
             elif not record["code"].endswith(code := code_version(algorithm)):
                 record["code"] += f"+{code}"
                 run.report("continues with other code than it began with")
+            if config.device != record["config"]["device"]:
+                run.report(f"continues with device={config.device}")
             run.save_record()
             with enough_memory():
                 algorithm.module.train(run, config.algo)
@@ -95,13 +97,13 @@ def execute(
             if isinstance(error, UsageError | RunError):
                 record["error"] = str(error)
             if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
-                _remove(run_dir, made)  # nothing was learned yet: leave nothing half-made behind
+                _remove(run_dir, made)  # nothing has been learned yet: leave nothing half-made behind
             raise
         finally:
             if run is not None and (peak := peak_memory(run.device)) is not None:
                 record["gpu_memory"] = peak
             try:
-                if (run_dir / LOCK).exists():  # else it was removed
+                if (run_dir / LOCK).exists():  # otherwise it was removed
                     record |= {"linear": dict(linear.choices), "ended": _now()}
                     checkpoint.save_json(run_dir / "run.json", record)
             finally:
@@ -124,7 +126,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
 
 
 def _settle_series(config: RunConfig, record: dict[str, Any]) -> None:
-    """Records what the file of a series holds. Raises UsageError where a run began with other contents."""
+    """Records a digest of a series' file. Raises UsageError if the run began with other contents."""
     if not config.env.id.startswith(series.PREFIX):
         return
     with series.path(config.env.id).open("rb") as file:
@@ -143,7 +145,7 @@ def label(config: RunConfig, algorithm: Algorithm) -> str:
 
 
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
-    """Makes the run's folder. Returns all folders that were made, innermost first."""
+    """Makes the run's folder. Returns all folders that it created, innermost first."""
     if config.run_dir is None:
         name = f"{label(config, algorithm)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = Path("runs") / config.env.name / name
@@ -175,7 +177,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
                 raise RunError(
                     f"cannot make the folder {run_dir}: {error.filename} is a link that leads nowhere."
                 ) from error
-            # another run of the same name began in the same second
+            # another run of the same name started in the same second
             run_dir = run_dir.with_name(f"{name}-{attempt}")
         except OSError as error:
             raise RunError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
@@ -185,16 +187,16 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
 def _remove(run_dir: Path, made: list[Path]) -> None:
     if run_dir in made:
         shutil.rmtree(run_dir)
-    else:  # it was there, empty, before the run
+    else:  # the folder existed, empty, before the run
         for path in run_dir.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in made[1:]:
-        with contextlib.suppress(OSError):  # another run has its folder there by now
+        with contextlib.suppress(OSError):  # another run may have its folder there by now
             path.rmdir()
 
 
 def _last_state(run_dir: Path) -> dict[str, Any]:
-    """What the last checkpoint of an unfinished run holds."""
+    """The contents of the last checkpoint of an unfinished run."""
     if finished(run_dir):
         raise UsageError(
             f"resume={run_dir}: this run has finished. See it: {command_for('eval', run_dir)}. "

@@ -12,11 +12,11 @@ from zoo.errors import Interrupted, quoted
 
 
 class Interruption:
-    """While entered, `asked` says whether SIGINT or SIGTERM came; another one, a second later, ends the process.
+    """While entered, `asked` says whether SIGINT or SIGTERM came; another one, over a second later, ends the process.
 
-    Not one that comes at once: some senders, such as `timeout`, send a signal twice.
+    One that comes at once does not: some senders, such as `timeout`, send a signal twice.
 
-    Several runs may enter it: the first to come and the last to leave count.
+    Several runs may enter it: only the first entry and the last exit take effect.
 
     Attributes:
         came: whether a signal came since the latest run of this process began.
@@ -34,7 +34,7 @@ class Interruption:
         self._entered += 1
         if self._entered > 1:
             return
-        with contextlib.suppress(ValueError):  # not the main thread: signals stay with whoever owns it
+        with contextlib.suppress(ValueError):  # not the main thread: signals stay with their owner
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
 
@@ -55,11 +55,11 @@ class Interruption:
         elif not self.asked:
             self.asked, self._when = True, time.monotonic()
             Interruption.came = True
-            with contextlib.suppress(OSError):  # the reader of a pipe has gone, by the same signal
+            with contextlib.suppress(OSError):  # the same signal may have ended the reader of the pipe
                 os.write(2, b"zoo: stopping after this step, with a checkpoint. Once more to stop at once, without.\n")
 
 
 def interrupted(after: str, command: str, run_dir: Path) -> Interrupted:
-    """The end of a run that wrote its checkpoint after it was asked to stop; says the command that continues it."""
+    """The exception for a run that wrote its checkpoint after a request to stop; says which command continues it."""
     continued = f"{command} {quoted(f'resume={run_dir}')}"
     return Interrupted(f"interrupted after {after}; its checkpoint is written. Continue: {continued}", run_dir)

@@ -1,4 +1,4 @@
-"""A run that exists, read from its folder: its settings, its record and its agent."""
+"""Reads an existing run from its folder: its settings, its record and its agent."""
 
 import contextlib
 import csv
@@ -28,7 +28,7 @@ from zoo.spec import Spec
 
 
 def read_record(run_dir: Path) -> dict[str, Any]:
-    """What `run.json` says of a run. Raises UsageError where there is none, or what is needed of it is missing."""
+    """The contents of a run's `run.json`. Raises UsageError if it is missing, or lacks something that is needed."""
     try:
         record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
         if record.get("peer"):
@@ -43,7 +43,7 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 
 
 def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """The settings, algorithm and record of an existing run. Raises UsageError where the folder holds none."""
+    """The settings, algorithm and record of an existing run. Raises UsageError if the folder holds no run."""
     record = read_record(run_dir)
     settings = _from_folder(record["config"], Path(record.get("folder", "")))
     made_by = record["algorithm"]["file"]
@@ -58,7 +58,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")
     algo, env = settings.pop("algo"), dict(settings.pop("env"))
     if env["id"].startswith(series.PREFIX):
-        with contextlib.suppress(ValueError):  # then it may be in the working directory
+        with contextlib.suppress(ValueError):  # if it is not there, it may be in the working directory
             series.register(env["id"], Path(record.get("folder", "")))
     if not _is_registered(env["id"]):
         raise UsageError(
@@ -74,14 +74,14 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
 def _is_registered(env_id: str) -> bool:
     try:
         return exists(env_id)
-    except ValueError:  # a package is missing, which is said later
+    except ValueError:  # a package is missing, which is reported later
         return True
 
 
 def _from_folder(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings of a run that began in a folder: names of files and runs that are relative to it are whole.
+    """The settings of a run that began in a folder: names of files and runs relative to it become full paths.
 
-    Without its preset: what that set is among them.
+    The preset is dropped, because the settings that it made are among them.
     """
 
     def run(name: str | None) -> str | None:
@@ -98,14 +98,14 @@ def _from_folder(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def finished(run_dir: Path) -> bool:
-    """Whether the run in a folder came to its end."""
+    """Whether the run in a folder has finished."""
     return bool(read_record(run_dir)["status"] == "finished")
 
 
 def load_agent(
     run_dir: Path, file: Path | None = None, step: int | str | None = None
 ) -> tuple[RunConfig, Agent, dict[str, Any]]:
-    """The settings of a run, its agent, and its record; arguments and errors as those of `zoo.load`."""
+    """The settings of a run, its agent and its record; arguments and errors are those of `zoo.load`."""
     config, algorithm, record = reopen(run_dir, file)
     if step is None:
         path = run_dir / "checkpoint.pt"
@@ -119,28 +119,28 @@ def load_agent(
 
 
 def load_agent_for(algorithm: Algorithm, run_dir: Path) -> tuple[RunConfig, Agent, dict[str, Any]]:
-    """As `load_agent`, for a run of an algorithm: a file that is not the zoo's reads the runs that it made."""
+    """Like `load_agent`, for use by an algorithm: a file that is not one of the zoo's reads the runs that it made."""
     made_by = read_record(run_dir)["algorithm"]["file"]
     return load_agent(run_dir, algorithm.path if made_by == str(algorithm.path) else None)
 
 
 def command_for(name: str, run_dir: Path) -> str:
-    """How `zoo eval` and the like are typed for a run."""
+    """The command line of `zoo eval` and the like for a run."""
     made_by = read_record(run_dir)["algorithm"]["file"]
     return f"zoo {name} {quoted(run_dir)}" + (f" --file {quoted(made_by)}" if made_by else "")
 
 
 def resume_command(run_dir: Path) -> str:
-    """What continues a run."""
+    """The command line that continues a run."""
     made_by = read_record(run_dir)["algorithm"]["file"]
     return f"{f'python {quoted(made_by)}' if made_by else 'zoo run'} {quoted(f'resume={run_dir}')}"
 
 
 def kept_agent(run_dir: Path, step: str) -> Path:
-    """The file of the agent that was evaluated at a step, or that was evaluated best.
+    """The file of the agent that was evaluated at a step, or of the one that was evaluated best.
 
     Raises:
-        UsageError: the run kept none, or none of this step.
+        UsageError: the run kept no agents, or none at this step.
     """
     kept = sorted(int(path.stem) for path in (run_dir / "agents").glob("*.pt") if path.stem.isdecimal())
     if not kept:
@@ -154,14 +154,14 @@ def kept_agent(run_dir: Path, step: str) -> Path:
 
 
 def evaluated(run_dir: Path) -> dict[int, float]:
-    """The mean return of every evaluation by its step; the last one of a finished run is at the step where it ended."""
+    """The mean return of each evaluation, by its step; a finished run's last one is at the step where the run ended."""
     with (run_dir / "evaluations.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["return_mean"]]  # but for one that was cut short
+        rows = [row for row in csv.DictReader(file) if row["return_mean"]]  # except one that was cut short
     return {int(row["step"]): float(row["return_mean"]) for row in rows}
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
-    """A run's checkpoint, on the CPU. Raises RunError where it is damaged, or older than `FORMAT`, with advice."""
+    """A run's checkpoint, on the CPU. Raises RunError, with advice, if it is damaged or older than `FORMAT`."""
     state: dict[str, Any] = checkpoint.load(path, "cpu")
     if (found := state.get("format", 0)) != FORMAT:
         newer = "a newer version of the zoo. Update this one: pip install -U rl-zoo"
@@ -172,7 +172,7 @@ def load_state(path: Path, advice: str) -> dict[str, Any]:
 def build_agent(
     config: RunConfig, algorithm: Algorithm, record: dict[str, Any], state: dict[str, Any], path: Path
 ) -> Agent:
-    """The agent of a run with a state that was read from `path`. Raises RunError where the two do not fit."""
+    """The agent of a run with a state that was read from `path`. Raises RunError if the two do not match."""
     spec = spec_of(record)
     base = load_base(config, algorithm, spec, record, torch.device("cpu"))
     agent: Agent = algorithm.agent_class(base.residual_spec if base else spec, config.algo)
@@ -184,7 +184,7 @@ def build_agent(
 
 
 def spec_of(record: dict[str, Any]) -> Spec:
-    """The shapes and bounds that a run's record holds."""
+    """The shapes and bounds in a run's record."""
     shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
     return Spec(**shapes)
 
@@ -192,11 +192,11 @@ def spec_of(record: dict[str, Any]) -> Spec:
 def load_base(
     config: RunConfig, algorithm: Algorithm, spec: Spec, record: dict[str, Any], device: torch.device
 ) -> Base | None:
-    """The policy that `base=` names; None where it names none. `record`, of the run that corrects it, says which it is.
+    """The policy that `base=` names, or None. `record`, that of the run that corrects it, says which policy it was.
 
     Raises:
-        UsageError: that run is not finished, or of another environment, or has a policy with a memory, or is another
-            one than when the run began; or the algorithm is none that could correct it.
+        UsageError: that run is not finished, is of another environment, has a policy with a memory, or has changed
+            since this run began; or the algorithm cannot correct a policy.
     """
     if config.base is None:
         return None
@@ -233,9 +233,9 @@ def load_base(
 
 
 def _check_other(setting: str, folder: Path, other: dict[str, Any], record: dict[str, Any], role: str) -> str:
-    """The digest of another run that `setting` names, which must be finished and stay the one that `record` says.
+    """The digest of another run, named by `setting`, which must be finished and still be the one that `record` names.
 
-    It is recorded under the last part of the setting's name, where it is not yet. `other` is that run's record.
+    It is recorded under the last part of the setting's name if it is not there yet. `other` is that run's record.
     """
     found = {"checkpoint": digest(folder)}
     if record.setdefault(setting.rpartition(".")[2], found) != found:
@@ -246,12 +246,12 @@ def _check_other(setting: str, folder: Path, other: dict[str, Any], record: dict
 
 
 def digest(run_dir: Path) -> str:
-    """What tells a run's checkpoint from others."""
+    """Identifies a run's checkpoint."""
     return hashlib.sha256((run_dir / "checkpoint.pt").read_bytes()).hexdigest()[:16]
 
 
 def _corrects(algorithm: Algorithm) -> bool:
-    """Whether it learns online, with continuous actions, and can do without a dataset."""
+    """Whether the algorithm learns online, with continuous actions, and can do without a dataset."""
     if algorithm.setting != "online" or "continuous" not in algorithm.action_spaces or algorithm.family == "streaming":
         return False
     try:
@@ -262,11 +262,11 @@ def _corrects(algorithm: Algorithm) -> bool:
 
 
 def load_adversary(config: CorruptionConfig, record: dict[str, Any]) -> Adversary | None:
-    """The agent whose critics decide how a dataset is corrupted, for the kinds of corruption that need one.
+    """The agent whose critics decide how a dataset is corrupted, for those kinds of corruption that need one.
 
     Raises:
-        UsageError: no run is named, or it is not finished, or another one than when the run of `record` began; or its
-            agent has no critics of actions, or, where they value its own, does not act by its actor alone.
+        UsageError: no run is named, it is not finished, or it has changed since the run of `record` began; or its agent
+            has no critics of actions, or does not act by its actor alone where they value its own actions.
     """
     if not config.needs_critic:
         return None
@@ -295,5 +295,5 @@ def _acts_by_its_actor(agent: Any) -> bool:
     obs = torch.zeros(1, *agent.spec.obs_shape)
     try:
         return torch.allclose(agent.actor.mode(agent.normalizer(obs)), agent.act(obs))
-    except (AttributeError, RuntimeError):  # it has other inputs
+    except (AttributeError, RuntimeError):  # the actor takes other inputs
         return False

@@ -1,4 +1,4 @@
-"""The lock of a run's folder, which the process has that trains in it."""
+"""The lock of a run's folder, held by the process that trains in it."""
 
 import contextlib
 import fcntl
@@ -15,10 +15,10 @@ LOCK = ".lock"
 def locked(run_dir: Path) -> Iterator[None]:
     """Locks the folder for this process; the kernel releases it however the process ends.
 
-    Some file systems of clusters have no locks: there a line says so, and the run begins without.
+    Some cluster file systems have no locks: then a printed line says so, and the run begins without one.
 
     Raises:
-        UsageError: another process has it.
+        UsageError: another process holds it.
         RunError: nothing can be written there.
     """
     try:
@@ -40,9 +40,9 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 def in_use(run_dir: Path) -> bool:
-    """Whether another process runs in a folder."""
+    """Whether another process is running in a folder."""
     try:
-        file = (run_dir / LOCK).open()  # which need not be one that this process may write
+        file = (run_dir / LOCK).open()  # this process may have no right to write it
     except FileNotFoundError:
         return False
     with file:

@@ -16,7 +16,7 @@ from zoo.errors import RunError, UsageError
 from zoo.settings.config import flat
 
 LOGGERS = ("tensorboard", "wandb", "trackio")
-JUDGED_BY = ("eval/return_mean", "eval/score")  # what TensorBoard shows beside the hyperparameters
+JUDGED_BY = ("eval/return_mean", "eval/score")  # shown by TensorBoard beside the hyperparameters
 
 
 def parse_loggers(text: str) -> list[str]:
@@ -31,22 +31,22 @@ def parse_loggers(text: str) -> list[str]:
 
 
 class CsvLog:
-    """A CSV file that is written row by row. Reopened, it drops the rows beyond the step that the run resumes from."""
+    """A CSV file written row by row. When reopened, it drops the rows beyond the step from which the run resumes."""
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
         self.columns: list[str] = []
-        self.dropped = 0  # the largest step of a row that was
+        self.dropped = 0  # the largest step among the dropped rows
         if path.exists():
             with path.open(newline="", errors="replace") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
-            whole = [row for row in rows if row.get("step", "").isdecimal()]  # others are damaged
+            whole = [row for row in rows if row.get("step", "").isdecimal()]  # the others are damaged
             rows = [row for row in whole if int(row["step"]) <= resume_step]
             self.dropped = max((step for row in whole if (step := int(row["step"])) > resume_step), default=0)
             self._rewrite(list(rows[0]) if rows else [], rows)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Appends a row; a value without a column, such as a loss before the first update, gets a new one."""
+        """Appends a row; a value without a column, such as the first loss of a run, gets a new column."""
         new = [name for name in row if name not in self.columns]
         if new:
             rows: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ class CsvLog:
             raise RunError(f"cannot write {self.path}: {error.strerror}.") from error
 
     def _rewrite(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
-        """Replaces the file whole, so that a kill in between loses no rows."""
+        """Replaces the file as a whole, so that a kill in between loses no rows."""
         self.columns = columns
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, restval="")
@@ -72,10 +72,10 @@ class CsvLog:
 
 
 class Latest:
-    """The latest of each metric. Until they are asked for, none is read, and no device waited for.
+    """The latest value of each metric. Nothing is read, and no device waited for, until the values are requested.
 
     Args:
-        metrics: to begin with.
+        metrics: the initial metrics.
     """
 
     def __init__(self, metrics: Mapping[str, float]) -> None:
@@ -98,7 +98,7 @@ class EpisodeMeans:
         self.episodes.append((episode_return, length))
 
     def take(self) -> dict[str, float]:
-        """The means, NaN where none has ended; the next ones begin anew."""
+        """The means, NaN if no episode has ended; then starts anew."""
         returns, lengths = zip(*self.episodes or [(math.nan, math.nan)], strict=True)
         self.episodes.clear()
         return {"episode_return": fmean(returns), "episode_length": fmean(lengths)}
@@ -107,14 +107,14 @@ class EpisodeMeans:
 class Logger:
     """Writes the metrics and evaluations of one run to all its loggers.
 
-    W&B and Trackio forget nothing: what they had of a run that was killed, beyond its checkpoint, is not sent again.
+    W&B and Trackio cannot delete: what they received from a killed run, beyond its checkpoint, is not sent again.
 
     Args:
         run_dir: the run's folder.
-        names: of the loggers.
-        record: what `run.json` holds.
+        names: the names of the loggers.
+        record: the contents of `run.json`.
         resume_step: the step that the run continues from.
-        stages: of a run that continues, the passes done of each stage.
+        stages: for a run that continues, the number of passes done in each stage.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Logger:
             shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
             for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
                 self.tensorboard.file_writer.add_summary(summary)  # type: ignore[attr-defined]
-            if continued:  # the purge hides stages too, which are counted by pass
+            if continued:  # the purge also hides stages, which are counted by pass
                 self._stages_again()
         if "wandb" in names:
             wandb = _package("wandb")
@@ -148,7 +148,7 @@ class Logger:
                     project="zoo", name=name, dir=run_dir, id=run_id, resume="allow", config=config,
                     reinit="create_new",  # several runs of one process may be open at once
                 )  # fmt: skip
-            except Exception as error:  # not logged in, no network: wandb raises whatever its transport does
+            except Exception as error:  # not logged in, or no network: wandb raises whatever its transport does
                 raise RunError(
                     f"logger=wandb cannot start: {error} Log in: wandb login; or keep it here: WANDB_MODE=offline."
                 ) from error
@@ -160,10 +160,10 @@ class Logger:
             trackio = _package("trackio")
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    self.trackio = trackio.init(  # which resumes by the name
+                    self.trackio = trackio.init(  # it resumes by the name
                         project="zoo", name=f"{name}-{run_id}", config=flat(config), resume="allow"
                     )
-            except Exception as error:  # whatever keeps it from its database
+            except Exception as error:  # whatever prevents access to its database
                 raise RunError(f"logger=trackio cannot start: {error} Its folder: TRACKIO_DIR.") from error
 
     def metrics(self, step: int, values: dict[str, float], seconds: float, steps_per_second: float) -> None:
@@ -178,7 +178,7 @@ class Logger:
         self._scalars(step, evaluated, known=step <= self.evaluations_csv.dropped)
 
     def stage(self, name: str, done: int, values: dict[str, float], seconds: float) -> None:
-        """A row of `<name>.csv`, for one pass of what comes before the steps."""
+        """Adds a row to `<name>.csv`, for one pass of a stage before the steps."""
         if name not in self.stage_csv:
             self.stage_csv[name] = CsvLog(self.run_dir / f"{name}.csv", done - 1)
             if self.wandb is not None:
@@ -190,7 +190,7 @@ class Logger:
         self._scalars(done, scalars, f"{name}/pass", known=done <= file.dropped)
 
     def _stages_again(self) -> None:
-        """Adds to TensorBoard what the files of earlier stages hold."""
+        """Adds the contents of the files of earlier stages to TensorBoard."""
         for path in self._stage_files():
             with path.open(newline="") as file:
                 for row in csv.DictReader(file):
@@ -202,7 +202,7 @@ class Logger:
         return [path for path in sorted(self.run_dir.glob("*.csv")) if path not in others]
 
     def video(self, step: int, path: Path) -> None:
-        """A GIF of how the agent of a step plays, as `play`."""
+        """Logs a GIF of how the agent at a step plays, as `play`."""
         if self.tensorboard is not None:
             from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -221,16 +221,16 @@ class Logger:
                     self.tensorboard.add_scalar(name, value, step)
             except OSError as error:
                 raise RunError(f"cannot write TensorBoard's events: {error.strerror}.") from error
-        if known:  # to trackers that forget nothing
+        if known:  # for trackers that cannot delete
             return
         if self.wandb is not None:
-            self.wandb.log({axis: step, **scalars})  # not as W&B's own step, which must not fall from stage to stage
+            self.wandb.log({axis: step, **scalars})  # not W&B's own step, which must not decrease from stage to stage
         if self.trackio is not None:
             self.trackio.log(scalars, step=step)
 
     def close(self) -> None:
         if self.tensorboard is not None:
-            with contextlib.suppress(OSError):  # a full disk; what could not be written is in the CSV files
+            with contextlib.suppress(OSError):  # a full disk; what could not be written here is in the CSV files
                 self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
@@ -240,7 +240,7 @@ class Logger:
 
 
 def _package(name: str) -> Any:
-    """The package of a logger. Raises UsageError where it is not installed."""
+    """The package of a logger. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Offline algorithms that continue in the environment: `online_steps=`."""
+"""Offline algorithms that continue to learn in the environment: `online_steps=`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zoo.data.dataset import Dataset
     from zoo.runs.run import Run
 
-VALUED, VALUED_EVERY = 256, 100  # transitions of the dataset that are valued online, and how many steps apart
+VALUED, VALUED_EVERY = 256, 100  # number of dataset transitions valued online, and steps between valuations
 
 
 class Learner(Protocol):
@@ -34,17 +34,17 @@ def learn_online(
     run: "Run", agent: Learner, data: "Dataset", batch_size: int, returns: MonteCarloReturns | None = None,
     update: Callable[[Batch, int], Metrics] | None = None,
 ) -> None:  # fmt: skip
-    """Acts, exploring, and learns after each step from the dataset and what has been collected.
+    """Acts with exploration, and learns after each step from the dataset and the collected transitions.
 
-    A batch is sampled from both together, every transition with the same probability, as if they were one buffer (Nair
-    et al. 2020, arXiv 2006.09359, section IV-D). With `online_fraction` that share of it is of what has been collected,
-    however little that is: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), all in
-    Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retain nothing of the dataset. What is collected is normalized and
-    scaled as the dataset was.
+    A batch is sampled uniformly from both together, as if they were one buffer (Nair et al. 2020, arXiv 2006.09359,
+    section IV-D). With `online_fraction`, that share of it comes from the collected transitions, however few they are:
+    a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), and all in Zhou et al. 2024
+    (WSRL, arXiv 2412.07762), which retains nothing of the dataset. Collected transitions are normalized and scaled as
+    the dataset was.
 
     Args:
-        returns: takes in what is collected, an episode when it has ended.
-        update: takes a batch and the number of updates before it; without one `agent.update` takes the batch.
+        returns: receives the collected transitions, an episode at a time once it has ended.
+        update: takes a batch and the number of earlier updates; without it, `agent.update` takes the batch.
     """
     config = run.config
     if not config.online_steps:
@@ -55,7 +55,7 @@ def learn_online(
             "431; online_starts=5000 collects before it learns (WSRL)"
         )
     envs = run.envs()
-    capacity = -(-config.online_steps // envs.num_envs) * envs.num_envs  # whole steps
+    capacity = -(-config.online_steps // envs.num_envs) * envs.num_envs  # whole steps of all environments
     buffer = replay_buffer(capacity, envs.spec, run.device, envs.num_envs, config.env.is_atari)
     run.track(online_buffer=buffer)
     if returns:
@@ -63,7 +63,7 @@ def learn_online(
     for step in run.online_steps():
         obs, action, reward, next_obs, *ends = envs.step(agent.act(envs.obs, explore=True))
         reward = reward * data.reward_scale
-        ended = envs.ended if returns or config.env.is_atari else None  # environments on a GPU are waited for
+        ended = envs.ended if returns or config.env.is_atari else None  # waits for environments on a GPU
         buffer.add(Transition(agent.normalizer(obs), action, reward, agent.normalizer(next_obs), *ends), ended)
         if returns and ended is not None and ended.any():
             returns.take_in(buffer, ended)
@@ -78,7 +78,7 @@ def learn_online(
 
 
 def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fraction: float | None) -> Batch:
-    """A batch of the dataset, sampled by its sampler, and of the buffer, whose indices follow the dataset's."""
+    """A batch drawn by the dataset's sampler and from the buffer, whose indices follow those of the dataset."""
     if online_fraction is not None:
         online = round(online_fraction * batch_size)
         return mixed(data.sample(batch_size - online), after(data, buffer.sample(online)))
@@ -87,13 +87,13 @@ def sample(data: "Dataset", buffer: ReplayBuffer, batch_size: int, online_fracti
 
 
 def after(data: "Dataset", batch: Batch) -> Batch:
-    """A batch of a buffer whose transitions stand after the dataset's."""
+    """A buffer's batch, with indices that follow those of the dataset."""
     return batch._replace(index=len(data) + batch.index)
 
 
 @torch.no_grad()
 def data_value(agent: Learner, data: "Dataset") -> Metrics:
-    """The critics' mean value of transitions that lie evenly over the dataset: what learning online does to it."""
+    """The critics' mean value of transitions spread evenly over the dataset: shows the effect of learning online."""
     some = gather(data, torch.arange(VALUED, device=data.device) * (len(data) - 1) // (VALUED - 1))
     values = agent.critic_values(some.obs, some.action)
     return {} if values is None else {"data_value": values.mean()}

@@ -1,4 +1,4 @@
-"""Single operations of an update that is traced: random numbers from outside, and lists of tensors one by one."""
+"""Single operations of a traced update: random numbers from outside, and lists of tensors handled one by one."""
 
 import functools
 from abc import abstractmethod
@@ -18,15 +18,15 @@ Draw = Callable[[], Tensor]  # gives the next random numbers
 
 
 def draw_of(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Draw:
-    """The random numbers that an operation gives for tensors of these shapes."""
+    """A function that draws the random numbers which an operation gives for tensors of these shapes."""
     empty = emptied(arguments)
-    if operation._schema.is_mutable:  # each time in a tensor of its own
+    if operation._schema.is_mutable:  # each draw goes into a new tensor
         return lambda: operation(*emptied(empty), **named)
     return functools.partial(operation, *empty, **named)
 
 
 def emptied(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors like those among the values, without their contents."""
+    """The values, with each tensor replaced by an empty one like it."""
     return tuple(tree_map(lambda x: torch.empty_like(x) if isinstance(x, Tensor) else x, values))
 
 
@@ -35,7 +35,7 @@ def is_random(operation: Any) -> bool:
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes part where random numbers are asked for."""
+    """Intercepts requests for random numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if func is not aten.native_dropout.default:
             return self.drawn(func, args, kwargs or {})
-        x, rate, _ = args  # on a GPU one operation; here what it leaves is drawn, and the rest computed
+        x, rate, _ = args  # one operation on a GPU; here its mask is drawn, and the rest computed
         kept = self.drawn(aten.bernoulli_.float, (torch.empty_like(x), 1 - rate), {})
         return x * kept / (1 - rate), kept.bool()
 
@@ -55,7 +55,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recorder(Draws):  # type: ignore[no-untyped-call]
-    """Keeps which random numbers are asked for."""
+    """Records which random numbers are requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Recorder(Draws):  # type: ignore[no-untyped-call]
 
 
 class Player(Draws):  # type: ignore[no-untyped-call]
-    """Gives these in place of the random numbers that are asked for, in their order."""
+    """Supplies the given numbers, in order, in place of the requested random numbers."""
 
     def __init__(self, noise: list[Tensor]) -> None:
         super().__init__()
@@ -81,11 +81,11 @@ class Player(Draws):  # type: ignore[no-untyped-call]
         return args[0].copy_(value) if func._schema.is_mutable else value
 
 
-# --- Operations on lists of tensors, for which vmap has no rule, one tensor after the other ---------------------------
+# --- Operations on lists of tensors, for which vmap has no rule: one tensor after the other ---------------------------
 
 
 def one_by_one(operation: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
-    """An operation on a list of tensors, and on lists or single values beside it, from that on one tensor."""
+    """Turns an operation on one tensor into one on a list of tensors, with lists or single values beside it."""
 
     def apply(tensors: list[Tensor], *others: Any, **named: Any) -> list[Tensor]:
         rows = [[x[i] if isinstance(x, list | tuple) else x for x in others] for i in range(len(tensors))]
@@ -95,7 +95,7 @@ def one_by_one(operation: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
 
 
 def in_place(operation: Callable[..., Tensor]) -> Callable[..., None]:
-    """The same for one that changes its tensors, and gives nothing."""
+    """Like `one_by_one`, for an operation that changes its tensors and returns nothing."""
     apply = one_by_one(operation)
     return lambda *arguments, **named: void(apply(*arguments, **named))
 

@@ -1,4 +1,4 @@
-"""What a reader needs to know to repeat a run or a dataset elsewhere."""
+"""The information that a reader needs to repeat a run or a dataset elsewhere."""
 
 import ast
 import hashlib
@@ -18,7 +18,7 @@ PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "minari")
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this code runs from; None where it runs from none, or there is no git."""
+    """The commit of the checkout that this code runs from; None without a checkout or without git."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     try:
@@ -31,9 +31,9 @@ def commit() -> str | None:
 
 @cache
 def code_version(algorithm: Algorithm) -> str:
-    """Digest of the code of an algorithm's file and of all that it imports from the zoo or from beside it.
+    """Digest of the code of an algorithm's file and of everything that it imports from the zoo or from its own folder.
 
-    Comments, docstrings and the files' names and places do not count.
+    Comments, docstrings, and the names and locations of files do not count.
     """
     found, new = set[Path](), {algorithm.path}
     while new:
@@ -44,7 +44,7 @@ def code_version(algorithm: Algorithm) -> str:
 
 @cache
 def _code(path: Path) -> tuple[str, frozenset[Path]]:
-    """Digest of a file's code, and the files that it imports itself."""
+    """Digest of a file's code, and the files that it imports directly."""
     tree = ast.parse(path.read_text())
     tree.body = [node for node in tree.body if not _is_main(node)]
     names, imported = set[str](), set[Path]()
@@ -64,7 +64,7 @@ def _code(path: Path) -> tuple[str, frozenset[Path]]:
 
 
 def _dump(node: Any) -> str:
-    """As `ast.dump`, without fields that are empty: which of those there are depends on Python's version."""
+    """Like `ast.dump`, but without empty fields, because Python versions differ in which of them they have."""
     if isinstance(node, ast.AST):
         fields = (
             f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []
@@ -78,7 +78,7 @@ def _is_main(node: ast.stmt) -> bool:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes out imports and docstrings."""
+    """Removes imports and docstrings."""
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -89,7 +89,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _file(module: str, beside: Path) -> Path | None:
-    """The file of a module of the zoo, or of one that lies beside the file that imports it; None for any other."""
+    """The file of a module of the zoo, or of a module beside the file that imports it; None for any other."""
     package, *rest = module.split(".")
     if package == "zoo":
         packages = ("algos", "benchmarks", "envs")
@@ -102,7 +102,7 @@ def _file(module: str, beside: Path) -> Path | None:
 
 @cache
 def provenance(algorithm: Algorithm) -> dict[str, Any]:
-    """The algorithm file, code, versions, commit and hardware, as `run.json` holds them. Not to be changed."""
+    """The algorithm file, code, versions, commit and hardware, as `run.json` holds them. Must not be modified."""
     return {
         "algorithm": {
             "name": algorithm.name,

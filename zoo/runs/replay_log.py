@@ -1,9 +1,9 @@
 """A replay buffer on disk: each transition is written once, with the checkpoint that follows it.
 
-What was added between two checkpoints is one file, `<first>-<last>.pt`, of the transitions numbered from `first` up to
-`last`, as they were added. A checkpoint names the files that its buffer consists of. They are written before it, and
-those that it no longer needs are deleted after it, so that the checkpoint that is there can always be read. A
-checkpoint costs what was added since the last one, however large the buffer is.
+The transitions added between two checkpoints make up one file, `<first>-<last>.pt`: those numbered from `first` up to
+`last`, in the order of addition. A checkpoint names the files that its buffer consists of. They are written before it,
+and files that it no longer needs are deleted after it, so that the present checkpoint can always be read. A checkpoint
+costs what was added since the last one, however large the buffer is.
 """
 
 from pathlib import Path
@@ -18,8 +18,8 @@ class ReplayLog:
     """The files of one replay buffer.
 
     Args:
-        folder: where they are.
-        buffer: as it was made; `read` fills it.
+        folder: the folder of the files.
+        buffer: the buffer, still empty; `read` fills it.
     """
 
     def __init__(self, folder: Path, buffer: ReplayBuffer) -> None:
@@ -28,7 +28,7 @@ class ReplayLog:
         self._written = 0  # transitions before this number are in files
 
     def write(self) -> dict[str, Any]:
-        """Writes what was added since the last call. Returns what a checkpoint must hold.
+        """Writes what was added since the last call. Returns what the checkpoint must hold.
 
         Raises:
             RunError: the disk is full or the folder cannot be written to.
@@ -47,18 +47,18 @@ class ReplayLog:
         return self.buffer.state_dict() | {"files": list(self._files)}
 
     def prune(self) -> None:
-        """Deletes what the last `write` has not named. To be called when its checkpoint has been written."""
+        """Deletes the files that the last `write` did not name. Must be called once its checkpoint is written."""
         named = {self._path(*numbers) for numbers in self._files}
-        for path in self.folder.glob("*.pt*"):  # those that were half-written too
+        for path in self.folder.glob("*.pt*"):  # half-written files too
             if path not in named:
                 path.unlink()
 
     def read(self, state: dict[str, Any], new_episodes: bool = False) -> None:
-        """Fills the buffer with what a checkpoint names.
+        """Fills the buffer with the files that a checkpoint names.
 
         Args:
-            state: what `write` returned.
-            new_episodes: what is added next does not continue with the episodes that were running: those are truncated.
+            state: the return value of `write`.
+            new_episodes: transitions added next do not continue the episodes that were running: those are truncated.
 
         Raises:
             RunError: a file is missing or damaged.
@@ -72,7 +72,7 @@ class ReplayLog:
             self.buffer.put(first, checkpoint.load(path, self.buffer.device))
         self._written = self.buffer.added
         if new_episodes:
-            self._written -= self.buffer.cut()  # written again, with their ends
+            self._written -= self.buffer.cut()  # they are written again, with their ends
 
     def _path(self, first: int, last: int) -> Path:
         return self.folder / f"{first}-{last}.pt"

@@ -1,11 +1,11 @@
-"""Learning on top of a frozen base policy, that of a finished run: corrections to its actions, or its noise.
+"""Learning on top of a frozen base policy, that of a finished run: correcting its actions, or choosing its noise.
 
-Residual learning: Ankile et al. 2024 (ResiP, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in
-units of half the action's range, where u is the agent's action for the observation and a_base. Its last layer begins at
-0, so that training begins at the base policy. There u's standard deviation begins at exp(-1), here at the algorithm's
-own.
+Residual learning (ResiP, Ankile et al. 2024, arXiv 2407.16677): a = a_base + base_scale u, clipped to the bounds, in
+units of half the action's range, where a_base is the base's action and u the agent's, given the observation and a_base.
+The agent's last layer starts at 0, so that training starts at the base policy. There the standard deviation of u starts
+at exp(-1), here at the algorithm's own value.
 
-Noise: Wagenmaker et al. 2025 (DSRL-SAC, arXiv 2506.15799): a = f(s, base_scale u), f the base policy.
+Noise (DSRL-SAC, Wagenmaker et al. 2025, arXiv 2506.15799): a = f(s, base_scale u), where f is the base policy.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Base(nn.Module):
     """A frozen base policy, whose actions a residual policy corrects.
 
     Attributes:
-        spec: of the environment.
-        residual_spec: of the residual policy: its observations hold the base's action too, its actions lie in [-1, 1].
+        spec: the environment's shapes and bounds.
+        residual_spec: those of the residual policy: observations include the base's action, actions lie in [-1, 1].
     """
 
     def __init__(self, agent: Agent, scale: float) -> None:
@@ -38,15 +38,15 @@ class Base(nn.Module):
 
     @torch.no_grad()
     def seen(self, obs: Tensor) -> Tensor:
-        """What the residual policy observes `[B, D + A]`: observations `[B, D]`, the base's actions in [-1, 1]."""
+        """The residual policy's observations `[B, D + A]`: observations `[B, D]` and the base's actions in [-1, 1]."""
         return torch.cat([obs, self.bounds.to_unit(self.agent.act(obs))], -1)
 
     def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
-        """The actions `[B, A]` in the environment that corrections `[B, A]` give."""
+        """The actions `[B, A]` in the environment that result from corrections `[B, A]`."""
         return self.bounds.from_unit(seen[:, self.spec.obs_dim :] + self.scale * correction)
 
     def correction(self, seen: Tensor, action: Tensor) -> Tensor | None:
-        """The correction `[B, A]` that gives an action; None where the action does not determine it."""
+        """The correction `[B, A]` that results in an action; None if the action does not determine it."""
         return (self.bounds.to_unit(action) - seen[:, self.spec.obs_dim :]) / self.scale
 
 
@@ -63,17 +63,17 @@ class NoiseBase(Base):
 
     @torch.no_grad()
     def corrected(self, seen: Tensor, correction: Tensor) -> Tensor:
-        """The actions `[B, A]` that the base makes of noise `[B, A]`."""
+        """The actions `[B, A]` into which the base turns noise `[B, A]`."""
         generate: Any = self.agent.generate
         action: Tensor = generate(seen, self.scale * correction)
         return action
 
     def correction(self, seen: Tensor, action: Tensor) -> None:
-        """None: many noises may give the same action."""
+        """None: many noise vectors may give the same action."""
 
 
 class Corrected(Agent):
-    """A base and its residual policy as one agent of the environment."""
+    """A base and its residual policy as one agent for the environment."""
 
     def __init__(self, base: Base, agent: Agent) -> None:
         super().__init__()
@@ -111,14 +111,14 @@ class ResidualStepper:
         return 2 * torch.rand(self.num_envs, self.base.spec.action_dim, device=self.obs.device) - 1
 
     def step(self, correction: Tensor) -> Transition:
-        """One step of every environment, as `EnvStepper.step`."""
+        """One step of every environment, like `EnvStepper.step`."""
         obs, given = self.obs, self.stepper.step(self.base.corrected(self.obs, correction))
         self.obs = self.base.seen(self.stepper.obs)
         return given._replace(obs=obs, action=correction, next_obs=self.base.seen(given.next_obs))
 
 
 def begin_at_base(agent: Agent) -> None:
-    """Makes the last layers of the actors 0, so that they correct nothing before they have learned."""
+    """Sets the actors' last layers to 0, so that they correct nothing before they have learned."""
     actors = [module for name, module in agent.named_children() if name in ("actor", "target_actor")]
     for actor in actors:
         *_, last = (layer for layer in actor.modules() if isinstance(layer, nn.Linear))

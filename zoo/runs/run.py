@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """What an algorithm's `train` is given: `envs()` or `dataset()`, `track` for its agent, `steps()` to loop over.
+    """Passed to an algorithm's `train`: `envs()` or `dataset()`, `track` for its agent, `steps()` to loop over.
 
     Attributes:
         config: the run's settings.
         device: where tensors live.
         dir: the run's folder.
-        record: what `run.json` holds.
-        spec: shapes and bounds of the environment.
+        record: the contents of `run.json`.
+        spec: the environment's shapes and bounds.
         done: steps completed.
-        evaluations: the episodes of each evaluation of this process, with its step.
+        evaluations: the episodes of each evaluation in this process, with its step.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Run:
         self.done: int = begun["step"]
         self._metrics = Latest(begun.get("metrics", {}))
         self._seconds: float = begun["seconds"]
-        self._stages: dict[str, int] = begun.get("stages", {})  # passes done of each
+        self._stages: dict[str, int] = begun.get("stages", {})  # the number of passes done of each stage
         self._tracked = Tracked(run_dir, algorithm.path)
-        self._agent: Agent  # that is tracked
+        self._agent: Agent  # the tracked one
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
         self._episodes = EpisodeMeans()
@@ -75,10 +75,10 @@ class Run:
         record["compiled"] = compiles(config, record.get("compiled"))
         self._logger = Logger(run_dir, parse_loggers(config.logger), record, self.done, self._stages if state else None)
 
-    # --- What an algorithm asks for -----------------------------------------------------------------------------------
+    # --- Methods for algorithms ---------------------------------------------------------------------------------------
 
     def envs(self) -> Stepper:
-        """The training environments, `num_envs` of them; `steps()` counts theirs."""
+        """The training environments, `num_envs` of them; `steps()` counts their steps."""
         self._stepper = begin(self.config, self.done, self.device, self._episodes.add)
         if self._state and self._state.get("envs"):
             self._stepper.load_state_dict(self._state["envs"])
@@ -87,11 +87,11 @@ class Run:
         return cast(Stepper, ResidualStepper(self._stepper, self._base)) if self._base else self._stepper
 
     def time_limit(self) -> int | None:
-        """Steps after which an episode that is played is truncated, if any; those of the data may be others."""
+        """Steps after which a played episode is truncated, if any; the episodes of the data may have another limit."""
         return self.config.env.max_episode_steps or time_limit(self.config.env.id)
 
     def dataset(self) -> Dataset:
-        """The dataset of the run, checked against its environment, on the run's device."""
+        """The run's dataset, checked against its environment, on the run's device."""
         begun_with = self.record["dataset"]["fingerprint"] if self._state else None
         self._dataset, self.record["dataset"] = open_dataset(
             self.config, self.spec, self.device, self._adversary, begun_with, self.report
@@ -100,7 +100,7 @@ class Run:
         return self._dataset
 
     def demonstrations(self, setting: str, name: str) -> Dataset:
-        """Another dataset, named by a setting of the algorithm such as `algo.expert`; checked as the run's own is."""
+        """Another dataset, named by a setting of the algorithm such as `algo.expert`; checked like the run's own."""
         begun_with = self.record["demonstrations"]["fingerprint"] if self._state else None
         data, self.record["demonstrations"] = open_demonstrations(
             setting, name, self.config.env, self.spec, self.device, begun_with, self.report
@@ -109,9 +109,9 @@ class Run:
         return data
 
     def track(self, **tracked: Stateful) -> None:
-        """Saves these with every checkpoint, by their names; in a resumed run they are loaded from it now.
+        """Saves these objects with every checkpoint, by name; in a resumed run this loads them from it.
 
-        One of them is the `agent`. It moves to the run's device, begins as `init_from` says, and its `update` compiles.
+        One of them is the `agent`. It moves to the run's device, starts as `init_from` says, and its `update` compiles.
         """
         for name, one in tracked.items():
             if name == "agent":
@@ -143,14 +143,14 @@ class Run:
         self.save_record()
 
     def log(self, metrics: Metrics) -> None:
-        """Keeps the latest of each metric; they are read, and the device waited for, only when a row is due."""
+        """Keeps the latest value of each metric; values are read, and the device waited for, only when a row is due."""
         self._metrics.add(metrics)
 
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Passes of what comes before `steps()`, such as the training of a model: 0, 1, 2, ...
+        """Yields passes of a stage before `steps()`, such as the training of a model: 0, 1, 2, ...
 
-        At most so many, and no more once `until` holds. After each there is a checkpoint: a resumed run continues with
-        the pass that it was in. What was logged is a row of `<name>.csv`.
+        At most `passes` of them, and no more once `until` holds. After each there is a checkpoint: a resumed run
+        continues with the pass that it was in. The logged metrics become a row of `<name>.csv`.
         """
         if (done := self._stages.get(name, 0)) >= passes or until():
             return
@@ -175,16 +175,16 @@ class Run:
                     raise interrupted(f"pass {done:,} of {name}", self.algorithm.command, self.dir)
 
     def steps(self) -> Iterator[int]:
-        """The number of steps done before each pass of the loop: 0, 1, 2, ... offline; by `num_envs` online.
+        """Yields the number of steps done before each pass of the loop: 0, 1, 2, ... offline; by `num_envs` online.
 
-        Between passes: metrics, evaluation, checkpoints and interruptions, each when it is due.
+        Between passes it handles metrics, evaluations, checkpoints and interruptions, each when it is due.
         """
         self._begin()
         if self.config.steps == self.done == 0:
-            self._evaluate()  # what the online steps begin from
+            self._evaluate()  # the starting point of the online steps
         yield from self._passes(self.config.steps)
         if self.done <= self.config.steps:
-            self._state, self._metrics = None, Latest({})  # not those before the online steps, if they come now
+            self._state, self._metrics = None, Latest({})  # not those from before the online steps, if these start now
 
     def online_steps(self) -> Iterator[int]:
         """Continues after `steps()` in the training environments, for the `online_steps` of the run."""
@@ -221,7 +221,7 @@ class Run:
     # --- Between passes -----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Called before the first pass. What a checkpoint holds beside what is tracked comes back, once."""
+        """Called before the first pass. Restores, once, what a checkpoint holds beside the tracked objects."""
         if self._together and self._dataset:
             self._together.share(self._dataset)
         if self._state and not self._restored:
@@ -231,7 +231,7 @@ class Run:
                 self._dataset.sampler.prefetched = self._state["prefetched"].to(self.device)
 
     def _values(self, when: str) -> dict[str, float]:
-        """The metrics as numbers. Raises RunError where one is not finite."""
+        """The metrics as numbers. Raises RunError if one is not finite."""
         values = self._metrics.read()
         if broken := sorted(name for name, value in values.items() if not math.isfinite(value)):
             self._save_state(self.dir / "diverged.pt")
@@ -287,13 +287,13 @@ class Run:
         checkpoint.save(path, state)
 
     def save_record(self) -> None:
-        """Writes `run.json` as it stands."""
+        """Writes `run.json` in its present state."""
         checkpoint.save_json(self.dir / "run.json", self.record | {"linear": dict(linear.choices)})
 
     def close(self) -> None:
         """Closes environments and loggers, and frees what it learned with: a run may be kept for its evaluations."""
         for envs in (self._eval_envs, *([self._stepper.envs] if self._stepper else [])):
-            with contextlib.suppress(Exception):  # of the environment's own code, when nothing is lost by it
+            with contextlib.suppress(Exception):  # errors in the environment's own code, when they cost nothing
                 envs.close()
         for name in ("_tracked", "_agent", "_dataset", "_stepper", "_eval_envs", "_state", "_base", "_adversary"):
             vars(self).pop(name, None)

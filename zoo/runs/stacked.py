@@ -1,8 +1,8 @@
-"""The updates of several agents as one: their tensors stacked, the update traced once and batched over the agents.
+"""The updates of several agents as one: their tensors stacked, the update traced once and vectorized over the agents.
 
-An update is turned into a graph of tensor operations (`make_fx`), its random numbers, parameters and buffers among the
-inputs, and `torch.vmap` gives every operation a further dimension, that of the agents. No algorithm file knows of it.
-The random numbers come from outside, so that each agent gets those that it would get alone.
+An update is turned into a graph of tensor operations (`make_fx`), with its random numbers, parameters and buffers among
+the inputs; `torch.vmap` then gives every operation a further dimension, the agents'. No algorithm file knows of it.
+The random numbers come from outside, so that each agent gets those that it would get on its own.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ from zoo.runs.device import enough_memory
 from zoo.runs.operations import EACH, Player, Recorder, copied
 
 aten = torch.ops.aten
-PRODUCTS: dict[Any, int] = {  # and which of its arguments is the first factor
+PRODUCTS: dict[Any, int] = {  # matrix products, and which of their arguments is the first factor
     aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1,
 }  # fmt: skip
 
 
 class Stack:
-    """The tensors of several modules of one kind, `[S, ...]` each; the modules' own become views of them.
+    """The tensors of several modules of one kind, `[S, ...]` each; the modules' own tensors become views of them.
 
     Attributes:
-        names: of the parameters and buffers.
-        tensors: `[S, ...]` of each.
+        names: the names of the parameters and buffers.
+        tensors: `[S, ...]` for each name.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -51,7 +51,7 @@ class Stack:
                 column[name].data = stacked[i]
 
     def release(self, i: int) -> None:
-        """Gives a module tensors of its own again, which nothing else writes to."""
+        """Gives a module its own tensors again, to which nothing else writes."""
         for tensor in tensors_of(self.modules[i]).values():
             tensor.data = tensor.data.clone()
 
@@ -66,16 +66,16 @@ class StackedUpdate:
 
     Args:
         stack: the agents' tensors.
-        update: a method of the first of them, or of a module in it.
-        arguments: an example of what it is called with, positional and named.
-        compiler: what compiles the program, if anything does.
+        update: a method of the first agent, or of a module in it.
+        arguments: an example of its arguments, positional and named.
+        compiler: the compiler of the program, if it is compiled.
 
     Attributes:
-        run: the program, as the compiler gives it.
+        run: the program, as the compiler returns it.
 
     Raises:
-        UsageError: it cannot be one program.
-        RunError: the GPU is full.
+        UsageError: the update cannot become one program.
+        RunError: the GPU's memory is full.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class StackedUpdate:
 
     @property
     def random(self) -> bool:
-        """Whether it takes random numbers."""
+        """Whether the update uses random numbers."""
         return bool(self._draws)
 
     def noise(self) -> list[Tensor]:
-        """The random numbers that one agent's next update takes, from the generators as they stand."""
+        """The random numbers for one agent's next update, from the generators in their present state."""
         return [draw() for draw in self._draws]
 
     def __call__(self, noise: Sequence[list[Tensor]], given: Sequence[list[Any]]) -> "list[Row]":
         """Updates all agents.
 
         Args:
-            noise: of each agent, what `noise` gave for it.
-            given: of each agent, the `leaves` of arguments like the example.
+            noise: for each agent, the result of `noise`.
+            given: for each agent, the `leaves` of arguments like the example.
 
         Returns:
-            The metrics of each.
+            The metrics of each agent.
         """
         data = [torch.stack([each[i] for each in given]) for i in self._used]
         metrics = self.run([torch.stack(each) for each in zip(*noise, strict=True)], data)
@@ -151,7 +151,7 @@ class StackedUpdate:
 
         state, data = [tensor.detach().clone() for tensor in own.values()], [flat[i] for i in self.taken]
         device = self.stack.tensors[0].device
-        # attention operation by operation: its fused kernels on a GPU draw what dropout leaves out themselves
+        # attention as separate operations: on a GPU the fused kernels draw their own dropout masks
         attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cuda" else contextlib.nullcontext()
         with tracing(), attention, torch.random.fork_rng([device] if device.type == "cuda" else []):
             traced(state, None, data)
@@ -162,12 +162,12 @@ class StackedUpdate:
             return make_fx(pure, decomposition_table={aten.copy.default: copied})(*example)
 
     def _batched(self, graph: GraphModule, flat: list[Any]) -> Callable[..., list[Tensor]]:
-        """The graph with the dimension of the agents, and what of its inputs it uses."""
+        """The graph with a dimension for the agents, and only those inputs that it uses."""
         size = len(self.stack.modules)
         data = [torch.stack([flat[i]] * size) for i in self.taken]
         noise = [torch.stack([each] * size) for each in self.noise()]
         whole = make_fx(torch.vmap(graph))(self.stack.tensors, noise, data)
-        whole.graph.set_codegen(CodeGen())  # its inputs and outputs flat
+        whole.graph.set_codegen(CodeGen())  # its inputs and outputs are flat
         placeholders = [node for node in whole.graph.nodes if node.op == "placeholder"]
         output: Any = whole.graph.output_node()
         states, metrics = output.args[0][: len(self.stack.names)], output.args[0][len(self.stack.names) :]
@@ -181,7 +181,7 @@ class StackedUpdate:
         self._used = [self.taken[i] for i in range(len(data)) if first + i not in unused]
         inputs = [i for i in range(len(self.stack.names)) if i not in unused]
 
-        state = self.stack.tensors  # not an argument: a CUDA graph takes copies of those
+        state = self.stack.tensors  # not an argument: a CUDA graph would copy it
 
         def program(noise: list[Tensor], given: list[Tensor]) -> list[Tensor]:
             results = whole(*(state[i] for i in inputs), *noise, *given)
@@ -193,7 +193,7 @@ class StackedUpdate:
 
 
 class Row(Mapping[str, Tensor]):
-    """One agent's metrics, which are taken out of those of all, `[S]` each, when they are read: few are."""
+    """One agent's metrics, taken from those of all agents, `[S]` each, only when they are read: few are."""
 
     def __init__(self, columns: dict[str, Tensor], i: int) -> None:
         self._columns, self._i = columns, i
@@ -215,11 +215,11 @@ class Row(Mapping[str, Tensor]):
 
 
 def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) -> int:
-    """Multiplications of the largest matrix product of an update, which a copy of its module takes once.
+    """Multiplications in the largest matrix product of an update, found by running it once on a copy of its module.
 
     Args:
         update: a method of a module on the CPU.
-        arguments: that it is called with, positional and named.
+        arguments: the arguments of the call, positional and named.
     """
     positional, named = arguments
     module: nn.Module = copy.deepcopy(update.__self__)  # type: ignore[attr-defined]
@@ -230,7 +230,7 @@ def largest_product(update: Callable[..., Metrics], arguments: tuple[Any, ...]) 
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches matrix products; `largest` is the most multiplications of one."""
+    """Watches matrix products; `largest` is the largest number of multiplications in one."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

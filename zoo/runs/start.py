@@ -1,4 +1,4 @@
-"""A run that begins with what another one has learned: `init_from=DIR`."""
+"""Starts a run from what another one has learned: `init_from=DIR`."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from zoo.runs.residual import Corrected
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 
-# settings that shape an agent's parts, and how the names of others end that do
+# settings that determine the structure of an agent, and endings of the names of others that do
 SHAPING = {"diffusion_steps", "dueling", "layers", "max_episode_steps", "noise", "policy", "width"}
 SHAPING_ENDS = (
     "_dim", "hidden", "layer_norm", "members", "normalize_obs", "num_bins", "num_critics", "time_feature", "value_head",
@@ -29,22 +29,22 @@ Parts = dict[str, nn.Module | nn.Parameter]
 
 
 def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dict[str, Any]) -> dict[str, Any]:
-    """Gives a new agent what the agent of a finished run has learned, in place.
+    """Copies what the agent of a finished run has learned into a new agent, in place.
 
-    Agents are made of parts: networks, temperatures, heads, optimizers. All parts of the new agent but its optimizers
-    must be parts of the other, by name, and built alike; so CQL can start SAC. An optimizer's moments come along where
-    the other has one for the same parameters, as in Zhou et al. 2024 (WSRL, arXiv 2412.07762); not where its learning
-    rate decays, which begins anew. So does what a module names in `PER_RUN`, such as a target return, or how far the
-    training of a dynamics model has come.
+    Agents are made of parts: networks, temperatures, heads, optimizers. Every part of the new agent but its optimizers
+    must exist in the other agent, under the same name and with the same structure; so CQL can start SAC. The moments of
+    an optimizer are taken over if the other agent has one for the same parameters, as in Zhou et al. 2024 (WSRL, arXiv
+    2412.07762), but not if its learning rate decays: then it starts afresh. So does everything that a module names in
+    `PER_RUN`, such as a target return, or how far the training of a dynamics model has come.
 
     Args:
-        agent: as it was built.
-        config: of the new run, whose `init_from` is the folder of a finished one.
-        algorithm: of the new run.
-        begun: what `run.json` holds of the new run.
+        agent: the agent as it was built.
+        config: the new run's settings, whose `init_from` is the folder of a finished run.
+        algorithm: the new run's algorithm.
+        begun: the new run's `run.json`.
 
     Returns:
-        What `run.json` says of it.
+        The entry for `run.json`.
 
     Raises:
         UsageError: the run cannot start this one.
@@ -101,17 +101,17 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
 
 
 def corrected(config: RunConfig, record: dict[str, Any]) -> Any:
-    """Which policy a run's actions correct, and how; None where they correct none."""
+    """Which policy a run's actions correct, and how; None if they correct none."""
     return config.base and (record.get("base"), config.base_mode, config.base_scale)
 
 
 def parts(agent: Agent) -> Parts:
-    """What an agent is made of, by name."""
+    """The parts of an agent, by name."""
     return {**dict(agent.named_children()), **dict(agent.named_parameters(recurse=False))}
 
 
 def learned(agent: Agent) -> Parts:
-    """The parts that must come from the other run: not those that hold nothing, nor what a dataset normalizes by."""
+    """The parts that must come from the other run: not empty ones, nor those that normalize by a dataset."""
     return {
         name: part
         for name, part in parts(agent).items()
@@ -120,7 +120,7 @@ def learned(agent: Agent) -> Parts:
 
 
 def other_tensors(agent: Agent, found: Mapping[str, nn.Module | Tensor]) -> dict[str, Tensor]:
-    """The buffers of an agent itself that are found elsewhere too, such as whether its policy has begun to learn."""
+    """The agent's own buffers that exist in the other agent too, such as whether its policy has begun to learn."""
     return {
         name: own
         for name, own in agent.named_buffers(recurse=False)
@@ -129,12 +129,12 @@ def other_tensors(agent: Agent, found: Mapping[str, nn.Module | Tensor]) -> dict
 
 
 def optimizers(agent: Agent) -> dict[str, Adam]:
-    """Those of an agent and of its parts, by name."""
+    """The optimizers of an agent and of its parts, by name."""
     return {name: module for name, module in agent.named_modules() if isinstance(module, Adam)}
 
 
 def tensors(part: nn.Module | Tensor) -> list[Tensor]:
-    """What a part has learned: neither a run's own (`PER_RUN`, `zoo.returns.ReturnsSoFar`) nor optimizers inside it."""
+    """What a part has learned: neither a run's own (`PER_RUN`, `zoo.returns.ReturnsSoFar`) nor optimizers in it."""
     if isinstance(part, Tensor):
         return [part]
     left_out = {
@@ -147,12 +147,12 @@ def tensors(part: nn.Module | Tensor) -> list[Tensor]:
 
 
 def unlike(needed: Parts, found: Parts) -> list[str]:
-    """The needed parts that are not among those found, or of another class there."""
+    """The needed parts that are missing among those found, or are of another class there."""
     return [name for name, part in needed.items() if type(part) is not type(found.get(name))]
 
 
 def layers(part: nn.Module | Tensor) -> Any:
-    """What two parts that are built alike have in common."""
+    """The structure of a part: equal for two parts that are built alike."""
     kinds = [] if isinstance(part, Tensor) else [type(module) for module in part.modules()]
     return kinds, [value.shape for value in tensors(part)]
 
@@ -163,14 +163,14 @@ def can_go_on(ours: Adam, theirs: nn.Module | Tensor | None) -> bool:
 
 
 def could_start(file: Algorithm, agent: Agent) -> bool:
-    """Whether an algorithm's agents have all that another one needs."""
+    """Whether an algorithm's agents have every part that another agent needs."""
     if agent.spec.action_space not in file.action_spaces or file.takes_goals != (agent.spec.goal_dim > 0):
         return False
     return not unlike(learned(agent), parts(file.agent_class(agent.spec, file.module.Config())))
 
 
 def shaping(other: Agent, theirs: Any, ours: Any) -> str:
-    """The settings of another run that shape its networks and that this one has too: those that differ, or all."""
+    """The settings that determine another run's networks and that this run has too: those that differ, or all."""
     names = [name for name in vars(theirs) if name in SHAPING or name.endswith(SHAPING_ENDS)]
     names = [name for name in names if hasattr(ours, name)]
     differing = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
@@ -179,16 +179,16 @@ def shaping(other: Agent, theirs: Any, ours: Any) -> str:
 
 
 def support(agent: Agent) -> str:
-    """The settings of the support of an agent's categorical value head, if it has one."""
+    """The settings of the support of an agent's categorical value head; empty without one."""
     head = getattr(agent, "head", None)
     return f"algo.v_min={head.v_min:g} algo.v_max={head.v_max:g}" if isinstance(head, TwoHot) else ""
 
 
 def check_inputs(named: str, agent: Agent, other: Agent) -> None:
-    """Whether networks see the same observations in both runs. Raises UsageError where they do not."""
+    """Checks that networks see the same observations in both runs. Raises UsageError if they do not."""
     known = zip(normalization(agent), normalization(other), strict=True)
     alike = all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6) for ours, theirs in known)
-    if not alike and "normalizer" not in learned(agent):  # those come along
+    if not alike and "normalizer" not in learned(agent):  # a learned normalizer is taken over too
         raise UsageError(
             f"{named} has learned from observations that were normalized otherwise: by other data, or here not at "
             "all. Give a run with algo.normalize_obs=false, and leave it off here."
@@ -196,7 +196,7 @@ def check_inputs(named: str, agent: Agent, other: Agent) -> None:
 
 
 def check_rewards(named: str, agent: Agent, ours: dict[str, float], theirs: dict[str, float]) -> None:
-    """Whether values are of the same rewards in both runs. Raises UsageError where they are not."""
+    """Checks that values are of the same rewards in both runs. Raises UsageError if they are not."""
     alike = all(math.isclose(ours.get(name, 0.0), value, rel_tol=1e-4) for name, value in theirs.items())
     learns_values = hasattr(agent, "critic") or type(agent).expected_return is not Agent.expected_return
     if learns_values and not alike:
@@ -205,7 +205,7 @@ def check_rewards(named: str, agent: Agent, ours: dict[str, float], theirs: dict
 
 
 def rewards(config: RunConfig, record: dict[str, Any]) -> dict[str, float]:
-    """The settings that give the rewards of a run, in place of a normalization by its own dataset too."""
+    """The settings that reproduce a run's rewards, also in place of normalizing by its own dataset."""
     factor = (record.get("dataset") or {}).get("reward_scale", 1.0)
     settings = {"reward_scale": config.reward_scale * factor, "reward_shift": config.reward_shift * factor}
     names = [name for name in ("normalize_reward", "clip_reward") if hasattr(config.algo, name)]
@@ -213,7 +213,7 @@ def rewards(config: RunConfig, record: dict[str, Any]) -> dict[str, float]:
 
 
 def check_scales(named: str, agent: Agent, other: Agent, config: RunConfig) -> None:
-    """Whether outputs of values and returns to go mean the same in both runs. Raises UsageError where they do not."""
+    """Checks that values and returns-to-go have the same scale in both runs. Raises UsageError if they do not."""
     if getattr(config.algo, "v_max", None) is not None and support(agent) != support(other):
         raise UsageError(
             f"{named} has learned with another value support. Leave algo.v_min and algo.v_max out, or give its own: "
@@ -228,7 +228,7 @@ def check_scales(named: str, agent: Agent, other: Agent, config: RunConfig) -> N
 
 
 def normalization(agent: Agent) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation by which an agent normalizes observations."""
+    """The mean and standard deviation by which an agent normalizes observations."""
     found = getattr(agent, "normalizer", None)
     found = found if isinstance(found, Normalizer) else Normalizer(agent.spec.obs_shape)
     return found.mean.cpu(), found.std.cpu()

@@ -1,4 +1,4 @@
-"""A vector environment seen from a training loop: tensors in, transitions out."""
+"""A vector environment as a training loop sees it: tensors in, transitions out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,22 +20,22 @@ NOT_FINITE = (
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether all of it is; faster for a few numbers than `np.isfinite(array).all()`."""
+    """Whether all values are finite; faster for small arrays than `np.isfinite(array).all()`."""
     return bool(np.logical_and.reduce(np.isfinite(array), axis=None))
 
 
 class EnvStepper:
-    """Steps `envs`, which begin from a seed or a list of seeds, and keeps their current observations.
+    """Steps `envs`, seeded by a seed or a list of seeds, and keeps their current observations.
 
     Attributes:
-        obs: `[N, ...]` the observations to act on, on `device`: uint8 where they are frames, else float32.
-        spec: shapes and bounds of one environment.
+        obs: `[N, ...]` the observations to act on, on `device`: uint8 for frames, else float32.
+        spec: the shapes and bounds of one environment.
         num_envs: N.
-        ended: `[N]` whether the last step was each episode's last. It is known without waiting for the device.
-        resumed: whether it continues in the middle of the episodes of a run that was stopped.
-        on_episode: is called with the return and length of every episode that ends; of the whole game where a lost life
-            terminates, see `zoo.envs.atari`. Returns are of the environment's own rewards.
-        reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.
+        ended: `[N]` whether the last step was each episode's last. Known without waiting for the device.
+        resumed: whether this continues within the episodes of a run that was stopped.
+        on_episode: called with the return and length of every episode that ends; if losing a life terminates, of the
+            whole game, see `zoo.envs.atari`. Returns are of the environment's own rewards.
+        reward_scale, reward_shift: a transition's reward is the environment's times the former, plus the latter.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EnvStepper:
         self.num_envs: int = envs.num_envs
         self.spec = Spec.of(envs.single_observation_space, envs.single_action_space)
         self.obs = self._observed(envs.reset(seed=seed)[0])
-        # not by a seed of an environment's: its random numbers would be those of the random actions
+        # seeded apart from the environments, whose random numbers would otherwise recur in the random actions
         envs.action_space.seed((seed if isinstance(seed, int) else seed[0]) + self.num_envs)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=int)
@@ -64,12 +64,12 @@ class EnvStepper:
         return torch.as_tensor(self.envs.action_space.sample(), device=self.device)
 
     def step(self, action: Tensor) -> Transition:
-        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next.
+        """One step of every environment. `obs` advances: past an episode's end, to the first of the next.
 
         Raises:
-            RunError: what the environment gave is NaN or infinite.
+            RunError: the environment returned NaN or infinity.
         """
-        actions = action.cpu().numpy().copy()  # an environment may change what it is given
+        actions = action.cpu().numpy().copy()  # a copy: an environment may change its input
         if not is_finite(actions):
             raise RunError(
                 "the run diverged: its policy gave an action that is NaN or infinite. A smaller learning rate or "
@@ -96,7 +96,7 @@ class EnvStepper:
         return Transition(obs, action, next(columns), successor, *columns)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Where the environments are in their episodes; None if that is not known of all of them."""
+        """Where the environments are within their episodes; None if that is unknown for any of them."""
         envs = snapshot.save(self.envs)
         if envs is None:
             return None
@@ -104,7 +104,7 @@ class EnvStepper:
         return {"envs": envs, "obs": self.obs, "returns": returns, "lengths": lengths}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the environments in the middle of their episodes."""
+        """Restores the environments within their episodes."""
         snapshot.restore(self.envs, state["envs"])
         self.obs = state["obs"].to(self.device)
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
@@ -117,4 +117,4 @@ class EnvStepper:
         return self._tensor(array)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)  # a fraction of the time of torch.as_tensor
+        return torch.from_numpy(array).to(self.device)  # takes a fraction of the time of torch.as_tensor

@@ -1,11 +1,11 @@
-"""Common subexpressions of a compiled update: what it computes twice of the same tensors is computed once.
+"""Common subexpressions of a compiled update: what it computes twice from the same tensors is computed only once.
 
-PyTorch's compiler does so for a forward graph and its backward graph. An update is a single graph with gradients and
-optimizers in it, which it takes as it is. Losses that share a value or a representation, each with a forward pass of
-its own to be read alone, then cost no more than one pass.
+PyTorch's compiler does this for a forward graph and its backward graph. But an update is a single graph that contains
+gradients and optimizers, and is left as it is. Losses that share a value or a representation, each with its own forward
+pass so that it can be read on its own, then cost no more than one pass.
 
-PyTorch's own `fx_graph_cse` does not serve: it takes two draws of a uniform or an exponential distribution for one, and
-0.0 for -0.0.
+PyTorch's own `fx_graph_cse` is no substitute: it merges two draws from a uniform or an exponential distribution, and
+0.0 with -0.0.
 """
 
 import operator
@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 class CommonSubexpressions(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
-        returned = set(graph.output_node().all_input_nodes)  # each remains a tensor of its own
+        returned = set(graph.output_node().all_input_nodes)  # each remains a separate tensor
         computed: dict[Any, Node] = {}
         for node in graph.nodes:
             if changes_tensors(node):
@@ -30,7 +30,7 @@ class CommonSubexpressions(CustomGraphPass):
                     graph.erase_node(node)
 
     def uuid(self) -> bytes:
-        """Of compiled code that is kept: another version of this file compiles anew."""
+        """Part of the key of cached compiled code: another version of this file compiles afresh."""
         return get_hash_for_files((__file__,))
 
 
@@ -40,19 +40,19 @@ def changes_tensors(node: Node) -> bool:
 
 
 def is_repeatable(node: Node) -> bool:
-    """Whether an operation gives the same for the same arguments."""
+    """Whether an operation returns the same for the same arguments."""
     if isinstance(node.target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded not in node.target.tags
     return node.target is operator.getitem
 
 
 def identity(node: Node) -> Any:
-    """Equal for nodes that compute the same."""
+    """A key that is equal for nodes that compute the same."""
     return node.target, frozen(node.args), frozen(node.kwargs)
 
 
 def frozen(argument: Any) -> Any:
-    """An argument that can be compared: neither 1, 1.0 and True nor 0.0 and -0.0 are the same."""
+    """An argument as a comparable key: neither 1, 1.0 and True nor 0.0 and -0.0 are the same."""
     if isinstance(argument, (list, tuple)):
         return tuple(frozen(one) for one in argument)
     if isinstance(argument, dict):

@@ -1,4 +1,4 @@
-"""Environments on the run's device, seen from a training loop: nothing in a step leaves the device."""
+"""Environments on the run's device, as a training loop sees them: nothing leaves the device during a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +18,16 @@ from zoo.spec import Spec
 
 
 class TensorStepper:
-    """What `EnvStepper` is, for environments that take and give tensors.
+    """The counterpart of `EnvStepper` for environments that take and return tensors.
 
     Attributes:
         obs: `[N, D]` the observations to act on, float32.
-        spec: shapes and bounds of one environment.
+        spec: the shapes and bounds of one environment.
         num_envs: N.
-        resumed: whether it continues in the middle of the episodes of a run that was stopped.
-        on_episode: is called by `report` with the mean return and length of the episodes that have ended, their returns
-            of the environment's own rewards.
-        reward_scale, reward_shift: a transition's reward is the environment's times the one, plus the other.
+        resumed: whether this continues within the episodes of a run that was stopped.
+        on_episode: called by `report` with the mean return and length of the episodes that have ended; returns are of
+            the environment's own rewards.
+        reward_scale, reward_shift: a transition's reward is the environment's times the former, plus the latter.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class TensorStepper:
         self._return = torch.zeros(self.num_envs, dtype=torch.float64, device=self.obs.device)  # of running episodes
         self._length = torch.zeros_like(self._return)
         self._last = torch.zeros_like(self._return, dtype=torch.bool)
-        self._ended = self._return.new_zeros(3)  # number, returns and lengths of those that ended since the last report
-        self._finite = torch.ones((), dtype=torch.bool, device=self.obs.device)  # everything since the last report is
+        self._ended = self._return.new_zeros(3)  # number, returns and lengths of those ended since the last report
+        self._finite = torch.ones((), dtype=torch.bool, device=self.obs.device)  # since the last report, all is finite
         self.resumed = False
 
     def random_action(self) -> Tensor:
@@ -51,7 +51,7 @@ class TensorStepper:
         return self.envs.random_action()
 
     def step(self, action: Tensor) -> Transition:
-        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
+        """One step of every environment. `obs` advances: past an episode's end, to the first of the next."""
         obs = self.obs
         self.obs, reward, terminated, truncated, next_obs = self.envs.step(action)
         self._finite &= reward.isfinite().all() & next_obs.isfinite().all()
@@ -71,10 +71,10 @@ class TensorStepper:
         return self._last.cpu().numpy()
 
     def report(self) -> None:
-        """Reads the episodes that have ended since the last time, and waits for the device to do so.
+        """Reads the episodes that have ended since the last call, for which it waits for the device.
 
         Raises:
-            RunError: something that the environments gave since then is NaN or infinite.
+            RunError: since the last call, the environments returned NaN or infinity.
         """
         count, returns, lengths = self._ended.tolist()
         if not self._finite:
@@ -87,11 +87,11 @@ class TensorStepper:
         self._ended.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the environments are in their episodes."""
+        """Where the environments are within their episodes."""
         return {"envs": self.envs.state_dict(), "obs": self.obs, "returns": self._return, "lengths": self._length}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the environments in the middle of their episodes."""
+        """Restores the environments within their episodes."""
         self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"].to(self.obs.device)
         self._return.copy_(state["returns"])
@@ -103,12 +103,12 @@ Stepper = EnvStepper | TensorStepper
 
 
 def begin(config: RunConfig, done: int, device: torch.device, on_episode: Callable[[float, float], None]) -> Stepper:
-    """The training environments of a run that has done so many steps, at the start of episodes.
+    """The training environments of a run that has done that many steps, at the start of episodes.
 
     Raises:
         UsageError: the package that simulates them is not installed.
     """
-    # where a resumed run cannot put the simulators back, it continues with new episodes, from other seeds
+    # a resumed run that cannot restore the simulators continues with new episodes, from other seeds
     drawn = seeds("training", config.seed, done, count=config.num_envs)
     rewards = (config.reward_scale, config.reward_shift)
     if config.env.backend == "warp":

@@ -1,4 +1,4 @@
-"""What a run shows in the terminal while it goes on."""
+"""What a run shows in the terminal while it is running."""
 
 import functools
 import signal
@@ -13,28 +13,28 @@ from zoo.runs.interruption import Interruption
 
 
 class Terminal(Console):
-    """Where runs print. Where that is a pipe whose reader has gone, they end with a checkpoint, as by a signal."""
+    """Where runs print. If that is a pipe whose reader has exited, they end with a checkpoint, as after a signal."""
 
     def on_broken_pipe(self) -> None:
         discard(sys.stdout.fileno())
-        if Interruption.came:  # the run ends already
+        if Interruption.came:  # the run is already ending
             return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # no step has begun
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # no step has begun yet
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGTERM)
 
 
 @functools.cache
 def terminal() -> Console:
-    """The one that runs beside each other share."""
+    """The terminal that runs side by side share."""
     return Terminal(highlight=False, soft_wrap=True)
 
 
 class ProgressBar:
-    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines that `print` is given.
+    """Steps done, steps/s, time left and the latest score; without a terminal, only the lines passed to `print`.
 
     Args:
-        moves: whether it is shown; of runs side by side one is.
+        moves: whether the bar is shown; of runs side by side, only one shows it.
     """
 
     REFRESH_SECONDS = 0.25

@@ -1,8 +1,8 @@
-"""Runs that differ in their seeds alone, side by side in one process, their updates one program: `seeds=0-7`.
+"""Runs that differ only in their seeds, side by side in one process, with their updates in one program: `seeds=0-7`.
 
-Each run is what it is alone: its algorithm's `train`, its folder, its random numbers, evaluations and checkpoints. It
-is a greenlet, which continues until its next update; when all have come to theirs, these are taken at once, see
-`zoo.runs.stacked`.
+Each run is what it would be alone: its algorithm's `train`, folder, random numbers, evaluations and checkpoints. It
+is a greenlet that continues until its next update; when all runs have reached theirs, the updates are taken together,
+see `zoo.runs.stacked`.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from zoo.runs.device import OwnRandomNumbers
 from zoo.runs.interruption import Interruption
 from zoo.runs.stacked import Stack, StackedUpdate, largest_product
 
-LARGEST = 2**21  # multiplications of a product: a CPU takes larger ones faster one after another than together
-ALONE = object()  # the answer to a request: take the update yourself
+LARGEST = 2**21  # multiplications of a product: on a CPU larger ones are faster one after another than together
+ALONE = object()  # the answer to a request that tells the run to take the update itself
 
 
 class Request:
-    """An update that a run waits for.
+    """An update that a run is waiting for.
 
     Attributes:
-        number: of the function, among those that the run joined.
-        arguments: that it is called with, positional and named.
+        number: the index of the update function, among those that the run joined.
+        arguments: its arguments, positional and named.
         at: the run's step.
-        leaves: the tensors and other values in these.
-        kind: what a program is made for: the number, shapes and types of the tensors, and all other values.
+        leaves: the tensors and other values in the arguments.
+        kind: what a program is specific to: the number, shapes and types of the tensors, and all other values.
     """
 
     def __init__(self, number: int, arguments: tuple[tuple[Any, ...], dict[str, Any]], at: int = 0) -> None:
@@ -48,32 +48,32 @@ class Together:
     """Runs side by side.
 
     Args:
-        seeds: of the runs.
-        device: of all of them.
+        seeds: the runs' seeds.
+        device: the device of all runs.
 
     Attributes:
-        interruption: of all of them.
+        interruption: shared by all runs.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.seeds, self.device, self.interruption = seeds, device, Interruption()
         self._members: list[greenlet] = []
-        self._random: list[OwnRandomNumbers] = []  # of each run
-        self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # of each run, in the order of `join`
-        self._dataset: Dataset | None = None  # of the first run that has one
+        self._random: list[OwnRandomNumbers] = []  # one for each run
+        self._updates: list[list[Callable[..., Metrics]]] = [[] for _ in seeds]  # for each run, in the order of `join`
+        self._dataset: Dataset | None = None  # that of the first run that has one
         self._compiles: bool | str = False
         self._stack: Stack | None = None
-        self._stacked: list[int] = []  # the runs whose agents these are
-        self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # of a kind; None: each run takes it alone
+        self._stacked: list[int] = []  # the runs whose agents are in the stack
+        self._programs: dict[tuple[Any, ...], StackedUpdate | None] = {}  # by kind; None: each run updates alone
 
     def run(self, trains: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Runs all to their ends. Returns what each returned, or the exception that ended it."""
+        """Runs all of them to their ends. Returns what each returned, or the exception that ended it."""
         self._members = [greenlet(train) for train in trains]
         self._random = [OwnRandomNumbers(self.device) for _ in trains]
         answers: dict[int, Any] = dict.fromkeys(range(len(trains)), ())
         results: dict[int, Any] = {}
-        requests: dict[int, Request] = {}  # that are not answered
-        begin = contextlib.ExitStack()  # in their first turns, in which they open their datasets
+        requests: dict[int, Request] = {}  # not answered yet
+        begin = contextlib.ExitStack()  # open during the first turns, in which runs open their datasets
         begin.enter_context(reading_once())
         try:
             while answers:
@@ -88,18 +88,18 @@ class Together:
                 begin.close()
                 try:
                     answers = {i: (metrics,) for i, metrics in self._answer(requests).items()}
-                except Exception as error:  # it ends all of them, the first, which made their common folders, last
+                except Exception as error:  # it ends all runs; the first, which made their common folders, ends last
                     answers = dict.fromkeys(sorted(requests, reverse=True), error)
                 requests = {i: request for i, request in requests.items() if i not in answers}
         finally:
             begin.close()
             for member in self._members:
-                with contextlib.suppress(KeyboardInterrupt):  # that is what ended the others
+                with contextlib.suppress(KeyboardInterrupt):  # this exception is what ended the others
                     member.throw(KeyboardInterrupt)
         return [results[i] for i in range(len(trains))]
 
     def _go_on(self, i: int, answer: Any) -> Any:
-        """Has a run continue to its next request, which is returned, or to its end."""
+        """Lets a run continue to its next request, which is returned, or to its end."""
         try:
             with self._random[i]:
                 if isinstance(answer, Exception):
@@ -111,7 +111,7 @@ class Together:
     def join(
         self, update: Callable[..., Metrics], compiles: bool | str, at: Callable[[], int] = lambda: 0
     ) -> Callable[..., Metrics]:
-        """An update of the run that calls this, to be taken together with those of the others.
+        """Registers an update of the calling run, to be taken together with those of the other runs.
 
         Args:
             at: gives the run's step.
@@ -119,7 +119,7 @@ class Together:
         updates, hub, self._compiles = self._updates[self.index], getcurrent().parent, compiles
         number = len(updates)
         updates.append(update)
-        # no CUDA graph: a stack moves the agent's tensors
+        # not as a CUDA graph: stacking moves the agent's tensors
         alone = compile_update(update) if compiles and compiles != GRAPH else update
 
         def joined(*positional: Any, **named: Any) -> Metrics:
@@ -132,26 +132,26 @@ class Together:
         return joined
 
     def share(self, dataset: Dataset) -> None:
-        """Has the runs keep what is the same in their datasets once, as they are prepared: corrupted, normalized."""
+        """Makes the runs store what is equal in their datasets only once, as prepared: corrupted, normalized."""
         self._dataset = self._dataset or dataset
         dataset.share(self._dataset)
 
     @property
     def index(self) -> int:
-        """Which of the runs asks."""
+        """The index of the calling run."""
         return self._members.index(getcurrent())
 
     @property
     def label(self) -> str:
-        """What the lines of the run that asks begin with."""
+        """The prefix of the lines that the calling run prints."""
         return f"seed {self.seeds[self.index]:<{max(len(str(seed)) for seed in self.seeds)}}  "
 
     def only_first_prints(self) -> contextlib.AbstractContextManager[Any]:
-        """Within it the other runs print nothing."""
+        """Inside this context, only the first run prints."""
         return contextlib.nullcontext() if self.index == 0 else contextlib.redirect_stdout(io.StringIO())
 
     def _answer(self, requests: dict[int, Request]) -> dict[int, Any]:
-        """The metrics that each request gets, or `ALONE`. Where they are of several kinds, the runs ahead wait."""
+        """The metrics for each request, or `ALONE`. If requests are of several kinds, the runs that are ahead wait."""
         alive = set(requests)
         if len({request.kind for request in requests.values()}) > 1:
             behind = min(request.at for request in requests.values())
@@ -161,23 +161,23 @@ class Together:
         if kind is not None and kind not in self._programs and set(requests) == set(self._stacked or alive):
             self._programs[kind] = self._program(requests)
         program = self._programs.get(kind) if kind is not None else None
-        if program is None or not alive & set(self._stacked) <= set(requests):  # it changes the agents of all places
+        if program is None or not alive & set(self._stacked) <= set(requests):  # the program changes all stacked agents
             return dict.fromkeys(requests, ALONE)
         noise = {i: self._noise(i, program) for i in requests}
-        first = next(iter(requests))  # takes the places of runs that have ended, too
+        first = next(iter(requests))  # it also fills the places of runs that have ended
         places = [i if i in requests else first for i in self._stacked]
         metrics = program([noise[i] for i in places], [requests[i].leaves for i in places])
         return {i: metrics[place] for place, i in enumerate(self._stacked) if i in requests}
 
     def _noise(self, i: int, program: StackedUpdate) -> list[Tensor]:
-        """The random numbers of a run's next update."""
+        """The random numbers for a run's next update."""
         if not program.random:
             return []
         with self._random[i]:
             return program.noise()
 
     def _program(self, requests: dict[int, Request]) -> StackedUpdate | None:
-        """The program of a kind of update; None where it would be no faster."""
+        """The program for a kind of update; None if it would be no faster."""
         runs = self._stacked or sorted(requests)
         number, arguments = requests[runs[0]].number, requests[runs[0]].arguments
         update = self._updates[runs[0]][number]

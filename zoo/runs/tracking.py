@@ -1,4 +1,4 @@
-"""What a run's checkpoints hold, by name: its agent, its replay buffer, and all else that an algorithm tracks."""
+"""The contents of a run's checkpoints, by name: its agent, its replay buffer, and all else that an algorithm tracks."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from zoo.data.buffers import ReplayBuffer
 from zoo.errors import RunError
 from zoo.runs.replay_log import ReplayLog
 
-FORMAT = 3  # of a checkpoint; grows where what it holds gets other names or shapes: one of before is refused in a line
+FORMAT = 3  # of a checkpoint; raised when names or shapes in it change, so that older ones are refused with one line
 
 
 class Stateful(Protocol):
@@ -20,9 +20,9 @@ class Stateful(Protocol):
 
 
 class Tracked:
-    """The tracked objects of the run in `run_dir`, of the algorithm's file at `path`.
+    """The objects tracked by the run in `run_dir`, whose algorithm is the file at `path`.
 
-    The contents of replay buffers go to files in its `replay/`.
+    The contents of replay buffers go to files in the folder's `replay/`.
     """
 
     def __init__(self, run_dir: Path, path: Path) -> None:
@@ -37,10 +37,10 @@ class Tracked:
             self._replay[name] = ReplayLog(self._dir / "replay" / name, one)
 
     def load(self, name: str, state: dict[str, Any], new_episodes: bool) -> None:
-        """Loads one of them from what `state_dict` gave; `new_episodes` as in `ReplayLog.read`.
+        """Loads one object from the result of `state_dict`; `new_episodes` is that of `ReplayLog.read`.
 
         Raises:
-            RunError: the state is not of such an object.
+            RunError: the state does not match the object.
         """
         try:
             if name in self._replay:
@@ -53,20 +53,20 @@ class Tracked:
             raise misfit(self._dir, self._path) from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Their states. Writes what has been added to the replay buffers since the last time."""
+        """The states of all objects. Writes what has been added to the replay buffers since the last call."""
         return {
             name: self._replay[name].write() if name in self._replay else one.state_dict()
             for name, one in self._objects.items()
         }
 
     def prune(self) -> None:
-        """Deletes the replay files that no checkpoint needs any more."""
+        """Deletes the replay files that no checkpoint needs any longer."""
         for log in self._replay.values():
             log.prune()
 
 
 def diverged(run_dir: Path, when: str, broken: list[str]) -> RunError:
-    """What a run ends with whose metrics of these names are not finite, its state saved as `diverged.pt`."""
+    """The error of a run whose metrics of these names are not finite, and whose state is saved as `diverged.pt`."""
     kept = "; the last good one is checkpoint.pt" if (run_dir / "checkpoint.pt").exists() else ""
     return RunError(
         f"the run diverged {when}: {', '.join(broken)} not finite. Its state is in {run_dir / 'diverged.pt'}{kept}. "
@@ -75,14 +75,14 @@ def diverged(run_dir: Path, when: str, broken: list[str]) -> RunError:
 
 
 def misfit(run_dir: Path, path: Path) -> RunError:
-    """What a resumed run ends with whose checkpoint the algorithm's file cannot load."""
+    """The error of a resumed run whose checkpoint the algorithm's file cannot load."""
     return RunError(
         f"{run_dir / 'checkpoint.pt'} does not fit {path}, which has changed since it was written. Start a new run."
     )
 
 
 def clipped(count: float, step: int) -> str:
-    """What a run reports whose value head has clipped targets."""
+    """The note of a run whose value head has clipped targets."""
     return (
         f"{count:.0f} value targets up to step {step:,} were outside the support and were clipped; metrics.csv counts "
         "them on. Wider: algo.v_min, algo.v_max"

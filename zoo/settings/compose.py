@@ -1,4 +1,4 @@
-"""Overrides such as `algo=iql env=hopper algo.beta=1` -> a checked `RunConfig`, or one line that says what is wrong."""
+"""Turns overrides such as `algo=iql env=hopper algo.beta=1` into a checked `RunConfig`, or into a one-line error."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ from zoo.settings.presets import preset, short
 from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
 
 SETTINGS: dict[str, type] = {"env": EnvConfig, "sampler": SamplerConfig, "corruption": CorruptionConfig}
-GROUPS = ("algo", *SETTINGS)  # keys whose value names settings of their own
+GROUPS = ("algo", *SETTINGS)  # keys whose values select settings of their own
 
 
 def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
@@ -92,7 +92,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise UsageError(_explain(error, given)) from error
-    except ValueError as error:  # a dataclass's own check of its values
+    except ValueError as error:  # from a dataclass's own checks
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
     own = given.keys() & {"env.random_score", "env.expert_score"}
@@ -107,7 +107,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
 
 
 def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
-    """The settings of a preset for the task."""
+    """The settings that a preset has for the task."""
     dataset = value_of(given["dataset"]) if "dataset" in given else RunConfig.dataset
     corrupted = given.get("corruption") or given.get("corruption.name")
     corruption = value_of(corrupted) if corrupted else CorruptionConfig.name
@@ -122,7 +122,7 @@ def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Ove
 
 
 def _value(override: Override, owner: type, name: str) -> Any:
-    """The value of an override; of a setting that is a text, a number as it was typed: run_dir=2026_01."""
+    """The value of an override; for string settings, a number exactly as it was typed: run_dir=2026_01."""
     value = override.value()
     text = typing.get_type_hints(owner).get(name) in (str, str | None)
     return str(override.input_line).partition("=")[2] if text and isinstance(value, int | float) else value
@@ -135,7 +135,7 @@ def _choice(given: dict[str, Override], key: str, examples: str) -> str:
 
 
 def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_algorithm: type | None = None) -> None:
-    """Refuses a key that none of a class's fields has, and says where it is one of the algorithm's."""
+    """Refuses a key that is no field of the class, and points out if it is one of the algorithm's."""
     known = [prefix + field.name for field in dataclasses.fields(config_class)]
     for key in given:
         group = key.partition(".")[0]
@@ -147,7 +147,7 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
 
 
 def _check_chosen(typed: dict[str, Override]) -> None:
-    """Refuses a setting of a sampler or a corruption where none is chosen: what there is by default has no settings."""
+    """Refuses settings of a sampler or a corruption if none is chosen: the defaults have no settings."""
     for group, (_, *kinds) in (("sampler", SAMPLERS), ("corruption", CORRUPTIONS)):
         setting = next((key for key in typed if key.startswith(f"{group}.")), None)
         if setting and {group, f"{group}.name"}.isdisjoint(typed):
@@ -157,7 +157,7 @@ def _check_chosen(typed: dict[str, Override]) -> None:
 
 
 def _check_switches(given: dict[str, Override], config_class: type, prefix: str) -> None:
-    """OmegaConf would read any number as true or false."""
+    """Refuses numbers for switches, because OmegaConf would read any number as true or false."""
     for name, kind in typing.get_type_hints(config_class).items():
         override = given.get(prefix + name)
         if kind in (bool, bool | None) and override is not None and type(override.value()) in (int, float):
@@ -167,10 +167,10 @@ def _check_switches(given: dict[str, Override], config_class: type, prefix: str)
 
 
 def environment_config(env: str) -> EnvConfig:
-    """An environment of the zoo or of Gymnasium, with its default settings.
+    """An environment of the zoo or of Gymnasium with its default settings.
 
     Raises:
-        UsageError: there is none of that name, with the nearest ones.
+        UsageError: there is none of that name; the message lists the nearest ones.
     """
     config = OmegaConf.to_object(_environment(env))
     assert isinstance(config, EnvConfig)
@@ -178,7 +178,7 @@ def environment_config(env: str) -> EnvConfig:
 
 
 def _environment(env: str) -> DictConfig:
-    """The settings of an environment, unless any are given. Raises UsageError where there is none of that name."""
+    """The settings of an environment, unless some are given. Raises UsageError if there is none of that name."""
     config: DictConfig = OmegaConf.structured(EnvConfig)
     if env in environments():
         config.merge_with(OmegaConf.load(environments()[env]))
@@ -189,7 +189,7 @@ def _environment(env: str) -> DictConfig:
 
 
 def _is_list(key: str, overrides: Sequence[Override]) -> bool:
-    """Whether a setting of the algorithm that is given is a list."""
+    """Whether one of the given settings of the algorithm is a list."""
     found = algorithms().get(next((value_of(one) for one in overrides if one.get_key_element() == "algo"), ""))
     fields = dataclasses.fields(found.module.Config) if found else ()
     return any(f"algo.{field.name}" == key and str(field.type).startswith("list") for field in fields)
@@ -198,14 +198,14 @@ def _is_list(key: str, overrides: Sequence[Override]) -> bool:
 def _check_id(env: str) -> None:
     try:
         found = exists(env)
-    except ValueError as error:  # the package that would know is not installed
+    except ValueError as error:  # the package that would know it is not installed
         raise UsageError(str(error)) from error
     if not found:
         raise UsageError(f"env={env} does not exist. {nearest(env, [*environments(), *known()], environments())}")
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:
-    """OmegaConf's errors, cut down to the key, the value and what is wrong with it."""
+    """OmegaConf's error, reduced to the key, the value and what is wrong with it."""
     text = str(error)
     found = re.search(r"full_key: ([\w.]+)", text) or re.search(r"'([\w.]+)'", text)
     reason = text.splitlines()[0].rstrip(".")

@@ -8,7 +8,7 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import EnvConfig
 
-# a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo samples there, too
+# a policy that always takes its best action may do nothing there for ever; RL Baselines3 Zoo samples there too
 EVALUATED_BY_CHANCE = ("ALE/", "MiniGrid-")
 MOST_THREADS = 1_024
 

@@ -1,4 +1,4 @@
-"""Whether the settings of a run fit each other."""
+"""Checks that the settings of a run are compatible."""
 
 from zoo.checks import before_last, check_share
 from zoo.data.corruption import CorruptionConfig
@@ -10,7 +10,7 @@ from zoo.settings.registry import Algorithm, algorithms
 
 
 def check_fit(config: RunConfig, chosen: Algorithm) -> None:
-    """Refuses what would be ignored, and a run that ends before it learns."""
+    """Refuses settings that would be ignored, and runs that would end before they learn."""
     online, name = chosen.setting == "online", chosen.name
     acts = online or config.online_steps > 0
     if hasattr(config.algo, "check_run"):
@@ -71,9 +71,9 @@ def check_fit(config: RunConfig, chosen: Algorithm) -> None:
 
 
 def without_effect(config: RunConfig) -> list[str]:
-    """Of the settings that were chosen, those that others leave without effect, a line each.
+    """One line for each chosen setting that has no effect because of other settings.
 
-    They are no mistakes: runs of several samplers may share one command. A preset sets some for whom they concern.
+    These are not errors: runs with several samplers may share one command. A preset sets some where they do apply.
     """
     if config.preset is not None:
         return []

@@ -1,4 +1,4 @@
-"""The notation of settings, `key=value`, read and written by Hydra's grammar."""
+"""The notation of settings, `key=value`, read and written with Hydra's grammar."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from zoo.errors import UsageError, quoted
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
-    """Overrides as Hydra reads them, `~` for the home folder too. Raises UsageError where it cannot."""
+    """Overrides as Hydra reads them, with `~` for the home folder too. Raises UsageError if they cannot be parsed."""
     for argument in arguments:
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
@@ -64,11 +64,11 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
     """Keyword arguments as overrides: `{"env": "hopper", "algo": {"beta": 1}}` -> `[env=hopper, algo.beta=1]`.
 
     Raises:
-        UsageError: a value is an object of another kind, such as an environment.
+        UsageError: a value is an object of an unsupported kind, such as an environment.
     """
     overrides = []
     for key, value in settings.items():
-        value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's and PyTorch's
+        value = value.tolist() if hasattr(value, "tolist") else value  # scalars and arrays of NumPy and PyTorch
         if isinstance(value, str | Path) and str(value).startswith("~/"):
             value = Path(value).expanduser()
         if isinstance(value, dict):
@@ -82,7 +82,7 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def typed(override: str) -> str:
-    """A setting as it is typed in a shell, which would take its quotes away: within others."""
+    """A setting as it is typed in a shell: within further quotes, because the shell would remove its own."""
     return quoted(override) if re.search(r"['\"\\]", override) else override
 
 
@@ -100,7 +100,7 @@ def folders(text: str) -> list[str]:
     if not isinstance(value, list):
         return [str(value)]
     items = re.findall(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|[^\s,][^,]*""", text[1:-1])
-    return [name for item in items for name in folders(item.strip())]  # what looks like a number stays as it was typed
+    return [name for item in items for name in folders(item.strip())]  # what looks like a number stays as typed
 
 
 def _literal(value: Any) -> str:
@@ -111,6 +111,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_literal, value))}]"
     if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
-        # a backslash is itself, but before a quote
+        # a backslash is literal, except before a quote
         return "'" + re.sub(r"\\+(?='|$)", lambda found: 2 * found[0], str(value)).replace("'", "\\'") + "'"
     return str(value)

@@ -1,8 +1,8 @@
 """Published settings for a task: `preset=paper`.
 
 `configs/presets/<preset>/<algo>.yaml` is a list of entries. Each says by `env`, `dataset` and `corruption` which tasks
-it is for (patterns, any where one is left out), what it sets, and where that comes from; of two that set one key the
-later counts. What is given on the command line counts more than either.
+it is for (patterns; one that is left out matches any), what it sets, and where that comes from. If two entries set the
+same key, the later one counts. Settings on the command line take precedence over both.
 """
 
 import re
@@ -21,12 +21,12 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
     """The settings `{key: value}` of a preset.
 
     Args:
-        name: of the preset.
+        name: the name of the preset.
         algo: the algorithm.
-        task: the names under which each of env, dataset and corruption may be asked for.
+        task: the names by which each of env, dataset and corruption may be given.
 
     Raises:
-        UsageError: no such preset, or none for this algorithm or task.
+        UsageError: there is no such preset, or none for this algorithm or task.
     """
     root = folder("configs") / "presets"
     names = sorted(path.name for path in root.iterdir() if path.is_dir())
@@ -45,7 +45,7 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
 def short(dataset: str) -> str:
     """The kind of a dataset, from its name: `mujoco/hopper/medium-v0` and `hopper_medium-v2.hdf5` are medium.
 
-    Of a mixture each part's, with its share: `random+10%medium`.
+    For a mixture, the kind of each part with its share: `random+10%medium`.
     """
     first, *others = dataset.split("+")
     if others:

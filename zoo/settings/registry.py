@@ -1,4 +1,4 @@
-"""Which algorithms and environments there are, read from their files without importing any of them."""
+"""The available algorithms and environments, read from their files without importing them."""
 
 import ast
 import functools
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zoo.spec import Spec
 
 
-# Kinds of algorithms, in the order in which they are listed.
+# families of algorithms, in the order in which they are listed
 FAMILIES = (
     "on-policy", "off-policy", "streaming", "offline", "goal-conditioned", "return-conditioned", "model-based",
 )  # fmt: skip
@@ -27,7 +27,7 @@ SETTINGS = ("online", "offline", "offline to online")
 
 
 def folder(name: str) -> Path:
-    """Where the package `zoo.<name>` lies: in a checkout beside `zoo/`, in an installation inside it."""
+    """The folder of the package `zoo.<name>`: beside `zoo/` in a checkout, inside it in an installation."""
     spec = importlib.util.find_spec(f"zoo.{name}")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"the package zoo.{name} is not installed")
@@ -36,7 +36,7 @@ def folder(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a config dataclass, as its source line states it."""
+    """One field of a config dataclass, as written in the source."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class Setting:
 
 
 def settings(path: Path, class_name: str) -> list[Setting]:
-    """The fields of a dataclass with the comments behind them: the help texts, kept where the fields are."""
+    """The fields of a dataclass with their trailing comments: these are the help texts, kept beside the fields."""
     source = path.read_text()
     lines = source.splitlines()
     for node in ast.parse(source).body:
@@ -56,7 +56,7 @@ def settings(path: Path, class_name: str) -> list[Setting]:
 
 def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
     assert field.value is not None
-    assert field.value.end_lineno is not None  # not the field's own end: a bracket may close after the comment
+    assert field.value.end_lineno is not None  # not the end of the field: a bracket may close after the comment
     default = ast.get_source_segment(source, field.value) or ""
     if "default_factory=lambda: " in default:
         default = default.partition("default_factory=lambda: ")[2].removesuffix(")").strip()
@@ -82,7 +82,7 @@ class Algorithm:
             raise UsageError(f"{self.path} is not Python: {error}") from error
 
     def _constant(self, name: str, of: Collection[str]) -> Any:
-        """What the file declares: one of these, or a tuple of some. Raises UsageError where it declares another."""
+        """A value that the file declares: one of these, or a tuple of some. Raises UsageError for any other value."""
         for node in self._tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
                 value = ast.literal_eval(node.value)
@@ -93,12 +93,12 @@ class Algorithm:
 
     @property
     def command(self) -> str:
-        """What runs it from the command line."""
+        """The command line that runs it."""
         return "zoo run" if self.is_own else f"python {quoted(self.path)}"
 
     @property
     def is_own(self) -> bool:
-        """Whether it is one of the zoo's files, not a user's copy."""
+        """Whether it is one of the zoo's files, not a user's."""
         return self.path.parent == folder("algos")
 
     @property
@@ -108,7 +108,7 @@ class Algorithm:
 
     @property
     def family(self) -> str:
-        """One of `FAMILIES`. Raises UsageError where the file declares another."""
+        """One of `FAMILIES`. Raises UsageError if the file declares another."""
         return str(self._constant("FAMILY", FAMILIES))
 
     @property
@@ -118,7 +118,7 @@ class Algorithm:
 
     @functools.cached_property
     def data(self) -> str:
-        """`none`, `required`, or the setting above 0 of which it learns from a dataset: `offline_fraction`."""
+        """`none`, `required`, or the setting which makes it learn from a dataset if above 0: `offline_fraction`."""
         return str(self._constant("DATA", ["none", "required", *(one.name for one in settings(self.path, "Config"))]))
 
     def takes_data(self, config: "RunConfig") -> bool:
@@ -136,12 +136,12 @@ class Algorithm:
         return tuple(declared)
 
     def takes_frames(self, action_space: str) -> bool:
-        """Whether it takes frames, and observations of any shape, with such actions; else vectors alone."""
+        """Whether it takes frames, and observations of any shape, with these actions; otherwise only vectors."""
         return self._declares("FRAMES") or self._declares("FRAMES", (action_space,))
 
     @property
     def takes_goals(self) -> bool:
-        """Whether it learns to reach goals, from data without rewards; needs an environment that gives them."""
+        """Whether it learns to reach goals, from data without rewards; the environment must then provide goals."""
         return self._declares("GOALS")
 
     def _declares(self, name: str, value: Any = True) -> bool:
@@ -156,7 +156,7 @@ class Algorithm:
         spec = importlib.util.spec_from_file_location(self.name, self.path)
         if spec is None or spec.loader is None:
             raise UsageError(f"{self.path} is no algorithm file: it is not Python, FILE.py.")
-        _ = self._tree  # that it can be read
+        _ = self._tree  # checks that the file can be parsed
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         spec.loader.exec_module(module)
@@ -166,7 +166,7 @@ class Algorithm:
 
     @property
     def agent_class(self) -> Any:
-        """The one agent that the file defines."""
+        """The only agent that the file defines."""
         from zoo.agent import Agent
 
         agents = [
@@ -180,7 +180,7 @@ class Algorithm:
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """Every file of `algos/`, by name, in alphabetical order; files whose names begin with _ are none."""
+    """Every file in `algos/`, by name, in alphabetical order, except files whose names begin with _."""
     return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem[0] != "_"}
 
 
@@ -190,7 +190,7 @@ def by_family() -> list[Algorithm]:
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name. Raises UsageError with the nearest ones."""
+    """The algorithm of that name. Raises UsageError, listing the nearest ones, if there is none."""
     known = algorithms()
     if name.endswith(".py"):
         raise UsageError(f"algo={name}: a file of your own is run by itself: python {quoted(name)} env=...")
@@ -200,13 +200,13 @@ def algorithm(name: str) -> Algorithm:
 
 
 def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str) -> None:
-    """Raises UsageError where an algorithm does not take an environment's actions, observations or goals.
+    """Raises UsageError if an algorithm does not support an environment's actions, observations or goals.
 
     Args:
         chosen: the algorithm.
-        spec: of the environment.
-        config: of the run.
-        has: the environment and its action space, for the message.
+        spec: the environment's shapes and bounds.
+        config: the run's settings.
+        has: names the environment and its action space, for the message.
     """
     if spec.action_space not in chosen.action_spaces:
         from zoo.agent import Predictor
@@ -243,7 +243,7 @@ def check_spaces(chosen: Algorithm, spec: "Spec", config: "RunConfig", has: str)
 
 
 def _instead_of(chosen: Algorithm, spec: "Spec") -> list[Algorithm]:
-    """Algorithms that take an environment's actions and, as the chosen one does, need a dataset or need none."""
+    """Algorithms that support an environment's actions and, like the chosen one, need a dataset or need none."""
     return [
         other
         for other in algorithms().values()
@@ -257,7 +257,7 @@ def environments() -> dict[str, Path]:
 
 
 def describe_families() -> Iterator[tuple[str, str]]:
-    """Of each file of `envs/` that is about a family of environments: their ids and the first line of its docstring."""
+    """For each file of `envs/` about a family of environments, their ids and the first line of its docstring."""
     for path in sorted(folder("envs").glob("*.py")):
         tree = ast.parse(path.read_text())
         for node in tree.body:
@@ -266,7 +266,7 @@ def describe_families() -> Iterator[tuple[str, str]]:
 
 
 def describe_environments() -> Iterator[tuple[str, str, str]]:
-    """Name, Gymnasium id and the comment that heads each entry."""
+    """Name, Gymnasium id and leading comment of each entry."""
     for name, path in environments().items():
         lines = path.read_text().splitlines()
         comment = lines[0].removeprefix("# ") if lines and lines[0].startswith("#") else ""

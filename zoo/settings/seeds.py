@@ -1,4 +1,4 @@
-"""`seeds=`: several runs of one command line, each with a seed of its own."""
+"""`seeds=`: several runs from one command line, each with its own seed."""
 
 import copy
 import dataclasses
@@ -13,21 +13,21 @@ from zoo.settings.config import RunConfig
 from zoo.settings.overrides import folders, parse
 from zoo.settings.registry import Algorithm
 
-MOST = 1_000  # runs side by side
+MOST = 1_000  # runs side by side, at most
 
 
 def seed_by_seed(
     arguments: Sequence[str], file: Path | None = None
 ) -> list[tuple[RunConfig, Algorithm, dict[str, Any]]]:
-    """The runs that `seeds=8`, `seeds=0-7` or `seeds=0,3,5` asks for, each as `compose` gives it.
+    """The runs requested by `seeds=8`, `seeds=0-7` or `seeds=0,3,5`, each in the form that `compose` returns.
 
-    `run_dir=DIR` is where their folders are, `run_dir=[DIR,...]` names each.
+    `run_dir=DIR` is the parent of their folders; `run_dir=[DIR,...]` names each folder.
 
     Args:
         file: an algorithm file to run in place of one of the zoo's.
 
     Raises:
-        UsageError: these are no seeds, or something beside them is for a single run; or from `compose`.
+        UsageError: the seeds are invalid, or another setting is for a single run only; or raised by `compose`.
     """
     given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     text = given["seeds"].strip("[]'\" ")
@@ -72,7 +72,7 @@ def seed_by_seed(
 
 
 def interpolates(arguments: Iterable[str]) -> bool:
-    """Whether a setting holds another one, as `init_from=iql-${seed}` does."""
+    """Whether a setting refers to another one, as `init_from=iql-${seed}` does."""
     return any("${" in argument for argument in arguments)
 
 

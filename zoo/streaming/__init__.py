@@ -1,8 +1,8 @@
 """Learning from a stream: one sample at a time, nothing stored.
 
-Elsayed, Vasan, Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606). The arithmetic
-of one sample is so small that its overhead decides the speed: a network's weights are one vector, and so are the traces
-of its gradients, and `compile=true` turns a whole update into a few loops.
+Elsayed, Vasan, Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606). One sample takes
+so little arithmetic that its overhead determines the speed: a network's weights are one vector, and so are the traces
+of its gradients; `compile=true` turns a whole update into a few loops.
 
 What deviates from the authors' code (github mohmdelsayed/streaming-drl) in every algorithm:
 

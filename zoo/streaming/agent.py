@@ -34,8 +34,8 @@ class StreamAgent(Agent):
     """An agent that learns from one sample at a time and stores only the current input and action.
 
     Attributes:
-        normalizer: of observations and rewards.
-        x: `[*normalizer.shape]` the current input of the networks.
+        normalizer: normalizes observations and rewards.
+        x: `[*normalizer.shape]` the networks' current input.
         action: `[A]` or `[]` the next action.
     """
 
@@ -50,14 +50,14 @@ class StreamAgent(Agent):
         self.register_buffer("x", torch.zeros(self.normalizer.shape))
         action = torch.zeros(spec.action_dim) if spec.num_actions is None else torch.zeros((), dtype=torch.int64)
         self.register_buffer("action", action)
-        self._elapsed = torch.zeros(0)  # [B] steps into the episodes of an evaluation, from `begin` on
+        self._elapsed = torch.zeros(0)  # [B] steps taken in the episodes of an evaluation, since `begin`
 
     def epsilon(self, final: float, steps: float) -> Tensor:
-        """The exploration rate: it falls linearly from 1 to `final` over `steps` actions, this one included."""
+        """The exploration rate: it decreases linearly from 1 to `final` over `steps` actions, including this one."""
         return 1 + ((self.normalizer.return_moments.count[0] + 1) / steps).clamp(max=1) * (final - 1)
 
     def normalized(self, obs: Tensor) -> Tensor:
-        """Observations `[B, ...]` of evaluation episodes as the networks take them: `[B, *normalizer.shape]`."""
+        """Observations `[B, ...]` of evaluation episodes as input to the networks: `[B, *normalizer.shape]`."""
         if len(self._elapsed) != len(obs):
             self.begin(len(obs))
         x: Tensor = self.normalizer(obs, self._elapsed)
@@ -82,22 +82,22 @@ class StreamAgent(Agent):
         return self.best(self.normalizer(obs, elapsed)), {name: steps + 1 for name, steps in memory.items()}
 
     def in_rewards(self, value: Tensor) -> Tensor:
-        """Values in the units of the rewards, which the networks learn scaled."""
+        """Values in units of the rewards; the networks learn scaled values."""
         return value * self.normalizer.return_moments.std().float() if self.config.scale_reward else value
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float) -> Tensor:
-    """The best of the values `[..., num_actions]`, but with probability `epsilon` a random one: `[...]`."""
+    """The actions `[...]` with the highest values `[..., num_actions]`, or with probability `epsilon` random ones."""
     return epsilon_soft(q.argmax(-1), q.shape[-1], epsilon)
 
 
 def stream(run: "Run", config: Any) -> tuple["Stepper", int]:
-    """The one environment of a streaming algorithm, and the time limit of its episodes, 1 where there is none.
+    """The single environment of a streaming algorithm, and the time limit of its episodes (1 if there is none).
 
-    `config.time_feature` is switched off for images and, with a note, where there is no time limit.
+    `config.time_feature` is switched off for images and, with a note, if there is no time limit.
 
     Raises:
-        UsageError: there are several environments.
+        UsageError: there is more than one environment.
     """
     envs = run.envs()
     if envs.num_envs > 1:

@@ -14,14 +14,14 @@ from zoo.spec import GRID
 
 
 class StreamNetwork(nn.Module):
-    """`[..., *shape] -> [..., outputs]`: layers with LayerNorm before LeakyReLU, all of their weights in one vector.
+    """`[..., *shape] -> [..., outputs]`: layers with LayerNorm before LeakyReLU, with all weights in one vector.
 
-    Each output of a layer begins with `sparsity` of its weights at 0, the others uniform in +-1/sqrt(inputs), its bias
-    at 0. LayerNorm, without parameters of its own, is over all outputs of a layer. Frames pass the convolutions of the
-    authors' code before the hidden layers: pictures Atari's, grids MinAtar's.
+    For each output of a layer, a share `sparsity` of its weights starts at 0, the others uniform in +-1/sqrt(inputs),
+    and its bias at 0. LayerNorm, without parameters of its own, is over all outputs of a layer. Frames pass through the
+    convolutions of the authors' code before the hidden layers: images through Atari's, grids through MinAtar's.
 
     Raises:
-        UsageError: no convolutions are known for the frames, or two layers in a row would begin with zeros alone: then
+        UsageError: there are no convolutions for the frames, or two successive layers would start with zeros only: then
             no gradient ever reaches a weight.
     """
 
@@ -31,7 +31,7 @@ class StreamNetwork(nn.Module):
         super().__init__()
         self.layer_norm = layer_norm
         self.strides: list[int] = []
-        self.shapes: list[tuple[int, ...]] = []  # of the layers' weights, the convolutions first
+        self.shapes: list[tuple[int, ...]] = []  # the layers' weights, starting with the convolutions
         if len(shape) == 3:
             channels, *size = shape
             check_frames(shape, smallest=53)
@@ -62,7 +62,7 @@ class StreamNetwork(nn.Module):
                 x = F.conv2d(x, weight.view(layer), bias, self.strides[i])
             else:
                 x = x.flatten(-3) if i and i == len(self.strides) else x
-                x = (weight.view(layer) * x.unsqueeze(-2)).sum(-1) + bias  # unlike a library's product, fuses
+                x = (weight.view(layer) * x.unsqueeze(-2)).sum(-1) + bias  # unlike a library's product, this fuses
             if i < len(self.shapes) - 1:
                 x = F.layer_norm(x, x.shape[1 - len(layer) :]) if self.layer_norm else x
                 x = F.leaky_relu(x)
@@ -70,12 +70,12 @@ class StreamNetwork(nn.Module):
 
 
 def zeros(shape: tuple[int, ...], sparsity: float) -> int:
-    """How many of the weights into each output begin at 0."""
+    """The number of weights into each output that start at 0."""
     return math.ceil(sparsity * math.prod(shape[1:]))
 
 
 def sparse(shape: tuple[int, ...], sparsity: float) -> Tensor:
-    """Weights `[outputs, ...]`, of which `sparsity` are 0 for each output, rounded up; the others LeCun's uniform."""
+    """Weights `[outputs, ...]`: for each output a share `sparsity`, rounded up, is 0; the others are LeCun uniform."""
     inputs = math.prod(shape[1:])
     weight = torch.empty(shape[0], inputs).uniform_(-1, 1) / math.sqrt(inputs)
     places = torch.rand_like(weight).argsort(1)[:, : zeros(shape, sparsity)]

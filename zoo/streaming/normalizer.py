@@ -10,10 +10,10 @@ from zoo.spec import GRID
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of all samples so far (Welford 1962), in double precision, for long streams.
+    """Mean and variance of all samples so far (Welford 1962), in double precision for the sake of long streams.
 
-    Each is kept with a leading dimension of one: PyTorch's compiler takes double precision numbers without any for
-    constants and loses what is written to them.
+    Each is stored with a leading dimension of one: PyTorch's compiler treats double-precision scalars as constants and
+    loses what is written to them.
     """
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
@@ -23,7 +23,7 @@ class RunningMoments(nn.Module):
         self.squares: Tensor
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
         self.register_buffer("means", torch.zeros(1, *shape, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(1, *shape, dtype=torch.float64))  # of deviations, their sum
+        self.register_buffer("squares", torch.zeros(1, *shape, dtype=torch.float64))  # sum of squared deviations
 
     def update(self, x: Tensor) -> None:
         """Adds one sample."""
@@ -45,21 +45,21 @@ class RunningMoments(nn.Module):
 
 
 class StreamNormalizer(nn.Module):
-    """Observations and rewards normalized by their running statistics, and the time in the episode as a feature.
+    """Normalizes observations and rewards by their running statistics, and adds the time in the episode as a feature.
 
-    An observation is brought to mean 0 and standard deviation 1 over all observations so far, itself included. A reward
-    is divided by the standard deviation of the discounted sums of rewards. The time is the elapsed share of an episode,
-    minus 0.5; it is appended to vectors only, not to frames.
+    An observation is normalized to mean 0 and standard deviation 1 over all observations so far, itself included. A
+    reward is divided by the standard deviation of the discounted sums of rewards. The time is the elapsed share of an
+    episode, minus 0.5; it is appended only to vectors, not to frames.
 
     Args:
-        obs_shape: of one observation.
-        discount: of the sums of rewards.
+        obs_shape: the shape of an observation.
+        discount: the discount factor in the sums of rewards.
         time_feature: append the time.
-        normalize_obs: normalize observations; else bytes of pictures are divided by 255.
+        normalize_obs: normalize observations; otherwise image bytes are divided by 255.
         scale_reward: scale rewards.
 
     Attributes:
-        shape: of what `reset` and `step` return.
+        shape: the shape of the observations that `reset` and `step` return.
     """
 
     PER_RUN = ("time_limit",)
@@ -80,7 +80,7 @@ class StreamNormalizer(nn.Module):
         self.rewards: Tensor
         self.register_buffer("time_limit", torch.ones(()))  # steps after which an episode ends
         self.register_buffer("elapsed", torch.zeros(()))  # steps in the episode
-        self.register_buffer("rewards", torch.zeros(1, dtype=torch.float64))  # discounted sum since it began
+        self.register_buffer("rewards", torch.zeros(1, dtype=torch.float64))  # discounted sum since the episode began
 
     def reset(self, obs: Tensor) -> Tensor:
         """The first observation of an episode, normalized: `[*shape]`."""
@@ -99,7 +99,7 @@ class StreamNormalizer(nn.Module):
         return scaled, self.forward(next_obs, self.elapsed)
 
     def forward(self, obs: Tensor, elapsed: Tensor) -> Tensor:
-        """Observations `[..., *obs_shape]`, normalized, of `elapsed` `[...]` steps into their episodes."""
+        """Normalized observations, from `[..., *obs_shape]`, `elapsed` `[...]` steps into their episodes."""
         if self.normalize_obs:
             x = ((obs - self.obs_moments.mean) / self.obs_moments.std()).float()
         else:

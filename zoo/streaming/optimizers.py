@@ -1,4 +1,4 @@
-"""Optimizers that move weights along a trace of past gradients."""
+"""Optimizers that update weights along a trace of past gradients."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from zoo.streaming.network import StreamNetwork
 
 
 class TraceOptimizer(nn.Module):
-    """Moves the weights of one network along the trace z of past gradients, `z <- decay z + gradient`.
+    """Updates the weights of one network along the trace z of past gradients, `z <- decay z + gradient`.
 
     Args:
-        network: whose weights it moves.
-        lr: step size.
-        decay: of the trace, gamma lambda.
-        kappa: of ObGD's bound.
+        network: the network whose weights are updated.
+        lr: the step size.
+        decay: the trace's decay, gamma lambda.
+        kappa: the constant in ObGD's bound.
     """
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
@@ -28,11 +28,11 @@ class TraceOptimizer(nn.Module):
         self.register_buffer("trace", torch.zeros_like(network.weights))
 
     def reset(self) -> None:
-        """Clears the trace: an episode ends."""
+        """Clears the trace when an episode ends."""
         self.trace.zero_()
 
     def step(self, output: Tensor, delta: Tensor) -> Tensor:
-        """Moves the weights: `output` grows where the error `delta` is positive. Returns the step size `[]`."""
+        """Updates the weights: `output` grows if the error `delta` is positive. Returns the step size `[]`."""
         (gradient,) = torch.autograd.grad(output, self.moved)
         with torch.no_grad():
             self.trace.mul_(self.decay).add_(gradient)
@@ -44,7 +44,7 @@ class TraceOptimizer(nn.Module):
 
 
 class SGD(TraceOptimizer):
-    """`w <- w + lr delta z`: as in classic TD(lambda) (Sutton 1988)."""
+    """`w <- w + lr delta z`, as in classic TD(lambda) (Sutton 1988)."""
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
         weights.addcmul_(self.trace, self.lr * delta)
@@ -52,7 +52,7 @@ class SGD(TraceOptimizer):
 
 
 class TraceAdam(TraceOptimizer):
-    """The zoo's Adam, up delta z."""
+    """The zoo's Adam, ascending along delta z."""
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
@@ -68,7 +68,7 @@ class TraceAdam(TraceOptimizer):
 
 
 class ObGD(TraceOptimizer):
-    """Overshooting-bounded gradient descent: a step as large as `lr`, but never so large that it could overshoot.
+    """Overshooting-bounded gradient descent: the step size is `lr`, reduced where the step could overshoot.
 
     w <- w + lr / max(M, 1) delta z,  M = lr kappa max(|delta|, 1) ||z||_1
     """
@@ -85,7 +85,7 @@ class ObGD(TraceOptimizer):
 
 
 class AdaptiveObGD(ObGD):
-    """ObGD along z over the root mean square, weight by weight, of the delta z so far."""
+    """ObGD along z divided by the running root mean square of delta z, weight by weight."""
 
     BETA = 0.999
     EPS = 1e-8

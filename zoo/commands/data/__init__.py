@@ -1,4 +1,4 @@
-"""`zoo data`: the offline datasets at hand, what is in them, and how to get more."""
+"""`zoo data`: the available offline datasets, their contents, and how to get more."""
 
 import importlib
 
@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
     """Runs one of the commands; returns its exit code.
 
     Raises:
-        UsageError: the user's mistake.
-        RunError: a failure.
+        UsageError: the user made a mistake.
+        RunError: the command failed.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)

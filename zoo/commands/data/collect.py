@@ -1,4 +1,4 @@
-"""D4RL's five kinds of dataset from one run, of SAC or, where actions are discrete, of DQN.
+"""D4RL's five kinds of dataset from one run of SAC or, if actions are discrete, of DQN.
 
 The run is trained, continued or reused; whole episodes are collected with the agents that it kept.
 """
@@ -29,26 +29,26 @@ from zoo.runs.load import build_agent, evaluated, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
 
-NUM_ENVS = 10  # environments that episodes are collected in
+NUM_ENVS = 10  # environments in which episodes are collected
 SEED_OFFSET = {
     "random": 20_000,
     "medium": 30_000,
     "expert": 40_000,
     "policy": 50_000,
-}  # apart from training's (0) and evaluation's (10,000)
-REFERENCE_SIZE = 10_000  # transitions that the random return is measured on where the environment states none
+}  # distinct from those of training (0) and evaluation (10,000)
+REFERENCE_SIZE = 10_000  # transitions from which the random return is estimated if the environment gives none
 
 
 @dataclass(frozen=True)
 class Part:
-    """The episodes of one policy, and its returns."""
+    """The episodes of one policy, and its evaluation."""
 
     arrays: Arrays
-    step: int  # of training, in environment steps
-    evaluation: float | None  # mean return of the deterministic policy then; None of no policy
+    step: int  # the policy's training step, in environment steps
+    evaluation: float | None  # mean return of the deterministic policy at that step; None without a policy
 
     def record(self, kind: str) -> dict[str, Any]:
-        """Its metadata in a dataset."""
+        """The part's metadata in a dataset."""
         return {
             "kind": kind,
             "transitions": len(self.arrays.reward),
@@ -66,17 +66,17 @@ class Part:
 
 
 def collect(env: EnvConfig, policy: Callable[[EnvStepper], Tensor], size: int, seed: int) -> Arrays:
-    """Whole episodes, at least `size` transitions of them.
+    """Collects whole episodes, with at least `size` transitions in all.
 
-    Each of `NUM_ENVS` environments gives the episodes that it begins before its share is full: to stop all of them at
-    one time would lose the long ones.
+    Each of the `NUM_ENVS` environments contributes the episodes that it begins before its share is full: stopping all
+    of them at the same time would lose the long ones.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     envs = make(dataclasses.replace(env, backend=BACKEND), NUM_ENVS)
     stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *episode: None)
     share = math.ceil(size / NUM_ENVS)
-    whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to its last whole episode
+    whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to the end of its last whole episode
     steps: list[tuple[np.ndarray, ...]] = []
     while (whole < share).any():
         steps.append(tuple(field.numpy().copy() for field in stepper.step(policy(stepper))))
@@ -89,12 +89,12 @@ def collect(env: EnvConfig, policy: Callable[[EnvStepper], Tensor], size: int, s
 
 
 class Collector:
-    """The parts that datasets of one environment are made of, each collected once.
+    """The parts from which the datasets of one environment are made, each collected only once.
 
     Args:
-        run_dir: a finished run of the `trainer` that kept its agents; None where only random data is wanted.
-        size: transitions of each part, at least; of medium-replay at most about that many.
-        player: of the part `policy`.
+        run_dir: a finished run of the `trainer` that kept its agents; None if only random data is needed.
+        size: the number of transitions in each part, at least; in medium-replay, about that many at most.
+        player: the policy of the part `policy`.
     """
 
     def __init__(self, env: EnvConfig, run_dir: Path | None, size: int, seed: int, player: Agent | None = None) -> None:
@@ -102,11 +102,11 @@ class Collector:
         self._parts: dict[str, Part] = {}
         if run_dir is not None:
             self.config, self.algorithm, self.record = open_run(run_dir, env)
-            self.env = self.config.env  # with the settings that it was trained with
+            self.env = self.config.env  # with the settings with which it was trained
             self.evaluations = evaluated(run_dir)
 
     def part(self, kind: str) -> Part:
-        """One of D4RL's kinds other than medium-expert, or of the environment's own."""
+        """One of D4RL's kinds except medium-expert, or of the environment's own."""
         if kind not in self._parts:
             if self.player is not None:
                 self._parts[kind] = Part(self._played(self.player, kind), 0, None)
@@ -135,7 +135,7 @@ class Collector:
         return parts
 
     def training(self) -> dict[str, Any] | None:
-        """The metadata on the run that the agents are from."""
+        """The metadata on the run that provided the agents."""
         if self.run_dir is None:
             return None
         config = self.record["config"]
@@ -143,7 +143,7 @@ class Collector:
         return settings | {key: self.record[key] for key in ("commit", "versions")}
 
     def expert_step(self) -> int:
-        """The training step of the expert: the agent with the best evaluation, since the last may be worse."""
+        """The training step of the expert: the agent with the best evaluation, because the last may be worse."""
         return max(self.evaluations, key=lambda step: self.evaluations[step])
 
     def medium_step(self) -> int:
@@ -173,7 +173,7 @@ class Collector:
         return collect(self.env, lambda stepper: agent.act(stepper.obs, explore=True), self.size, seed)
 
     def _replay(self, step: int) -> Part:
-        """The replay buffer up to a step; where that is more than `size`, whole episodes spread evenly over it."""
+        """The replay buffer up to a step; if that exceeds `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
         if self.env.is_atari:
             raise UsageError(f"{self.env.name} has no medium-replay: its run keeps frames, and clipped rewards.")
@@ -195,12 +195,12 @@ class Collector:
 
 
 def thin(arrays: Arrays, transitions: int) -> Arrays:
-    """Whole episodes, evenly spaced in time, of about that many transitions; all where there are no more."""
+    """Whole episodes, evenly spaced in time, with about that many transitions; all episodes if there are no more."""
     total = len(arrays.reward)
     if total <= transitions:
         return arrays
     starts = arrays.episode_starts
-    # an episode is taken when the number of transitions due by its start has grown past the number taken
+    # an episode is taken when the number of transitions due by its start exceeds the number taken
     taken, keep = 0, np.zeros(total, dtype=bool)
     for start, length in zip(starts, arrays.episode_lengths, strict=True):
         if taken <= start * transitions / total:
@@ -210,7 +210,7 @@ def thin(arrays: Arrays, transitions: int) -> Arrays:
 
 
 def check_kinds(text: str, env: EnvConfig) -> bool:
-    """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError where a part is no kind."""
+    """Whether a kind or mixture of kinds needs a trained agent. Raises UsageError if a part is not a kind."""
     kinds = [portion.name for portion in parse_mixture(text)]
     scripted, made = scripted_kinds(env.id), made_kinds(env.id)
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""`zoo data export`: a dataset as an HDF5 file in D4RL's layout."""
+"""`zoo data export`: writes a dataset as an HDF5 file in D4RL's layout."""
 
 from pathlib import Path
 

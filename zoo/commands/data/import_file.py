@@ -1,4 +1,4 @@
-"""`zoo data import`: a file, or a folder of them, into the local Minari store."""
+"""`zoo data import`: imports a file, or a folder of files, into the local Minari store."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     from zoo.envs import spec_of
 
     check_replaceable(folder, args.force)
-    parts, spec = [], spec_of(dataclasses.replace(env, backend="gymnasium"))  # whose spaces are written beside the data
+    parts, spec = [], spec_of(dataclasses.replace(env, backend="gymnasium"))  # its spaces are written with the data
     for file in files or [args.file]:
         arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
         parts.append(fitted(arrays, spec, str(file), env))

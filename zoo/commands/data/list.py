@@ -1,4 +1,4 @@
-"""`zoo data list`: the datasets at hand."""
+"""`zoo data list`: lists the available datasets."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`zoo data make`: datasets of D4RL's kinds, by the zoo's own agents."""
+"""`zoo data make`: makes datasets of D4RL's kinds with the zoo's own agents."""
 
 import argparse
 import dataclasses
@@ -15,10 +15,10 @@ from zoo.errors import Interrupted, UsageError
 if TYPE_CHECKING:
     from zoo.envs import EnvConfig
 
-SIZE = 1_000_000  # transitions of each of D4RL's kinds
+SIZE = 1_000_000  # transitions in each of D4RL's kinds
 SCRIPTED_SIZE = 200_000  # 1,000 episodes of the stitching task
-POLICY = "policy"  # the kind that --policy makes
-STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the estimate that `make` gives
+POLICY = "policy"  # the kind that is made with --policy
+STEPS_PER_SECOND = 100  # of SAC on Hopper on one core, for the time estimate
 
 
 def main(arguments: list[str]) -> int:
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
             train(algo, args.env, args.steps, args.seed, overrides, run_dir)
         except Interrupted as error:
             raise stopped from error
-        if Interruption.came:  # in its last evaluation
+        if Interruption.came:  # during its last evaluation
             raise stopped
     collector = Collector(env, run_dir, args.size, args.seed, player)
     theirs = f"{player.algorithm.upper()} of Stable-Baselines3" if player else "none: controllers and random actions"
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
             "algorithm_name": trainer(env).upper() if run_dir else theirs,
             "zoo": made,
         }
-        flat = args.out is None  # what is made for elsewhere is to be small
+        flat = args.out is None  # datasets made for use elsewhere should be small
         write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=flat)
         rows.append(row(f"{env.name}/{name}", arrays, folder))
         if any(part_kind == "medium-replay" for part_kind, _ in parts):
@@ -158,7 +158,7 @@ def _check_make(
         new_id(env, args.name or kind)
     targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}
     there = [] if args.force else [kind for kind, folder in targets.items() if _made_by(origin, folder)]
-    if len(there) < len(targets):  # the command was stopped after these
+    if len(there) < len(targets):  # the command was stopped after making these
         for kind in there:
             print(f"{kind} is there: {targets.pop(kind)}")
     spec_of(dataclasses.replace(env, backend=BACKEND))
@@ -168,7 +168,7 @@ def _check_make(
 
 
 def _made_by(origin: dict[str, Any], folder: Path) -> bool:
-    """Whether a dataset is there that the same command of the same code has written."""
+    """Whether there is a dataset that the same command with the same code has written."""
     try:
         made = json.loads((folder / "data" / "metadata.json").read_text())["zoo"]
         return all(made[key] == value for key, value in origin.items())

@@ -1,4 +1,4 @@
-"""Names of datasets on the command line, and what all commands about datasets print."""
+"""Names of datasets on the command line, and the output that all commands about datasets share."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.data.catalog import FILE_SUFFIXES, ZOO_NAMESPACE, find, recorded_env, store
 from zoo.errors import UsageError
 
-if TYPE_CHECKING:  # `list` reads metadata only: nothing heavy is imported for it
+if TYPE_CHECKING:  # `list` only reads metadata, without heavy imports
     from zoo.data.arrays import Arrays
     from zoo.envs import EnvConfig
 
@@ -16,14 +16,14 @@ HEADER = ["dataset", "transitions", "episodes", "mean return", "where"]
 
 
 def environment(name: str) -> "EnvConfig":
-    """An environment of the zoo or of Gymnasium. Raises UsageError with the nearest ones."""
+    """An environment of the zoo or of Gymnasium. Raises UsageError, listing the nearest ones, if there is none."""
     from zoo.settings.compose import environment_config
 
     return environment_config(name)
 
 
 def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
-    """`hopper/medium`, a full Minari id or a file -> its environment and its name as `dataset=` takes it."""
+    """`hopper/medium`, a full Minari id or a file -> its environment and its name as a value for `dataset=`."""
     if env is not None:
         return environment(env), name
     if Path(name).suffix in FILE_SUFFIXES:
@@ -36,7 +36,7 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
         of_env, dataset, stored = of_env.rpartition("/")[2], name, [store() / name]
     try:
         return environment(of_env), dataset
-    except UsageError:  # an id that `configs/env` does not have, by its short name: the data say which it is
+    except UsageError:  # an id missing from `configs/env`, given by its short name: the data name the environment
         for env_id in filter(None, (recorded_env(folder / "data") for folder in stored)):
             return environment(env_id), dataset
         raise
@@ -52,7 +52,7 @@ def new_id(env: "EnvConfig", name: str) -> str:
 
 
 def new_folder(env: "EnvConfig", name: str) -> Path:
-    """Where a new dataset goes in the store. Raises UsageError where an embedded one of its name would be found."""
+    """The folder for a new dataset in the store. Raises UsageError if an embedded one would take precedence."""
     folder = store() / new_id(env, name)
     found = find(env, name)
     if found and found.kind == "embedded":
@@ -61,7 +61,7 @@ def new_folder(env: "EnvConfig", name: str) -> Path:
 
 
 def describe_origin(arguments: list[str]) -> dict[str, Any]:
-    """The command and the code that made a dataset."""
+    """The command and the code that make a dataset."""
     import zoo
     from zoo.runs.provenance import commit
 
@@ -74,7 +74,7 @@ def row(name: str, arrays: "Arrays", folder: Path) -> list[str]:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """Columns of text; numbers to the right."""
+    """Prints columns of text, with numbers aligned to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in [header, *rows]:
         cells = (

@@ -1,4 +1,4 @@
-"""`zoo data show`: what is in a dataset."""
+"""`zoo data show`: shows the contents of a dataset."""
 
 import importlib.util
 import json
@@ -96,7 +96,7 @@ def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
         figure.subplots(1, 2), (returns, lengths), ("return", "length (steps)"), strict=True
     ):
         spread = values.max() - values.min()
-        axes.hist(values, bins=50 if spread > 1e-9 * abs(values).max() else 1)  # equal but for rounding: one
+        axes.hist(values, bins=50 if spread > 1e-9 * abs(values).max() else 1)  # equal but for rounding: one bin
         axes.set(xlabel=f"episode {label}", ylabel="episodes")
     with replacing(png) as file:
         figure.savefig(file, format="png")

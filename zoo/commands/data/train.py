@@ -1,4 +1,4 @@
-"""The run that datasets are made of: of SAC or, where actions are discrete, of DQN; trained, continued or opened."""
+"""The run from which datasets are made: SAC or, if actions are discrete, DQN; trained, continued or opened."""
 
 import json
 import shutil
@@ -13,19 +13,19 @@ from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm
 
-BACKEND = "gymnasium"  # the same data whether EnvPool is installed or not
+BACKEND = "gymnasium"  # the data are the same whether EnvPool is installed or not
 
 
 def trainer(env: EnvConfig) -> str:
-    """The algorithm whose agents collect."""
+    """The algorithm whose agents collect the data."""
     return "sac" if spec_of(env).num_actions is None else "dqn"
 
 
 def train(algo: str, env: str, steps: int, seed: int, overrides: list[str], run_dir: Path) -> None:
-    """Trains in `run_dir`, keeping its agents and its whole replay buffer; an equal finished run there is used.
+    """Trains in `run_dir`, keeping the agents and the whole replay buffer; an identical finished run there is reused.
 
     Raises:
-        UsageError: the folder holds a run with other settings, or the settings do not fit.
+        UsageError: the folder holds a run with other settings, or the settings are incompatible.
         RunError: training failed.
     """
     arguments = [
@@ -49,13 +49,13 @@ def train(algo: str, env: str, steps: int, seed: int, overrides: list[str], run_
         except RunError:
             if (run_dir / "checkpoint.pt").exists():
                 raise
-        shutil.rmtree(run_dir)  # it was killed before its first checkpoint: there is nothing to continue
+        shutil.rmtree(run_dir)  # it was killed before its first checkpoint: nothing can be continued
         config.resume = None
     execute(config, algorithm, settings)
 
 
 def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
-    """Raises UsageError where the folder holds a run that the same command would not have made."""
+    """Raises UsageError if the folder holds a run that the same command would not have made."""
     _, _, record = reopen(run_dir)
     free = ("run_dir", "resume", "device", "logger", "log_every", "checkpoint_every")
     asked, there = (_flatten({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
@@ -80,7 +80,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
 
 
 def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """Opens a run that datasets can be made of. Raises UsageError where it is another kind of run."""
+    """Opens a run from which datasets can be made. Raises UsageError if it is another kind of run."""
     config, algorithm, record = reopen(run_dir)
     if algorithm.name != trainer(env) or config.env.id != env.id:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`zoo data verify`: is a dataset whole, finite, and of its environment?"""
+"""`zoo data verify`: checks whether a dataset is complete, finite, and belongs to its environment."""
 
 import json
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _verify(source: Source, env: "EnvConfig") -> list[str]:
-    """The checks that passed. Raises RunError at the first that fails."""
+    """Returns the checks that passed. Raises RunError at the first one that fails."""
     import numpy as np
 
     from zoo.data.arrays import cut_at_breaks, fitted, out_of_bounds

@@ -1,4 +1,4 @@
-"""What a copy of an algorithm has in place of the zoo's own: the same results, in less code, less fast.
+"""Replacements for the zoo's own code in copies of algorithms: the same results, with less code, at lower speed.
 
-A definition here stands in for the zoo's of the same name. The copies' tests hold the two to the same numbers.
+A definition here replaces the zoo's of the same name. The copies' tests check that both give the same numbers.
 """

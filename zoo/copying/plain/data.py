@@ -1,4 +1,4 @@
-"""Transitions: of a file in D4RL's layout, or of the environments so far."""
+"""Transitions: from a file in D4RL's layout, or collected in the environments so far."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +46,8 @@ class Dataset(dataset.Dataset):
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each.
-        reward_scale: what the rewards have been multiplied by.
+        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each episode.
+        reward_scale: the factor by which the rewards have been multiplied.
     """
 
     episode_starts: Tensor
@@ -76,7 +76,7 @@ class Dataset(dataset.Dataset):
         self.use(sampler or SamplerConfig())
 
     def set_episodes(self, starts: Tensor, lengths: Tensor, returns: Tensor) -> None:
-        """First transition, length and return of each: `[E]` each."""
+        """Sets first transition, length and return of each episode: `[E]` each."""
         self.episode_starts, self.episode_lengths, self.episode_returns = starts, lengths, returns
 
     def _report(self, line: str) -> None:
@@ -84,7 +84,7 @@ class Dataset(dataset.Dataset):
 
 
 def episode_ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether an episode ends at each row, `[N]` bool. Raises SystemExit where the data does not say."""
+    """Whether an episode ends at each row, `[N]` bool. Raises SystemExit if the data does not say."""
     ended: np.ndarray = arrays[4] | arrays[5]
     if (arrays[3][:-1] != arrays[0][1:])[~ended[:-1]].any():
         raise SystemExit("--dataset: it does not say where its episodes end. Mark these rows in its timeouts")

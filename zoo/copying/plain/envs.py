@@ -14,7 +14,7 @@ from zoo.data.batch import Transition
 
 
 class Spec(NamedTuple):
-    """Shapes and bounds of an environment: of continuous actions, or of discrete ones."""
+    """The shapes and bounds of an environment, with continuous or discrete actions."""
 
     obs_shape: tuple[int, ...]
     obs_dim: int
@@ -25,12 +25,12 @@ class Spec(NamedTuple):
 
     @property
     def goal_dim(self) -> int:
-        """Entries of the goal, the last of an observation: half of them, as it is a state."""
+        """The number of goal entries, the last ones of an observation: half of them, because it is a state."""
         return self.obs_dim // 2
 
     @property
     def state_dim(self) -> int:
-        """Entries of an observation without its goal."""
+        """The number of entries of an observation without its goal."""
         return self.obs_dim - self.goal_dim
 
     @classmethod
@@ -49,12 +49,12 @@ def make_envs(env: str, count: int) -> SyncVectorEnv:
 
 
 class EnvStepper:
-    """Steps environments: tensors in, transitions out. `obs` `[N, ...]` is what to act on."""
+    """Steps environments: tensors in, transitions out. `obs` `[N, ...]` are the observations to act on."""
 
     def __init__(self, envs: SyncVectorEnv, seed: Sequence[int], device: torch.device) -> None:
         self.envs, self.device, self.num_envs, self.spec = envs, device, envs.num_envs, Spec.of(envs)
         self.obs = torch.as_tensor(envs.reset(seed=[*seed])[0], dtype=torch.float32, device=device)
-        envs.action_space.seed(seed[0] + self.num_envs)  # apart from the environments'
+        envs.action_space.seed(seed[0] + self.num_envs)  # seeded apart from the environments
         self.ended = np.zeros(self.num_envs, dtype=bool)  # whether the last step was each episode's last
 
     def random_action(self) -> Tensor:
@@ -62,7 +62,7 @@ class EnvStepper:
         return torch.as_tensor(self.envs.action_space.sample(), device=self.device)
 
     def step(self, action: Tensor) -> Transition:
-        """One step of every environment. `obs` moves on: past an episode's end, to the first of the next."""
+        """One step of every environment. `obs` advances: past an episode's end, to the first of the next."""
         next_obs, reward, terminated, truncated, info = self.envs.step(action.cpu().numpy())
         obs, self.obs = self.obs, torch.as_tensor(next_obs, dtype=torch.float32, device=self.device)
         successor, ended = self.obs.clone(), terminated | truncated

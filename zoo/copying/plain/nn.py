@@ -1,4 +1,4 @@
-"""Networks and Adam by PyTorch's own layers and optimizer."""
+"""Networks and Adam from PyTorch's own layers and optimizer."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from zoo.nn.optim import Decay, cosine
 
 
 class GELU(nn.GELU):
-    """GELU by its tanh approximation, which is JAX's default."""
+    """GELU in its tanh approximation, which is JAX's default."""
 
     def __init__(self) -> None:
         super().__init__("tanh")
@@ -21,7 +21,7 @@ class Mish(nn.Mish):
 
 
 def center_and_scale(low: Sequence[float], high: Sequence[float]) -> tuple[list[float], list[float]]:
-    bounds = list(zip(low, high, strict=True))  # their middles and half of their ranges:
+    bounds = list(zip(low, high, strict=True))  # the middle of each and half of its range:
     return [(a + b) / 2 for a, b in bounds], [(b - a) / 2 for a, b in bounds]
 
 
@@ -68,17 +68,17 @@ class EnsembleMLP(nn.Sequential):
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
     def of_pairs(self, x: Tensor, y: Tensor, times: int) -> Tensor:
-        """`forward` of `x` `[B, ...]`, repeated n `times`, beside `y` `[n B, ...]`: `[members, n B, outputs]`."""
+        """`forward` for `x` `[B, ...]`, repeated n `times`, next to `y` `[n B, ...]`: `[members, n B, outputs]`."""
         out: Tensor = super().forward(torch.cat([x.repeat(times, 1), y], -1))  # type: ignore[no-untyped-call]
         return out
 
 
 class Adam(torch.optim.Adam):
-    """PyTorch's Adam with a step in one call, which moves its own parameters alone.
+    """PyTorch's Adam with one call per step, which updates only its own parameters.
 
     Args:
         decay_steps: steps over which the learning rate changes by `decay`, if given.
-        max_norm: gradients of a larger norm are scaled down to it.
+        max_norm: gradients with a larger norm are scaled down to it.
     """
 
     def __init__(

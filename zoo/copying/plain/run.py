@@ -1,4 +1,4 @@
-"""A run by itself: settings, environments, training with evaluations, the command line."""
+"""A standalone run: settings, environments, training with evaluations, the command line."""
 
 import argparse
 import csv
@@ -21,7 +21,7 @@ from zoo.runs.evaluation import value_error
 
 @dataclass
 class Config:
-    """The run's settings, which follow the algorithm's."""
+    """The run's settings, following the algorithm's."""
 
     env: str = "Hopper-v5"  # a Gymnasium id
     dataset: str = ""  # an HDF5 file in D4RL's layout
@@ -41,7 +41,7 @@ class Config:
 
 
 def train(run: "Run", config: Config) -> Agent:
-    """The algorithm's own."""
+    """Stands for the algorithm's own."""
     raise NotImplementedError
 
 
@@ -49,7 +49,7 @@ def train(run: "Run", config: Config) -> Agent:
 
 
 class Run:
-    """What `train` is given: environments or a dataset, and `steps` to loop over, between which it evaluates."""
+    """Passed to `train`: environments or a dataset, and `steps` to loop over, between which it evaluates."""
 
     def __init__(self, config: Config) -> None:
         self.agent: Agent  # assigned by `train`
@@ -68,7 +68,7 @@ class Run:
         self.metrics: Metrics = {}
 
     def envs(self) -> EnvStepper:
-        """The training environments; `steps` counts theirs."""
+        """The training environments; `steps` counts their steps."""
         self.stride = self.config.num_envs
         seed = np.random.SeedSequence([1, self.config.seed, self.done]).generate_state(self.stride).tolist()
         return EnvStepper(make_envs(self.config.env, self.config.num_envs), seed, self.device)
@@ -96,14 +96,14 @@ class Run:
         self.agent = agent.to(self.device)
 
     def log(self, metrics: Metrics) -> None:
-        """Keeps the latest of each metric for the next row."""
+        """Keeps the latest value of each metric for the next row."""
         self.metrics |= metrics
 
     def report(self, line: str) -> None:
         print(line, flush=True)
 
     def stage(self, name: str, passes: int, until: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Passes of what comes before `steps`, at most so many, and no more once `until` holds."""
+        """Yields passes of a stage before `steps`, at most `passes` of them, and no more once `until` holds."""
         done = 0
         while done < passes and not until():
             yield done
@@ -113,7 +113,7 @@ class Run:
             self.metrics = {}
 
     def steps(self) -> Iterator[int]:
-        """The number of steps done before each pass of the loop."""
+        """Yields the number of steps done before each pass of the loop."""
         if self.config.online_steps and self.config.steps == self.done == self.end:
             self.evaluate()
         while self.done < self.end:
@@ -129,11 +129,11 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Plays an episode in each environment, from starts that follow from the seed; a row in `evaluations.csv`."""
+        """Plays an episode in each environment, from seeded starts, and adds a row to `evaluations.csv`."""
         agent, envs = self.agent, self.eval_envs
         returns, steps, running = np.zeros(envs.num_envs), np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
         starts = np.random.SeedSequence([2, self.config.seed]).generate_state(envs.num_envs).tolist()
-        played: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, who was running, who terminated
+        played: list[tuple[np.ndarray, ...]] = []  # predictions, rewards, and which episodes ran and terminated
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):  # not training's numbers
             torch.manual_seed(starts[0])
             obs, _ = envs.reset(seed=starts)
@@ -154,7 +154,7 @@ class Run:
             row["value_error"] = value_error(agent.discount, *map(np.stack, zip(*played, strict=True)))
         self.rows.append(row | {"length_mean": steps.mean()} | {key: float(x) for key, x in self.metrics.items()})
         print(f"step {self.done:>9,}  return {row['return_mean']:8.1f} +- {row['return_std']:.1f}", flush=True)
-        with (self.dir / "evaluations.csv").open("w", newline="") as file:  # anew: metrics come once it learns
+        with (self.dir / "evaluations.csv").open("w", newline="") as file:  # rewritten: metrics appear once it learns
             csv.writer(file).writerows([self.rows[-1], *([one.get(x, "") for x in self.rows[-1]] for one in self.rows)])
         if not np.isfinite([row["return_mean"], *map(float, self.metrics.values())]).all():
             raise SystemExit(f"The run diverged before step {self.done:,}.")
@@ -175,6 +175,6 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=shown, **kind)
     try:
         run = Run(Config(**vars(parser.parse_args())))
-    except (gymnasium.error.Error, RuntimeError, AssertionError) as error:  # no such environment, or no such device
+    except (gymnasium.error.Error, RuntimeError, AssertionError) as error:  # no such environment or device
         raise SystemExit(f"--env or --device: {error}") from error
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
