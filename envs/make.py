@@ -127,7 +127,8 @@ def _explained(env_id: str) -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was requested by name
             yield
     except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(f"env={env_id} does not exist: no module that registers it is imported. {error}") from error
+        others = "`zoo list` shows what there is; one of your own is there once its module is imported"
+        raise ValueError(f"env={env_id} does not exist. {error} {others}") from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error
     except AssertionError as error:

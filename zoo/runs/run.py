@@ -295,6 +295,6 @@ class Run:
         for envs in (self._eval_envs, *([self._stepper.envs] if self._stepper else [])):
             with contextlib.suppress(Exception):  # errors in the environment's own code, when they cost nothing
                 envs.close()
-        for name in ("_tracked", "_agent", "_dataset", "_stepper", "_eval_envs", "_state", "_base", "_adversary"):
+        for name in ("_tracked", "_dataset", "_stepper", "_state"):
             vars(self).pop(name, None)
         self._logger.close()
