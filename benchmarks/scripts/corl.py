@@ -211,13 +211,13 @@ def riql_pairs(ours: riql.RIQL, theirs: Any) -> Pairs:
     yield from same(ours.target_critic, theirs.q_target.critic)
 
 
-def build_cql(corl: Any, spec: Spec, steps: int, kind: str = "ContinuousCQL") -> Any:
+def build_cql(corl: Any, spec: Spec, steps: int, kind: str = "ContinuousCQL", num_actions: int = 10) -> Any:
     """As its offline script builds it; but the finetune scripts' critics begin with last layers of gain sqrt(2)."""
     q1, q2 = (corl.FullyConnectedQFunction(spec.obs_dim, spec.action_dim, True, 3) for _ in range(2))
     actor = corl.TanhGaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
     return getattr(corl, kind)(
         q1, adam(q1), q2, adam(q2), actor, adam(actor, 3e-5), -float(spec.action_dim), policy_lr=3e-5, cql_alpha=10.0,
-        bc_steps=0,
+        bc_steps=0, cql_n_actions=num_actions,
     )  # fmt: skip
 
 
@@ -387,6 +387,14 @@ def collector(
         yield
 
 
+def normalize(corl: Any, data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Normalizes the observations of `data` as CORL's scripts do. Returns their mean and standard deviation."""
+    mean, std = corl.compute_mean_std(data["observations"], eps=1e-3)
+    for name in ("observations", "next_observations"):
+        data[name] = corl.normalize_states(data[name], mean, std)
+    return mean, std
+
+
 def print_data(data: Dataset, buffer: Any) -> None:
     """How far the transitions lie apart, ordered by their actions, and how evenly ours are sampled."""
     size = len(data.reward)
@@ -494,9 +502,7 @@ def main() -> None:
     peer.prepare(corl, data)
     mean, std = np.zeros(spec.obs_dim, np.float32), np.ones(spec.obs_dim, np.float32)
     if normalizing := hasattr(corl, "compute_mean_std"):  # all but edac
-        mean, std = corl.compute_mean_std(data["observations"], eps=1e-3)
-        for name in ("observations", "next_observations"):
-            data[name] = corl.normalize_states(data[name], mean, std)
+        mean, std = normalize(corl, data)
     size = len(data["rewards"]) + args.online_steps
     buffer = corl.ReplayBuffer(spec.obs_dim, spec.action_dim, size, device="cpu")
     buffer.load_d4rl_dataset(data)

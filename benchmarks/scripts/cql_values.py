@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from zoo.algos import cql
-from zoo.benchmarks.scripts.corl import FIELDS, PEERS, Policy, adam, load_corl
+from zoo.benchmarks.scripts.corl import FIELDS, PEERS, Policy, build_cql, cql_losses, load_corl, normalize
 from zoo.data.batch import Batch
 from zoo.envs import make
 from zoo.runs.compilation import compile_update
@@ -36,30 +36,22 @@ class Theirs:
     """CORL's CQL."""
 
     def __init__(self, corl: Any, spec: Spec, num_actions: int) -> None:
-        critics = [corl.FullyConnectedQFunction(spec.obs_dim, spec.action_dim, True, 3) for _ in range(2)]
-        self.actor = corl.TanhGaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
-        (one, other), optimizers = critics, [adam(critic) for critic in critics]
-        self.trainer = corl.ContinuousCQL(
-            one, optimizers[0], other, optimizers[1], self.actor, adam(self.actor, 3e-5), -float(spec.action_dim),
-            policy_lr=3e-5, cql_alpha=10.0, bc_steps=0, cql_n_actions=num_actions,
-        )  # fmt: skip
-        self.critics = critics
+        self.trainer = build_cql(corl, spec, 1, num_actions=num_actions)
 
     def update(self, batch: list[Tensor]) -> float:
         """One update. Returns the gap."""
-        logged = self.trainer.train(batch)
-        return float(logged["cql_qf1_diff"] + logged["cql_qf2_diff"]) / 2
+        return float(cql_losses(self.trainer.train(batch))["gap"])
 
     def best(self, obs: Tensor) -> Tensor:
-        action: Tensor = self.actor(obs, deterministic=True)[0]
+        action: Tensor = self.trainer.actor(obs, deterministic=True)[0]
         return action
 
     def sample(self, obs: Tensor) -> Tensor:
-        action: Tensor = self.actor(obs)[0]
+        action: Tensor = self.trainer.actor(obs)[0]
         return action
 
     def values(self, obs: Tensor, action: Tensor) -> Tensor:
-        return torch.stack([critic(obs, action) for critic in self.critics])
+        return torch.stack([critic(obs, action) for critic in (self.trainer.critic_1, self.trainer.critic_2)])
 
 
 class Ours:
@@ -115,9 +107,7 @@ def main() -> None:
     spec = Spec.of(envs.single_observation_space, envs.single_action_space)
     with h5py.File(args.data) as file:
         data = {name: file[name][()] for name in FIELDS}
-    mean, std = corl.compute_mean_std(data["observations"], eps=1e-3)
-    for name in ("observations", "next_observations"):
-        data[name] = corl.normalize_states(data[name], mean, std)
+    mean, std = normalize(corl, data)
     buffer = corl.ReplayBuffer(spec.obs_dim, spec.action_dim, len(data["rewards"]), device="cpu")
     buffer.load_d4rl_dataset(data)
     chosen = np.random.RandomState(0).randint(len(data["rewards"]) - 1, size=ROWS)

@@ -261,7 +261,7 @@ def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypa
     monkeypatch.setattr(Adam, "minimize", record)
     for spec in specs(algorithm):
         agent = make(algorithm, spec, **WEIGHTS.get(algorithm.name, {})).double()
-        perturb(agent)  # nothing is 0 that a sign could not be told of
+        perturb(agent)  # no loss is 0, so that a wrong sign shows
         sums = SUMS.get(algorithm.name, {})
         learned = set()
         for module, learn in stages(agent):

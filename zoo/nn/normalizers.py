@@ -31,9 +31,8 @@ class Normalizer(nn.Module):
             mean, std = x.mean(0), x.std(0, correction=0)
         else:
             share = weights.double() / weights.double().sum()
-            rows = list(
-                zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True)
-            )  # in chunks: float64 takes much memory
+            # in chunks: all rows in float64 would take much memory
+            rows = list(zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True))
             mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
             std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
         self.mean.copy_(mean)
