@@ -1,6 +1,7 @@
 """Distances between states: what the embedding computes, and that it can be nothing but a quasimetric."""
 
 import numpy as np
+import pytest
 import torch
 
 from zoo.nn.goals import Quasimetric, length_normalize
@@ -15,16 +16,24 @@ def union(x: np.ndarray, y: np.ndarray) -> float:
     return total
 
 
-def test_a_distance_mixes_the_mean_and_the_largest_union_of_intervals():
-    torch.manual_seed(0)
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+def test_a_distance_mixes_the_mean_and_the_largest_union_of_intervals(ties):
     network = Quasimetric(3, [16], 24).double()
     with torch.no_grad():
         network.share.fill_(0.7)
     x, y = torch.randn(2, 50, 24, dtype=torch.float64)
+    if ties:  # intervals that begin or end together, that touch, and that are empty
+        x, y = (2 * x).round(), (2 * y).round()
     share = 1 / (1 + np.exp(-0.7))
     for distance, one, other in zip(network.between(x, y).tolist(), x.numpy(), y.numpy(), strict=True):
         unions = [union(a, b) for a, b in zip(one.reshape(3, 8), other.reshape(3, 8), strict=True)]
         np.testing.assert_allclose(distance, share * np.mean(unions) + (1 - share) * max(unions))
+
+
+def test_the_gradient_of_a_distance_is_that_of_finite_differences():
+    network = Quasimetric(3, [16], 24).double()
+    x, y = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(network.between, (x, y))
 
 
 def test_a_distance_is_a_quasimetric():

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.nn.initialization import glorot_
@@ -25,10 +24,12 @@ class Quasimetric(nn.Module):
     with a learned weight.
     """
 
-    def __init__(self, state_dim: int, hidden: Sequence[int], latent_dim: int, group: int = 8) -> None:
+    GROUP = 8  # coordinates per group
+
+    def __init__(self, state_dim: int, hidden: Sequence[int], latent_dim: int) -> None:
         super().__init__()
         self.encoder = glorot_(MLP(state_dim, latent_dim, hidden, GELU, layer_norm=True))
-        self.share, self.group = nn.Parameter(torch.zeros(())), group
+        self.share = nn.Parameter(torch.zeros(()))
 
     def forward(self, obs: Tensor, goal: Tensor) -> Tensor:
         """Distances `[B]` from states `[B, S]` to goals."""
@@ -36,11 +37,23 @@ class Quasimetric(nn.Module):
 
     def between(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances `[B]` from latents `[B, D]` to latents."""
-        x, y = (latent.view(*latent.shape[:-1], -1, self.group) for latent in (x, y))  # [B, groups, group]
-        start, order = x.sort(-1)
-        end = torch.maximum(x, y).gather(-1, order)  # empty intervals have no length
-        # taking the intervals in the order of their starts, each adds what extends beyond all earlier ones
-        reached = torch.cat([start[..., :1], end.cummax(-1).values[..., :-1]], -1)
-        union = F.relu(end - torch.maximum(start, reached)).sum(-1)  # [B, groups]
+        x, y = (latent.view(*latent.shape[:-1], -1, self.GROUP) for latent in (x, y))  # [B, groups, 8]
+        with torch.no_grad():
+            first, last = self._bounds(x, torch.maximum(x, y))
+        union = (last * y - first * x).sum(-1)  # [B, groups]
         share = self.share.sigmoid()
         return share * union.mean(-1) + (1 - share) * union.amax(-1)
+
+    def _bounds(self, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the intervals' starts and ends bound their union, `[B, groups, 8]` of 0 and 1.
+
+        They are those that no other interval covers. Of equal ones, only the first counts. All pairs are compared:
+        compiled, this takes a tenth of the time of sorting.
+        """
+        first = last = (start < end).to(start.dtype)  # empty intervals bound nothing
+        index = torch.arange(self.GROUP, dtype=start.dtype, device=start.device)
+        for i in range(self.GROUP):
+            low, high, later = start[..., i : i + 1], end[..., i : i + 1], index > i
+            first = first * ((start >= high) | torch.where(later, start < low, start <= low))
+            last = last * ((end <= low) | torch.where(later, end > high, end >= high))
+        return first, last
