@@ -11,7 +11,8 @@ from zoo.envs import make_with_spec
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import preserved, resolve_device
 from zoo.runs.execute import execute
-from zoo.runs.load import load_agent, reopen, spec_of
+from zoo.runs.load import load_agent, reopen
+from zoo.runs.record import spec_of
 from zoo.runs.run import Run
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig

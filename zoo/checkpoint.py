@@ -106,6 +106,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             if broken := archive.testzip():  # torch reads the contents whatever their checksums
                 raise ValueError(f"the checksum of {broken} is wrong")
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(state, dict):
+            raise ValueError("it holds no state of a run")
         return state
     except FileNotFoundError as error:
         raise RunError(

@@ -68,10 +68,15 @@ def guarded(command: Callable[..., int], *arguments: Any) -> int:
         return 1
 
 
+def printable(text: object) -> str:
+    """A text as one line, without what a terminal would take as a command: it may come from a file."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(str(text).split()))
+
+
 def complain(error: Exception) -> None:
     """Prints an error as one line."""
     try:
-        print(f"zoo: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        print(f"zoo: {printable(error)}", file=sys.stderr, flush=True)
     except BrokenPipeError:  # the exit code still tells
         discard(2)
 

@@ -1,7 +1,8 @@
-"""`zoo data list|show|import|export|verify`: what they say, and one clear line for everything that can be wrong."""
+"""`zoo data list|show|import|export|verify`: their output, and one clear line for each possible error."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -220,7 +221,7 @@ def scribble(path: Path) -> None:
 
 
 def huge(path: Path) -> None:
-    """Observations that no memory holds, of which nothing is written."""
+    """Observations that are too large for memory. Their data are not written to the file."""
     with h5py.File(path, "r+") as file:
         del file["observations"]
         file.create_dataset("observations", shape=(10**14, 3), dtype=np.float32, chunks=(1_000, 3))
@@ -290,6 +291,19 @@ def test_a_full_disk_leaves_the_store_as_it_was(store, mine, tmp_path) -> None:
         assert [path.name for path in store.iterdir()] == ["zoo"]
 
 
+@pytest.mark.parametrize("asked_by", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_asked_to_stop_leaves_the_store_as_it_was(zoo, store, mine, file, monkeypatch, asked_by):
+    before = tree(store)
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr("zoo.data.minari._write_data", lambda *_: os.kill(os.getpid(), asked_by))
+    try:
+        assert zoo("data", "import", file, "pendulum/mine", "--force").code == 130
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+    assert tree(store) == before
+
+
 def test_a_store_that_cannot_be_written_to_is_one_line(zoo, file, monkeypatch, tmp_path) -> None:
     (tmp_path / "occupied").write_text("a file, not a folder")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "occupied"))
@@ -320,7 +334,7 @@ def test_verify_says_what_it_checked(zoo, mine, file) -> None:
 
 
 def rewrite(mine: Path, **fields: np.ndarray) -> None:
-    """Puts other content into the store, well-formed and recorded as if it had been made so."""
+    """Replaces the content in the store by other valid content, with a matching record."""
     write_minari(ROWS._replace(**fields), mine.parent, ID, "Pendulum-v1", {}, force=True, flat=True)
 
 

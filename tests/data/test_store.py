@@ -1,4 +1,4 @@
-"""What is written into the local Minari store, read back by Minari itself and by h5py."""
+"""Datasets in the local Minari store, read back with Minari and h5py."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from minari.data_collector import EpisodeBuffer
 
 from zoo.data import minari as stored
-from zoo.data.arrays import concatenate
+from zoo.data.arrays import Arrays, concatenate
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari, write_minari
 from zoo.envs.names import load_package
@@ -275,6 +275,25 @@ def test_100_000_hopper_transitions_of_mixed_lengths_fit_8_mb_without_the_flat_c
     write_minari(rows, tmp_path / "mine", "zoo/hopper/mine-v0", "Hopper-v5", {}, force=False, flat=False)
     assert len(rows.reward) == 100_000
     assert sum(len(content) for content in tree(tmp_path).values()) <= 8_000_000
+
+
+ODD_COPIES = {
+    "rewards of text": lambda rows: rows._replace(reward=rows.reward.astype(str)),
+    "fewer rewards": lambda rows: rows._replace(reward=rows.reward[:3]),
+    "whole numbers": lambda rows: rows._replace(obs=rows.obs.astype(int), next_obs=rows.next_obs.astype(int)),
+    "nothing": lambda rows: Arrays(*(field[:0] for field in rows)),
+    "no end": lambda rows: rows._replace(terminated=rows.terminated & False, truncated=rows.truncated & False),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_COPIES)
+def test_a_flat_copy_that_no_dataset_was_written_with_is_not_read(tmp_path, kind) -> None:
+    rows = episodes([3, 4], [True, False])
+    write_minari(rows, tmp_path / "mine", "zoo/hopper/mine-v0", "Hopper-v5", {}, force=False, flat=True)
+    data = tmp_path / "mine" / "data"
+    np.savez(data / FLAT, main_data=_digest(data / MAIN_DATA), **ODD_COPIES[kind](rows)._asdict())
+    for field, expected in zip(read_minari(data), rows, strict=True):
+        np.testing.assert_array_equal(field, expected)
 
 
 def test_45_000_short_episodes_load_within_5_s(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong with a file is one line."""
+"""Errors with files are reported in one line."""
 
 import errno
 import signal
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zoo import checkpoint
-from zoo.errors import Interrupted, guarded
+from zoo.errors import Interrupted, UsageError, guarded
 from zoo.runs.interruption import Interruption
 from zoo.runs.terminal import Terminal
 
@@ -18,6 +18,14 @@ def test_a_file_that_the_system_refuses_is_a_failure_in_one_line(capsys):
 
     assert guarded(refused) == 1
     assert capsys.readouterr().err == "zoo: runs/a: Permission denied\n"
+
+
+def test_a_message_with_control_characters_is_still_one_line_of_text(capsys):
+    def refused():
+        raise UsageError("array \x1b[2J\x07 of\na file")
+
+    assert guarded(refused) == 2
+    assert capsys.readouterr().err == "zoo: array ?[2J? of a file\n"
 
 
 def test_a_pipe_whose_reader_has_gone_changes_no_exit_code(monkeypatch):

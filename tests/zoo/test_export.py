@@ -1,4 +1,4 @@
-"""Exported policies play what the agent plays, wherever they are run; what Stable-Baselines3 saved plays here."""
+"""Exported policies act like the agent in each format, and policies saved by Stable-Baselines3 can be played here."""
 
 import base64
 import io
@@ -43,7 +43,7 @@ FAR = 30.0  # standard deviations: PPO clips what it observes at 10
 
 
 def observations(run_dir: Path, count: int) -> np.ndarray:
-    """As the environment gives them, and some that are far away."""
+    """Observations from the environment, and some that are far from these."""
     shape = package.load(run_dir).agent.spec.obs_shape
     obs = np.random.default_rng(1).normal(size=(count, *shape)).astype(np.float32)
     obs[: count // 10] *= FAR
@@ -68,7 +68,7 @@ def exported(zoo, run_dir: Path, kind: str, tmp_path: Path) -> Path:
 
 
 def play(kind: str, file: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """By the library alone, without any of the zoo's code."""
+    """Plays a policy with its library alone, without the zoo's code."""
     if kind == "onnx":
         return onnxruntime.InferenceSession(file).run(None, inputs)
     out = torch.jit.load(file)(*map(torch.from_numpy, inputs.values()))
@@ -224,7 +224,7 @@ def test_a_policy_of_stable_baselines3_takes_its_own_actions_here(tmp_path, name
 
 
 class Squashed(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
-    """Has no weights that would show it in a file."""
+    """A layer without weights, so that a file does not show it."""
 
     def __init__(self, space):
         super().__init__(space, 3)
@@ -311,6 +311,31 @@ def test_no_pickle_in_a_file_is_run(zoo, trained, tmp_path):
     with pytest.raises(TypeError):  # the trap is one: Stable-Baselines3 itself walks into it
         stable_baselines3.SAC.load(with_parts({"data": json.dumps(data).encode()}))
     assert touched.exists()
+
+
+ODD_POLICIES = {
+    "module": lambda data, state: data["policy_class"].update(__module__=["a"]),
+    "bounds": lambda data, state: data["action_space"].update(low="[-1. foo]"),
+    "numbers": lambda data, state: state.update(dict.fromkeys(state, 1)),
+    "names": lambda data, state: state.update({1: torch.zeros(1)}),
+    "a bias without a dimension": lambda data, state: state.update({"actor.mu.bias": torch.zeros(())}),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_POLICIES)
+def test_an_odd_file_of_stable_baselines3_is_refused_in_one_line(zoo, trained, tmp_path, kind):
+    file = exported(zoo, trained(*ONLINE["sac"]), "sb3", tmp_path)
+    with zipfile.ZipFile(file) as archive:
+        data = json.loads(archive.read("data"))
+        state = torch.load(io.BytesIO(archive.read("policy.pth")), weights_only=True)
+    ODD_POLICIES[kind](data, state)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        archive.writestr("data", json.dumps(data))
+        archive.writestr("policy.pth", buffer.getvalue())
+    result = zoo("eval", tmp_path / "odd.zip", "--env", "pendulum", "--episodes", "1")
+    assert (result.code, result.err.count("\n")) == (2, 1), result
 
 
 def test_a_dataset_is_made_by_a_policy_of_stable_baselines3(zoo, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""`zoo play` shows the episodes that are evaluated, and says what each picture is about."""
+"""`zoo play` shows the evaluation's episodes, with a caption for each picture."""
 
 import contextlib
 import csv
@@ -117,7 +117,7 @@ def test_a_picture_stays_when_its_episode_is_over_and_its_return_is_written_belo
     assert (shown[1][100:, 200:] < 200).all()  # greyed, since it is over
 
 
-# --- What the critics expect ------------------------------------------------------------------------------------------
+# --- Expected returns -------------------------------------------------------------------------------------------------
 
 
 def test_the_expected_return_is_the_smallest_critic_of_raw_observations_and_actions(finished):
@@ -457,6 +457,10 @@ def test_the_best_agent_is_found_among_other_files_and_beside_a_row_that_was_cut
     with (run_dir / "evaluations.csv").open("a") as file:
         file.write("300,")
     assert zoo("eval", run_dir, "--step", "best").out == expected
+    for damage in ("step,return_mean\nx,1.0\n", "step,return_mean\n1,x\n", "step\n1\n"):
+        (run_dir / "evaluations.csv").write_text(damage)
+        result = zoo("eval", run_dir, "--step", "best")
+        assert (result.code, result.err.count("\n"), "evaluations.csv is damaged" in result.err) == (1, 1, True)
     (run_dir / "run.json").write_text('{"status": "fin')
     refused(zoo("play", run_dir, "--video", tmp_path / "x.gif", "--log"), "it has no readable run.json")
 

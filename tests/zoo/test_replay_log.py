@@ -19,7 +19,7 @@ FRAMES = Spec((4, 6, 5), num_actions=3, obs_dtype="uint8")
 
 
 def vectors(count: int, num_envs: int, seed: int) -> list[Transition]:
-    """So many steps of environments whose episodes end by chance."""
+    """Steps of environments whose episodes end at random."""
     rng = np.random.default_rng(seed)
     steps = []
     for _ in range(count):
@@ -34,7 +34,7 @@ def vectors(count: int, num_envs: int, seed: int) -> list[Transition]:
 
 
 def frames(count: int, num_envs: int, seed: int) -> list[Transition]:
-    """Likewise, of stacks of four frames, which an episode begins with four times the same."""
+    """The same with stacks of four frames. An episode begins with four equal frames."""
     rng = np.random.default_rng(seed)
 
     def frame() -> np.ndarray:
@@ -67,7 +67,7 @@ each_kind = pytest.mark.parametrize(("make", "play", "num_envs"), KINDS.values()
 
 
 def assert_equal(one: ReplayBuffer, other: ReplayBuffer) -> None:
-    """What can be sampled of both is the same, at the same places."""
+    """Asserts that both have the same transitions at the same indices."""
     assert (one.added, one.size, one.position) == (other.added, other.size, other.position)
     places = (one.position - 1 - torch.arange(one.size)) % one.capacity
     for at in ("obs_at", "next_obs_at"):
@@ -131,6 +131,17 @@ def test_a_checkpoint_writes_what_was_added_and_not_the_buffer(tmp_path):
     added = np.diff([0, *sizes])
     assert added.max() < 1.1 * 500 * 84 * 84
     assert added.min() > 500 * 84 * 84
+
+
+def test_only_its_own_files_are_deleted(tmp_path):
+    buffer = ReplayBuffer(50, VECTORS, CPU)
+    log = ReplayLog(tmp_path, buffer)
+    for name in ("model.pt", "weights.pth", "0-10.pt", "0-10.pt.partial"):
+        (tmp_path / name).touch()
+    buffer.add(vectors(1, 1, 0)[0])
+    log.write()
+    log.prune()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1.pt", "model.pt", "weights.pth"]
 
 
 def test_the_ends_that_resuming_gave_the_running_episodes_last(tmp_path):

@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or broken, and what resuming makes of them."""
+"""Runs that are killed, interrupted or damaged, and how they resume."""
 
 import csv
 import errno
@@ -41,7 +41,7 @@ def status(run_dir: Path) -> str:
 
 
 def flat(value, prefix="") -> dict[str, object]:
-    """A checkpoint's leaves by their path in it."""
+    """The leaves of a checkpoint, by their path."""
     if isinstance(value, dict | list | tuple):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {key: leaf for name, part in items for key, leaf in flat(part, f"{prefix}/{name}").items()}
@@ -49,7 +49,7 @@ def flat(value, prefix="") -> dict[str, object]:
 
 
 def same(one: Path, other: Path) -> None:
-    """Everything but the time it took is equal, tensors bit for bit."""
+    """Asserts that everything except the times is equal, with tensors compared bit for bit."""
     leaves, others = (flat(torch.load(path / "checkpoint.pt", weights_only=True)) for path in (one, other))
     assert leaves.keys() == others.keys()
     for key, leaf in leaves.items():
@@ -66,7 +66,7 @@ def same(one: Path, other: Path) -> None:
 
 
 def metrics(run_dir: Path) -> list[list[str]]:
-    """The rows that are due every `log_every` steps, without times; an interruption adds one of its own."""
+    """The regular rows, one every `log_every` steps, without times. An interruption adds another row."""
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if int(row["step"]) % 10 == 0]
     return [[value for key, value in row.items() if key not in ("seconds", "steps_per_second")] for row in rows]
@@ -92,7 +92,7 @@ def test_a_resumed_run_multiplies_with_the_library_it_began_with(zoo, pendulum_f
     assert json.loads((run_dir / "run.json").read_text())["linear"].keys() == {"256x64x64"}
 
     def rewound(library: str) -> dict[str, object]:
-        """The checkpoint after a run that continues where it had computed with that library, whatever the file says."""
+        """The libraries after resuming from a checkpoint that names `library`, whatever the cache file says."""
         state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
         torch.save(state | {"step": 500, "linear": {"256x64x64": library}}, run_dir / "checkpoint.pt")
         record = json.loads((run_dir / "run.json").read_text())
@@ -166,7 +166,7 @@ def test_an_interrupted_run_saves_itself_and_says_how_to_continue(start, command
 
 
 def test_signals_that_come_at_once_are_one(start, command, tmp_path):
-    """As `timeout` sends them, to the process and to its group."""
+    """`timeout` sends a signal to the process and to its group."""
     process = start(*command, "checkpoint_every=100_000", "steps=1_000_000", "compile=false", f"run_dir={tmp_path}/run")
     process.wait_for(tmp_path / "run" / "evaluations.csv")
     for _ in range(3):
@@ -376,7 +376,7 @@ def test_a_resumed_online_run_trains_on_episodes_that_it_neither_began_nor_is_ev
 
 @pytest.fixture
 def unfinished(uninterrupted, tmp_path) -> Path:
-    """The folder of a run that was killed, as far as it can tell."""
+    """A folder that looks like that of a killed run."""
     run_dir = tmp_path / "unfinished"
     shutil.copytree(uninterrupted, run_dir)
     record = json.loads((run_dir / "run.json").read_text())
@@ -439,6 +439,58 @@ def test_a_record_without_what_a_run_needs_is_no_runs(zoo, command, unfinished, 
     (unfinished / "run.json").write_text(json.dumps(record))
     for arguments in (("run", f"resume={unfinished}"), ("eval", unfinished), (*command, f"run_dir={unfinished}")):
         refused(zoo(*arguments), 2, "no readable run.json")
+
+
+ODD_RECORDS = {  # a place in run.json, and what stands there instead
+    "folder": 5, "config.dataset": ["a"], "config.corruption": "x", "config.corruption.critic": 7, "config.env.id": 5,
+    "spec": [], "spec.more": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ODD_RECORDS)
+def test_a_record_with_values_of_other_types_is_no_runs(zoo, unfinished, place):
+    record = inner = json.loads((unfinished / "run.json").read_text())
+    *groups, name = place.split(".")
+    for group in groups:
+        inner = inner[group]
+    inner[name] = ODD_RECORDS[place]
+    (unfinished / "run.json").write_text(json.dumps(record))
+    refused(zoo("eval", unfinished), 2, "no readable run.json")
+
+
+def test_a_record_of_somebody_else_does_not_read_the_environment(zoo, unfinished, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "s3cr3t")
+    record = json.loads((unfinished / "run.json").read_text())
+    record["config"]["dataset"] = "${oc.env:SECRET_KEY}"
+    (unfinished / "run.json").write_text(json.dumps(record))
+    refused(zoo("run", f"resume={unfinished}"), 2, "is the value of another setting, such as ${seed}, nothing else")
+    assert "s3cr3t" not in (unfinished / "run.json").read_text()
+
+
+ODD_CHECKPOINTS = {
+    "a list": lambda state: [1],
+    "nothing tracked": lambda state: {"format": state["format"]},
+    "no agent": lambda state: state | {"tracked": []},
+    "a format that is no number": lambda state: state | {"format": "x"},
+    "an agent that is a number": lambda state: state | {"tracked": state["tracked"] | {"agent": 5}},
+    "an agent with numbers for names": lambda state: state | {"tracked": state["tracked"] | {"agent": {1: 2}}},
+}
+
+
+@pytest.mark.parametrize("kind", ODD_CHECKPOINTS)
+def test_a_checkpoint_of_another_structure_is_refused_in_one_line(zoo, unfinished, kind):
+    path = unfinished / "checkpoint.pt"
+    torch.save(ODD_CHECKPOINTS[kind](torch.load(path, weights_only=True)), path)
+    refused(zoo("eval", unfinished), 1, "checkpoint.pt")
+
+
+def test_other_files_in_the_folder_stay_as_they_are(zoo, unfinished, tmp_path):
+    (unfinished / "notes.csv").write_text("day,what\n1,began\n")
+    (tmp_path / "elsewhere.txt").write_text("a\nb\n")
+    (unfinished / "link.csv").symlink_to(tmp_path / "elsewhere.txt")
+    assert zoo("run", f"resume={unfinished}").code == 0
+    assert (unfinished / "notes.csv").read_text() == "day,what\n1,began\n"
+    assert (tmp_path / "elsewhere.txt").read_text() == "a\nb\n"
 
 
 def test_damaged_rows_of_a_log_are_dropped(zoo, unfinished, uninterrupted):

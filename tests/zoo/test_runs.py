@@ -1,4 +1,4 @@
-"""What a run leaves behind, and that the trained policy can be had back from it."""
+"""The files of a run, and loading the trained policy from them."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.interruption import Interruption
-from zoo.runs.load import evaluated
+from zoo.runs.record import evaluated
 from zoo.runs.logging import CsvLog, Logger
 from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import folder
@@ -158,7 +158,7 @@ def test_tensorboard_shows_what_was_done_before_the_checkpoint_and_not_what_was_
     for step in (10, 20, 30):
         logger.metrics(step, {"loss": step}, 1.0, 1.0)
     logger.close()
-    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 20)
+    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 20, stages={})
     resumed.metrics(40, {"loss": 40}, 1.0, 1.0)
     resumed.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -170,7 +170,7 @@ def test_tensorboard_shows_earlier_stages_after_a_resumption(tmp_path):
     for done in range(1, 11):
         logger.stage("dynamics", done, {"loss": 1 / done}, 1.0)
     logger.close()
-    Logger(tmp_path, ["tensorboard"], RECORD, 2).close()
+    Logger(tmp_path, ["tensorboard"], RECORD, 2, stages={"dynamics": 10}).close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("dynamics/loss")][-10:] == [
         (done, pytest.approx(1 / done)) for done in range(1, 11)
@@ -713,7 +713,7 @@ def test_losses_that_begin_after_the_first_rows_get_their_columns(zoo, tmp_path)
 
 
 def test_evaluations_of_many_episodes_are_read_again(tmp_path):
-    """Their returns are one cell, of more characters than Python's csv takes by itself."""
+    """Their returns are one cell, which is longer than the default limit of Python's csv module."""
     path = tmp_path / "evaluations.csv"
     CsvLog(path, 0).write({"step": 1, "return_mean": 2.0, "returns": "1.000000 " * 20_000})
     CsvLog(path, 1).write({"step": 2, "return_mean": 3.0, "returns": "1.000000"})

@@ -100,7 +100,7 @@ def estimate(
 
 def _own(path: Path, paths: Sequence[Path], env: str | None, file: Path | None) -> tuple[str | None, Path | None]:
     """The environment and the algorithm file for one of several policies: for ZIP files, for runs of such a file."""
-    from zoo.runs.load import read_record
+    from zoo.runs.record import read_record
 
     if path.suffix == ".zip":
         return env, file
@@ -139,7 +139,7 @@ def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Seq
 
 def last_return(path: Path) -> float:
     """The mean return in a run's last evaluation, undiscounted; NaN if there is none."""
-    from zoo.runs.load import evaluated
+    from zoo.runs.record import evaluated
 
     try:
         returns = evaluated(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zoo.commands.parser import Parser
 from zoo.commands.player import STEP_HELP
-from zoo.errors import UsageError, quoted
+from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -66,6 +66,7 @@ def _open(run_dir: Path, file: Path | None, step: str | None) -> tuple["RunConfi
     """Settings, algorithm and agent of a finished run. Raises UsageError if it has not finished, or does not act."""
     from zoo.agent import Predictor
     from zoo.runs.load import load_agent, reopen
+    from zoo.runs.record import resume_command
     from zoo.settings.registry import algorithms
 
     _, algorithm, record = reopen(run_dir, file)
@@ -73,8 +74,7 @@ def _open(run_dir: Path, file: Path | None, step: str | None) -> tuple["RunConfi
         able = [name for name, one in algorithms().items() if not issubclass(one.agent_class, Predictor)]
         raise UsageError(f"{algorithm.name} predicts and has no policy. These have one: {', '.join(able)}.")
     if record["status"] != "finished":
-        continued = f"{algorithm.command} {quoted(f'resume={run_dir}')}"
-        raise UsageError(f"{run_dir} has not finished ({record['status']}). Continue it: {continued}")
+        raise UsageError(f"{run_dir} has not finished ({record['status']}). Continue it: {resume_command(run_dir)}")
     config, agent, _ = load_agent(run_dir, file, step)
     return config, algorithm.name, agent.requires_grad_(False)
 

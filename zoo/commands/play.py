@@ -108,7 +108,7 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
         raise UsageError("--log sends a GIF to the trackers. Add: --video play.gif")
     if not (run_dir / "run.json").is_file():
         raise UsageError(f"--log: {run_dir} is not a run's folder, which names its trackers.")
-    from zoo.runs.load import read_record, resume_command
+    from zoo.runs.record import read_record, resume_command
 
     record = read_record(run_dir)
     if record["status"] != "finished":
@@ -120,8 +120,8 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
 
 def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
     """Adds a video to a finished run's records in the trackers."""
-    from zoo.runs.load import evaluated
     from zoo.runs.logging import Logger, parse_loggers
+    from zoo.runs.record import evaluated
 
     loggers = record["config"]["logger"]
     steps = max(evaluated(run_dir))  # whatever the logs hold beyond it would be dropped

@@ -112,7 +112,8 @@ def _fail(error: Exception) -> int:
 
 
 def _resume(arguments: list[str], file: Path | None) -> int:
-    from zoo.runs.load import command_for, read_record, reopen
+    from zoo.runs.load import reopen
+    from zoo.runs.record import eval_command, read_record
     from zoo.settings.overrides import folders
 
     device = next((one.partition("=")[2] for one in arguments if one.startswith("device=")), None)
@@ -131,7 +132,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
         unfinished = [run_dir for run_dir, record in of_seeds.items() if record["status"] != "finished"]
         rest = _not_begun(of_seeds.values())
         if of_seeds and not unfinished:
-            next_step = rest or f"See one: {command_for('eval', next(iter(of_seeds)))}"
+            next_step = rest or f"See one: {eval_command(next(iter(of_seeds)))}"
             raise UsageError(f"{arguments[0]}: all of its runs have finished. {next_step}")
         if rest:
             print(f"{given[0]}: not all of its runs had begun. {rest}")
@@ -159,7 +160,7 @@ def _not_begun(records: Collection[dict[str, Any]]) -> str:
 
 def _report(run: "Run") -> int:
     """Prints what a finished run reached and where its files are; returns exit code 0."""
-    from zoo.runs.load import command_for
+    from zoo.runs.record import eval_command
 
     row = _last_evaluation(run)
     print(
@@ -173,7 +174,7 @@ def _report(run: "Run") -> int:
         "metrics.csv": "losses and speed",
         "config.yaml": "the settings",
         "run.json": "versions, hardware, dataset, times",
-        "checkpoint.pt": f"the agent: {command_for('eval', run.dir)}",
+        "checkpoint.pt": f"the agent: {eval_command(run.dir)}",
         "replay/": "its replay buffer",
     }
     for name, content in written.items():

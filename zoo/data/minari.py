@@ -130,9 +130,13 @@ def _read_flat(path: Path) -> Arrays | None:
         with np.load(path / FLAT, allow_pickle=False) as flat:
             if str(flat["main_data"]) != _digest(path / MAIN_DATA):
                 return None
-            return Arrays(*(flat[field] for field in Arrays._fields))
+            arrays = Arrays(*(flat[field] for field in Arrays._fields))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
         return None
+    sizes, dtypes = {len(field) for field in arrays}, [field.dtype for field in arrays]
+    written = dtypes[0] in (np.float32, np.uint8) and dtypes[2:] == [np.float32, dtypes[0], np.bool_, np.bool_]
+    whole = written and len(sizes) == 1 and sizes != {0} and (arrays.terminated | arrays.truncated)[-1]
+    return arrays if whole else None
 
 
 def _digest(path: Path) -> str:

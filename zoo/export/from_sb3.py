@@ -54,7 +54,7 @@ def load(path: Path, env: str) -> tuple[RunConfig, "Loaded"]:
         RunError: the file is damaged.
     """
     data, state = _read(path)
-    algorithm = MODULES.get(_entry(data, "policy_class").get("__module__", ""))
+    algorithm = MODULES.get(str(_entry(data, "policy_class").get("__module__")))
     if algorithm is None:
         raise UsageError(f"{path} has a policy that is none of Stable-Baselines3's SAC, TD3, DDPG, PPO, A2C and DQN.")
     config, _, _ = compose([f"algo={algorithm}", f"env={env}"])
@@ -62,7 +62,7 @@ def load(path: Path, env: str) -> tuple[RunConfig, "Loaded"]:
     _check_spaces(path, config.env.name, spec, data)
     try:
         return config, Loaded(spec, algorithm, data, state)
-    except (KeyError, IndexError, RuntimeError, ValueError) as error:
+    except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{path} has other networks than Stable-Baselines3's own policies for {algorithm}: {error}"
         ) from error
@@ -93,7 +93,7 @@ def _entry(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _numbers(text: Any) -> np.ndarray:
     """What NumPy prints of a flat array, `[-1.  2.5]`."""
-    return np.array([float(word) for word in re.findall(r"[-+.\w]+", str(text))])
+    return np.array([float(word) for word in re.findall(r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|inf)", str(text))])
 
 
 def _check_spaces(path: Path, env: str, spec: Spec, data: dict[str, Any]) -> None:

@@ -21,9 +21,10 @@ from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
 from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
-from zoo.runs.load import command_for, finished, load_adversary, load_state, read_record, resume_command
+from zoo.runs.load import load_adversary, load_state
 from zoo.runs.lock import LOCK, locked
 from zoo.runs.provenance import code_version, provenance
+from zoo.runs.record import eval_command, finished, read_record, resume_command
 from zoo.runs.run import Run
 from zoo.runs.terminal import terminal
 from zoo.settings.config import RunConfig
@@ -157,7 +158,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
             if finished(run_dir):
                 raise UsageError(
                     f"run_dir={run_dir} already holds a finished run. "
-                    f"Take another folder, or see it: {command_for('eval', run_dir)}"
+                    f"Take another folder, or see it: {eval_command(run_dir)}"
                 )
             if not (run_dir / "checkpoint.pt").exists():
                 raise UsageError(
@@ -199,7 +200,7 @@ def _last_state(run_dir: Path) -> dict[str, Any]:
     """The contents of the last checkpoint of an unfinished run."""
     if finished(run_dir):
         raise UsageError(
-            f"resume={run_dir}: this run has finished. See it: {command_for('eval', run_dir)}. "
+            f"resume={run_dir}: this run has finished. See it: {eval_command(run_dir)}. "
             "To train further, start a new run with init_from=DIR"
         )
     return load_state(run_dir / "checkpoint.pt", ". Start a new run.")

@@ -1,9 +1,7 @@
-"""Reads an existing run from its folder: its settings, its record and its agent."""
+"""Opens an existing run: its settings, its agent, and what it is for other runs, a base or an adversary."""
 
 import contextlib
-import csv
 import hashlib
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,12 @@ import torch
 
 from zoo import checkpoint
 from zoo.agent import Agent
-from zoo.data.catalog import from_folder
 from zoo.data.corruption import Adversary, CorruptionConfig
 from zoo.envs import series
 from zoo.envs.names import exists
 from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
+from zoo.runs.record import evaluated, read_record, resume_command, settings_of, spec_of
 from zoo.runs.residual import Base, Corrected, NoiseBase
 from zoo.runs.tracking import FORMAT
 from zoo.settings.compose import compose
@@ -27,25 +25,10 @@ from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 
 
-def read_record(run_dir: Path) -> dict[str, Any]:
-    """The contents of a run's `run.json`. Raises UsageError if it is missing, or lacks something that is needed."""
-    try:
-        record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
-        if record.get("peer"):
-            raise UsageError(f"{run_dir} holds results of {record['peer']} only: there is no agent to continue with.")
-        _ = record["config"]["algo"]["name"], record["config"]["env"]["id"], record["algorithm"]["file"]
-        _ = record["status"], record["code"], record["spec"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        inside = ", ".join(str(path.parent) for path in sorted(run_dir.glob("*/run.json")))
-        several = f" It holds others: {inside}." if inside else ""
-        raise UsageError(f"{run_dir} is not the folder of a run: it has no readable run.json.{several}") from error
-    return record
-
-
 def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
     """The settings, algorithm and record of an existing run. Raises UsageError if the folder holds no run."""
     record = read_record(run_dir)
-    settings = _from_folder(record["config"], Path(record.get("folder", "")))
+    settings = settings_of(record)
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
         command = f"Continue it: {resume_command(run_dir)}; "
@@ -78,30 +61,6 @@ def _is_registered(env_id: str) -> bool:
         return True
 
 
-def _from_folder(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings of a run that began in a folder: names of files and runs relative to it become full paths.
-
-    The preset is dropped, because the settings that it made are among them.
-    """
-
-    def run(name: str | None) -> str | None:
-        return str(folder / name) if name and (folder / name).is_dir() else name
-
-    algo, corruption = settings["algo"], settings.get("corruption") or {}
-    return settings | {
-        "dataset": from_folder(settings.get("dataset", RunConfig.dataset), folder),
-        "algo": algo | ({"expert": from_folder(algo["expert"], folder)} if "expert" in algo else {}),
-        "corruption": corruption | {"critic": run(corruption.get("critic"))},
-        "base": run(settings.get("base")),
-        "preset": None,
-    }
-
-
-def finished(run_dir: Path) -> bool:
-    """Whether the run in a folder has finished."""
-    return bool(read_record(run_dir)["status"] == "finished")
-
-
 def load_agent(
     run_dir: Path, file: Path | None = None, step: int | str | None = None
 ) -> tuple[RunConfig, Agent, dict[str, Any]]:
@@ -111,7 +70,10 @@ def load_agent(
         path = run_dir / "checkpoint.pt"
         if not path.exists() and in_use(run_dir):
             raise RunError(f"{path} does not exist yet: the run is in progress. Wait for its first checkpoint.")
-        state = load_state(path, ", which can read it; this one cannot.")["tracked"]["agent"]
+        tracked = load_state(path, ", which can read it; this one cannot.").get("tracked")
+        if not isinstance(tracked, dict) or "agent" not in tracked:
+            raise RunError(f"{path} holds no agent.")
+        state = tracked["agent"]
     else:
         path = kept_agent(run_dir, str(step))
         state = checkpoint.load(path)
@@ -124,18 +86,6 @@ def load_agent_for(algorithm: Algorithm, run_dir: Path) -> tuple[RunConfig, Agen
     return load_agent(run_dir, algorithm.path if made_by == str(algorithm.path) else None)
 
 
-def command_for(name: str, run_dir: Path) -> str:
-    """The command line of `zoo eval` and the like for a run."""
-    made_by = read_record(run_dir)["algorithm"]["file"]
-    return f"zoo {name} {quoted(run_dir)}" + (f" --file {quoted(made_by)}" if made_by else "")
-
-
-def resume_command(run_dir: Path) -> str:
-    """The command line that continues a run."""
-    made_by = read_record(run_dir)["algorithm"]["file"]
-    return f"{f'python {quoted(made_by)}' if made_by else 'zoo run'} {quoted(f'resume={run_dir}')}"
-
-
 def kept_agent(run_dir: Path, step: str) -> Path:
     """The file of the agent that was evaluated at a step, or of the one that was evaluated best.
 
@@ -144,28 +94,23 @@ def kept_agent(run_dir: Path, step: str) -> Path:
     """
     kept = sorted(int(path.stem) for path in (run_dir / "agents").glob("*.pt") if path.stem.isdecimal())
     if not kept:
-        raise UsageError(f"--step {step}: {run_dir} kept the last agent alone. Train with keep_agents=true.")
+        raise UsageError(f"step {step}: {run_dir} kept the last agent alone. Train with keep_agents=true.")
     if step == "best":
         returns = evaluated(run_dir)
         step = str(max(kept, key=lambda one: returns.get(one, -math.inf)))
     if step not in map(str, kept):
-        raise UsageError(f"--step {step}: {run_dir} kept no such agent. There are: best, {', '.join(map(str, kept))}")
+        raise UsageError(f"step {step}: {run_dir} kept no such agent. There are: best, {', '.join(map(str, kept))}")
     return run_dir / "agents" / f"{step}.pt"
-
-
-def evaluated(run_dir: Path) -> dict[int, float]:
-    """The mean return of each evaluation, by its step; a finished run's last one is at the step where the run ended."""
-    with (run_dir / "evaluations.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["return_mean"]]  # except one that was cut short
-    return {int(row["step"]): float(row["return_mean"]) for row in rows}
 
 
 def load_state(path: Path, advice: str) -> dict[str, Any]:
     """A run's checkpoint, on the CPU. Raises RunError, with advice, if it is damaged or older than `FORMAT`."""
     state: dict[str, Any] = checkpoint.load(path, "cpu")
-    if (found := state.get("format", 0)) != FORMAT:
-        newer = "a newer version of the zoo. Update this one: pip install -U rl-zoo"
-        raise RunError(f"{path} was written by {newer if found > FORMAT else f'an older version of the zoo{advice}'}")
+    found = state.get("format", 0)
+    if isinstance(found, int) and found > FORMAT:
+        raise RunError(f"{path} was written by a newer version of the zoo. Update this one: pip install -U rl-zoo")
+    if found != FORMAT:
+        raise RunError(f"{path} was written by an older version of the zoo{advice}")
     return state
 
 
@@ -178,15 +123,9 @@ def build_agent(
     agent: Agent = algorithm.agent_class(base.residual_spec if base else spec, config.algo)
     try:
         agent.load_state_dict(state)
-    except (KeyError, RuntimeError, ValueError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path} does not fit {algorithm.path}, which has changed since it was written.") from error
     return Corrected(base, agent) if base else agent
-
-
-def spec_of(record: dict[str, Any]) -> Spec:
-    """The shapes and bounds in a run's record."""
-    shapes: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in record["spec"].items()}
-    return Spec(**shapes)
 
 
 def load_base(

@@ -126,14 +126,14 @@ class Logger:
         self.metrics_csv = CsvLog(run_dir / "metrics.csv", resume_step)
         self.evaluations_csv = CsvLog(run_dir / "evaluations.csv", resume_step)
         self.stage_csv: dict[str, CsvLog] = {}
-        for path in self._stage_files() if stages is not None else []:
-            self.stage_csv[path.stem] = CsvLog(path, (stages or {}).get(path.stem, 0))
+        for stage, done in (stages or {}).items():
+            self.stage_csv[stage] = CsvLog(run_dir / f"{stage}.csv", done)
         self.tensorboard = self.wandb = self.trackio = None
         if "tensorboard" in names:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
 
-            continued = stages is not None or resume_step > 0
+            continued = stages is not None
             self.tensorboard = SummaryWriter(str(run_dir), purge_step=resume_step + 1 if continued else None)
             shown = {key: value if type(value) in (int, float) else str(value) for key, value in flat(config).items()}
             for summary in hparams(shown, dict.fromkeys(JUDGED_BY, 0.0)):  # type: ignore[no-untyped-call]
@@ -191,15 +191,11 @@ class Logger:
 
     def _stages_again(self) -> None:
         """Adds the contents of the files of earlier stages to TensorBoard."""
-        for path in self._stage_files():
-            with path.open(newline="") as file:
+        for stage, log in self.stage_csv.items():
+            with log.path.open(newline="") as file:
                 for row in csv.DictReader(file):
                     done = int(row.pop("step"))
-                    self._scalars(done, {f"{path.stem}/{key}": float(value) for key, value in row.items() if value})
-
-    def _stage_files(self) -> list[Path]:
-        others = (self.metrics_csv.path, self.evaluations_csv.path)
-        return [path for path in sorted(self.run_dir.glob("*.csv")) if path not in others]
+                    self._scalars(done, {f"{stage}/{key}": float(value) for key, value in row.items() if value})
 
     def video(self, step: int, path: Path) -> None:
         """Logs a GIF of how the agent at a step plays, as `play`."""

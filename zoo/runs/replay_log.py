@@ -49,7 +49,7 @@ class ReplayLog:
     def prune(self) -> None:
         """Deletes the files that the last `write` did not name. Must be called once its checkpoint is written."""
         named = {self._path(*numbers) for numbers in self._files}
-        for path in self.folder.glob("*.pt*"):  # half-written files too
+        for path in self.folder.glob("[0-9]*-[0-9]*.pt*"):  # half-written files too
             if path not in named:
                 path.unlink()
 

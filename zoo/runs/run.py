@@ -19,8 +19,9 @@ from zoo.runs.dataset import open_dataset, open_demonstrations
 from zoo.runs.device import restore_rng, rng_state, set_up
 from zoo.runs.evaluation import Episodes, evaluate, in_words, judged, summary
 from zoo.runs.interruption import Interruption, interrupted
-from zoo.runs.load import load_base, spec_of
+from zoo.runs.load import load_base
 from zoo.runs.logging import EpisodeMeans, Latest, Logger, parse_loggers
+from zoo.runs.record import spec_of
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
 from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin

@@ -14,7 +14,8 @@ from zoo.nn import Normalizer
 from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
 from zoo.returns import ReturnToGo
-from zoo.runs.load import digest, finished, load_agent_for, resume_command
+from zoo.runs.load import digest, load_agent_for
+from zoo.runs.record import resume_command
 from zoo.runs.residual import Corrected
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
@@ -54,7 +55,7 @@ def start_from(agent: Agent, config: RunConfig, algorithm: Algorithm, begun: dic
         other_config, other, record = load_agent_for(algorithm, folder)
     except UsageError as error:
         raise UsageError(f"{named}: {error}") from error
-    if not finished(folder):
+    if record["status"] != "finished":
         raise UsageError(f"{named} has not finished. Let it: {resume_command(folder)}")
     if isinstance(other, Corrected):
         other = other.agent

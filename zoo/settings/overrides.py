@@ -18,6 +18,8 @@ def parse(arguments: Sequence[str]) -> list[Override]:
     for argument in arguments:
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
+        if re.search(r"\$\{[^}]*:", argument):  # a resolver: the records of other people's runs may not read ours
+            raise UsageError(f"{argument}: ${{...}} is the value of another setting, such as ${{seed}}, nothing else.")
     arguments = [
         re.sub(r"^([^=]+)=(~/.*)$", lambda typed: f"{typed[1]}={_literal(Path(typed[2]).expanduser())}", argument)
         for argument in arguments
@@ -82,8 +84,8 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def typed(override: str) -> str:
-    """A setting as it is typed in a shell: within further quotes, because the shell would remove its own."""
-    return quoted(override) if re.search(r"['\"\\]", override) else override
+    """A setting as it is typed in a shell: within further quotes where the shell would change it."""
+    return quoted(override) if re.search(r"[^\w.,/+%:=\[\]-]", override) else override
 
 
 def folders(text: str) -> list[str]:

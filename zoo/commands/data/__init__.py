@@ -1,6 +1,7 @@
 """`zoo data`: the available offline datasets, their contents, and how to get more."""
 
 import importlib
+import signal
 
 from zoo.errors import UsageError, nearest
 
@@ -37,5 +38,6 @@ def main(arguments: list[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise UsageError(f"data {name} is not a command. {nearest(name, COMMANDS)}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no temporary folder is left
     code: int = importlib.import_module(f"{__name__}.{COMMANDS[name]}").main(rest)
     return code

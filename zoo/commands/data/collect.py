@@ -25,7 +25,8 @@ from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError, nearest
-from zoo.runs.load import build_agent, evaluated, spec_of
+from zoo.runs.load import build_agent
+from zoo.runs.record import evaluated, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
 

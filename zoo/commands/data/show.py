@@ -9,7 +9,7 @@ from typing import Any
 from zoo.commands.data.names import locate
 from zoo.commands.parser import Parser
 from zoo.data.catalog import Source
-from zoo.errors import UsageError
+from zoo.errors import UsageError, printable
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         for key, value in _provenance(source).items():
             for one in value if isinstance(value, list) else [value]:
                 words = ", ".join(f"{k}={v}" for k, v in flat(one).items()) if isinstance(one, dict) else one
-                print(f"{source.name}: {key}: {words}")
+                print(f"{source.name}: {key}: {printable(words)}")
     png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{Path(name).name}").removesuffix(".hdf5") + ".png")
     if importlib.util.find_spec("matplotlib") is None:
         print("not drawn: that needs pip install 'rl-zoo[plot]'")

@@ -1,16 +1,16 @@
 """The run from which datasets are made: SAC or, if actions are discrete, DQN; trained, continued or opened."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from zoo.envs import EnvConfig, spec_of
-from zoo.errors import RunError, UsageError, quoted
+from zoo.errors import RunError, UsageError
 from zoo.runs.execute import execute
 from zoo.runs.load import reopen
+from zoo.runs.record import resume_command
 from zoo.settings.compose import compose
-from zoo.settings.config import RunConfig
+from zoo.settings.config import RunConfig, flat
 from zoo.settings.registry import Algorithm
 
 BACKEND = "gymnasium"  # the data are the same whether EnvPool is installed or not
@@ -39,12 +39,12 @@ def train(algo: str, env: str, steps: int, seed: int, overrides: list[str], run_
             f"num_envs={config.num_envs}: medium-replay needs the transitions of one environment in order."
         )
     if (run_dir / "run.json").exists():
-        _check_same(run_dir, settings)
-        if _record(run_dir)["status"] == "finished":
+        record = _check_same(run_dir, settings)
+        if record["status"] == "finished":
             return
         config.resume = str(run_dir)
         try:
-            execute(config, algorithm, _record(run_dir)["config"])
+            execute(config, algorithm, record["config"])
             return
         except RunError:
             if (run_dir / "checkpoint.pt").exists():
@@ -54,28 +54,17 @@ def train(algo: str, env: str, steps: int, seed: int, overrides: list[str], run_
     execute(config, algorithm, settings)
 
 
-def _check_same(run_dir: Path, settings: dict[str, Any]) -> None:
-    """Raises UsageError if the folder holds a run that the same command would not have made."""
+def _check_same(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The record of the run in the folder. Raises UsageError if the same command would not have made it."""
     _, _, record = reopen(run_dir)
     free = ("run_dir", "resume", "device", "logger", "log_every", "checkpoint_every")
-    asked, there = (_flatten({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
+    asked, there = (flat({k: v for k, v in s.items() if k not in free}) for s in (settings, record["config"]))
     for key, value in asked.items():
         if there.get(key) != value:
             raise UsageError(
                 f"{run_dir} holds a run with {key}={there.get(key)}, not {value}. "
                 f"Take it as it is with --run {run_dir}, or move it away."
             )
-
-
-def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def _record(run_dir: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
     return record
 
 
@@ -87,7 +76,7 @@ def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[
             f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of {trainer(env)} on {env.id}."
         )
     if record["status"] != "finished":
-        raise UsageError(f"{run_dir} has not finished. Continue it: zoo run {quoted(f'resume={run_dir}')}")
+        raise UsageError(f"{run_dir} has not finished. Continue it: {resume_command(run_dir)}")
     if not config.keep_agents or config.num_envs != 1:
         raise UsageError(
             f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
