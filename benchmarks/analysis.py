@@ -1,4 +1,4 @@
-"""The runs of a folder compared: by task and method, with published figures, over tasks, and with each other."""
+"""Compares the runs in a folder: by task and method, with published figures, over several tasks, and in pairs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -25,8 +25,8 @@ class Row:
     """The runs of one method on one task.
 
     Attributes:
-        measure: the column that all runs of the task are judged by.
-        runs: by their seeds.
+        measure: the column by which all runs of the task are compared.
+        runs: the runs, sorted by seed.
     """
 
     task: str
@@ -35,7 +35,7 @@ class Row:
     runs: tuple[Result, ...]
 
     def values(self, figure: str) -> np.ndarray:
-        """`[R]`."""
+        """A figure of each run, `[R]`."""
         return np.array([run.figure(figure, self.measure) for run in self.runs])
 
     def estimate(self, figure: str) -> Estimate:
@@ -44,10 +44,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row beside a published figure: our mean, the verdict, and the difference of the means.
+    """Compares a row with a published figure: our mean, the verdict, and the difference of the means.
 
     Attributes:
-        compared: whether the two can be compared.
+        compared: whether the two are comparable.
     """
 
     row: Row
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def source(self) -> str:
-        """Where it was published, and what was measured, if that is not the row's own measure and figure."""
+        """Where it was published, and what was measured if this differs from the row's own measure and figure."""
         other = [MEASURES[self.reference.measure]] if self.reference.measure != self.row.measure else []
         if self.reference.figure == "last3":
             other.append("means of the last three evaluations")
@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def published(self) -> str:
-        """The published mean, and its standard deviation where that is known."""
+        """The published mean, and its standard deviation if known."""
         mean, std = self.reference.published.mean, self.reference.published.std
         shown = digits(np.array([mean, std]))
         return f"{mean:{shown}}" + ("" if np.isnan(std) else f" ± {std:{shown}}")
@@ -77,18 +77,18 @@ class Comparison:
 
 
 class Group(NamedTuple):
-    """Methods that ran on the same tasks: normalized final scores `[runs, tasks]` of each."""
+    """Methods that ran on the same tasks, with the normalized final scores `[runs, tasks]` of each method."""
 
     tasks: tuple[str, ...]
     scores: dict[str, np.ndarray]
 
 
 class Tried(NamedTuple):
-    """The runs of one algorithm on one task, of several settings: what is reached by choosing one of them by trying.
+    """The runs of one algorithm on one task with several settings, and the scores if a bandit chooses among them.
 
     Attributes:
-        policies, settings: how many.
-        scores: of the choice after each episode that is played, `[repetitions, episodes]`.
+        policies, settings: the number of policies and of settings.
+        scores: scores of the chosen policy after each episode played, `[repetitions, episodes]`.
     """
 
     task: str
@@ -103,16 +103,16 @@ class Report:
     """The results of the runs in a folder.
 
     Attributes:
-        folder: of the runs.
-        rows: by task and method.
-        notes: what was left out, and what needs looking at.
-        comparisons: with published figures.
-        groups: of methods that were set the same tasks, several if there are any such.
+        folder: the folder of the runs.
+        rows: one row per task and method.
+        notes: runs that were left out, and warnings.
+        comparisons: comparisons with published figures.
+        groups: groups of methods that ran on the same tasks: on several tasks, if there are such groups.
         overall: aggregates of each method on each task, and over the tasks of its group.
-        improvements: for each two methods, over all tasks that both were set, and on each: how likely a run of the
-            first is better.
-        tried: what is reached by trying, of each algorithm that ran with several settings.
-        switched: what became of the methods that went on online.
+        improvements: for each pair of methods, the probability that a run of the first is better, over all tasks that
+            both ran on and on each of them.
+        tried: for each algorithm that ran with several settings, the scores if a bandit chooses among them.
+        switched: the methods that continued online.
     """
 
     folder: Path
@@ -139,11 +139,11 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     """Reads and compares the runs in a folder.
 
     Args:
-        folder: of runs.
-        own: published figures besides the zoo's.
+        folder: a folder of runs.
+        own: published figures in addition to the zoo's.
 
     Raises:
-        UsageError: there are no finished runs in it.
+        UsageError: the folder has no finished runs.
     """
     results, notes = read(folder)
     if not results:
@@ -178,14 +178,14 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
             known = all(reference.measure in run.columns for run in row.runs)
             ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
             says, difference = verdict(np.array(ours), reference.published)
-            why = reference.differs(first) or ("" if np.isfinite(ours).all() else "it is not known of all runs")
+            why = reference.differs(first) or ("" if np.isfinite(ours).all() else "it is not known for all runs")
             remark = f"not comparable: {why}" if why else says + reference.aside(first)
             found.append(Comparison(row, reference, float(np.mean(ours)), not why, remark, difference))
     return found
 
 
 def scored(rows: Sequence[Row], notes: list[str]) -> dict[str, dict[str, np.ndarray]]:
-    """The normalized final scores `[runs]` of each method on each task, where they are known of all its runs."""
+    """The normalized final scores `[runs]` of each method on each task, if they are known for all of its runs."""
     scores: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for row in rows:
         final = np.array([run.figure("final", "score") if "score" in run.columns else np.nan for run in row.runs])
@@ -199,28 +199,28 @@ def scored(rows: Sequence[Row], notes: list[str]) -> dict[str, dict[str, np.ndar
 
 
 def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[Group]:
-    """Groups methods by their tasks: those with several tasks or, if there are none, those with the same one."""
+    """Groups methods that ran on the same tasks: on several tasks or, if there are no such groups, on one task."""
     groups: dict[tuple[str, ...], dict[str, np.ndarray]] = defaultdict(dict)
     for method, by_task in scores.items():
         tasks = tuple(sorted(by_task))
         groups[tasks][method] = whole = matrix(by_task, tasks)
         if any(len(values) > len(whole) for values in by_task.values()):
             notes.append(
-                f"over tasks, {method} counts with {len(whole)} of the runs of each, as many as it has on all of them; "
-                "with all its runs in probabilities of improvement"
+                f"over tasks, {method} counts with {len(whole)} runs per task, because one task has no more; "
+                "probabilities of improvement use all of its runs"
             )
     several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
     return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
 
 
 def matrix(by_task: dict[str, np.ndarray], tasks: Sequence[str]) -> np.ndarray:
-    """`[runs, tasks]`, with as many runs of each task as there are of all."""
+    """The scores as `[runs, tasks]`, with the same number of runs for each task: that of the task with the fewest."""
     count = min(len(by_task[task]) for task in tasks)
     return np.stack([by_task[task][:count] for task in tasks], 1)
 
 
 def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Aggregates of each method, on each of its tasks and over those of its group."""
+    """Aggregates of each method, on each of its tasks and over all tasks of its group."""
     alone = [
         Group((task,), {method: values[:, None]})
         for method, by_task in scores.items()
@@ -235,7 +235,7 @@ def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]
 
 
 def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
-    """The probability of improvement of each two methods, over the tasks that both have and on each of them."""
+    """The probability of improvement for each pair of methods, over the tasks that both ran on and on each of them."""
     improvements = []
     for ours, others in combinations(scores, 2):
         common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
@@ -248,7 +248,7 @@ def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
 
 
 def tries(rows: Sequence[Row]) -> list[Tried]:
-    """What each algorithm reaches on each task where its settings are chosen by trying, if there are several."""
+    """The scores of each algorithm on each task if a bandit chooses among its settings, where it has several."""
     alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         peer = row.runs[0].peer

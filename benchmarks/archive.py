@@ -1,7 +1,7 @@
-"""Finished runs as one CSV file, from which `zoo report` prints the same as from their folders.
+"""Stores finished runs in one CSV file. `zoo report` reads it like the runs' folders.
 
-A row is an evaluation. The first row of each run also holds its record, the content of its `run.json`, and the last one
-the returns of its episodes.
+A row is an evaluation. The first row of each run also has the run's record, which is the content of its `run.json`. The
+last row also has the returns of its episodes.
 """
 
 import csv
@@ -22,12 +22,12 @@ RETURNS = "returns"  # the last column; older archives have none
 def save(results: list[Result], folder: Path, path: Path) -> int:
     """Writes the runs of a folder. A column that a run does not have is empty in its rows; unknown values are `nan`.
 
-    Of a run that is there in its folder and in an archive, the folder is written.
+    If a run is both in its own folder and in an archive, the one in the folder is written.
 
     Returns:
-        How many they are.
+        The number of runs.
     """
-    known = {}  # by their records
+    known = {}  # keyed by the runs' records
     for result in sorted(results, key=lambda one: one.archive is None):
         record = shared(result.record) | ({"origins": result.origins} if result.begun_with else {})
         known[json.dumps(record, sort_keys=True)] = record, result
@@ -57,7 +57,7 @@ def is_archive(path: Path) -> bool:
 
 
 def load(path: Path) -> list[Result]:
-    """The runs of an archive. Raises RunError where it is damaged."""
+    """The runs of an archive. Raises RunError if the archive is damaged."""
     results = []
     with path.open(newline="") as file:
         try:

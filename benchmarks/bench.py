@@ -1,4 +1,4 @@
-"""`zoo bench SUITE`: the runs of a suite, as many processes at a time as there are cores."""
+"""`zoo bench SUITE`: runs a suite, with as many processes at a time as there are cores."""
 
 import argparse
 import csv
@@ -30,7 +30,7 @@ SHOWN = 30  # jobs in the live view
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     if arguments[:1] == ["import-peer"]:
         return peers.main(arguments[1:])
     if arguments[:1] == ["export"]:
@@ -39,9 +39,9 @@ def main(arguments: list[str]) -> int:
     listed = "\n".join(f"  {name:<24} {title}" for name, title in titles.items())
     parser = Parser(
         prog="zoo bench",
-        description="Runs a suite; run again, only what is missing.",
-        epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: another library's runs, for the report\n"
-        "zoo bench export --help: the runs of a folder as one CSV file",
+        description="Runs a suite. If you repeat the command, it runs only what is missing.",
+        epilog=f"suites:\n{listed}\n\nzoo bench import-peer --help: import another library's run for the report\n"
+        "zoo bench export --help: write the runs of a folder to one CSV file",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", metavar="SUITE")
@@ -49,20 +49,20 @@ def main(arguments: list[str]) -> int:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="of every run, as for zoo run -m; launcher=ray or slurm: other machines; launcher.gpus=0,2 and "
-        "launcher.per_gpu=8: which GPUs, and how many processes each takes. On a GPU runs that differ in their seeds "
-        "alone are one process, as with seeds= of zoo run",
+        help="settings of every run, as for zoo run -m. launcher=ray or launcher=slurm uses other machines; "
+        "launcher.gpus=0,2 and launcher.per_gpu=8 set the GPUs and the number of processes on each. On a GPU, runs "
+        "that differ only in their seeds are one process, as with seeds= of zoo run",
     )
-    parser.add_argument("--dir", type=Path, help="of the runs (default: bench/SUITE)")
+    parser.add_argument("--dir", type=Path, help="folder of the runs (default: bench/SUITE)")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="show the runs, and how long they will take at the speeds measured here, or else in the zoo's report",
+        help="only list the runs and estimate how long they take, from speeds measured here or in the zoo's report",
     )
     parser.add_argument(
-        "--jobs", type=int, help="processes at a time (default: one a core; on GPUs 4 each, see launcher.per_gpu)"
+        "--jobs", type=int, help="processes at a time (default: one per core, or 4 per GPU; see launcher.per_gpu)"
     )
-    parser.add_argument("--stall", type=float, default=3600, help="seconds without a word after which a run has hung")
+    parser.add_argument("--stall", type=float, default=3600, help="seconds without output after which a run has hung")
     args = parser.parse_intermixed_args(arguments)
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs} must be at least 1.")
@@ -101,30 +101,30 @@ def main(arguments: list[str]) -> int:
 
 
 def speeds(folder: Path) -> dict[tuple[str, ...], float]:
-    """Steps per second of an algorithm on an environment, and on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
+    """Steps per second of an algorithm on an environment and on any: `{("iql", "hopper"): 170, ("iql",): 165}`.
 
-    The medians of the rows of all runs in a folder and its neighbours, and where runs usually are; where there are
-    none, of the runs in the zoo's own report (`docs/results`), of one thread each.
+    These are medians over the rows of all runs in a folder, in its sibling folders and in the default folders. If there
+    are none, they are the speeds in the zoo's own report (`docs/results`), with one thread per run.
     """
     return medians(reported()) | medians(measured(folder))
 
 
 def reported() -> Iterator[tuple[str, str, list[float]]]:
-    """Algorithm, environment and speed of the runs of the zoo's own report: its `speeds.csv`."""
+    """Algorithm, environment and speed of the runs in the zoo's own report, from its `speeds.csv`."""
     with (folder_of("benchmarks") / "speeds.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             yield row["algo"], row["env"], [float(row["steps_per_second"])]
 
 
 def measured(folder: Path) -> Iterator[tuple[str, str, list[float]]]:
-    """Algorithm, environment and speeds of each run in a folder, its neighbours, and the default folders."""
+    """Algorithm, environment and speeds of each run in a folder, in its sibling folders and in the default folders."""
     places = {place.resolve() for place in (folder.absolute().parent, Path("bench"), Path("runs"))}
     for path in {path for place in places for path in place.glob("*/*/metrics.csv")}:
         try:
             with path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if row.get("steps_per_second")]
             known = record(path.parent)
-            if known.get("stages"):  # the time in which models were learned before counts too
+            if known.get("stages"):  # the time for training models before the updates counts too
                 values = [float(rows[-1]["step"]) / float(rows[-1]["seconds"])]
             else:
                 values = [float(row["steps_per_second"]) for row in rows]
@@ -144,7 +144,7 @@ def medians(runs: Iterable[tuple[str, str, list[float]]]) -> dict[tuple[str, ...
 
 
 def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: int) -> None:
-    """The runs, which of them are done, and how long the rest will take; `places` is None if a launcher has to say."""
+    """Prints the runs, their status, and the time that the rest will take; `places`: None if the launcher decides."""
     known, left_of, unknown = speeds(folder), dict[str, float](), 0
     for run in runs:
         algo, env = run.settings["algo"]["name"], run.settings["env"]["name"]
@@ -162,8 +162,8 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: i
         print(f"{run.name:<60} {run.steps:>10,} steps  {state or '-':<12} {due}")
     groups = grouped([Job(run, folder / run.name) for run in runs if run.name in left_of], gpus)
     each = [max(left_of[job.run.name] for job in group) for group in groups]
-    seconds = max(sum(each) / (places or 1), *each, 0.0)  # no sooner than the longest
-    left = [f"about {duration(seconds)}{'' if places else ' of processor time'}, evaluations aside"] if seconds else []
+    seconds = max(sum(each) / (places or 1), *each, 0.0)  # at least as long as the longest one
+    left = [f"about {duration(seconds)}{'' if places else ' of processor time'}, plus evaluations"] if seconds else []
     left += [f"{unknown} of unknown speed"] if unknown else []
     how = f"{len(runs)} runs, {places} at a time" if places else f"{len(runs)} runs"
     print(f"{how}: {' and '.join(left) or 'nothing is left to do'}")
@@ -171,7 +171,7 @@ def show_plan(runs: Sequence[Planned], folder: Path, places: int | None, gpus: i
 
 @contextmanager
 def showing() -> Iterator[Callable[[list[Job]], None]]:
-    """Shows the state of the jobs: a table in a terminal, else a line whenever one changes."""
+    """Shows the state of the jobs: as a table in a terminal, otherwise as one line per change."""
     console, states = Console(), dict[str, str]()
 
     def print_changes(jobs: list[Job]) -> None:
@@ -181,7 +181,7 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
                 line = f"{datetime.now():%F %T}  {job.state:<8}  {job.run.name}  ({done} of {len(jobs)} done)"
                 try:
                     print(line, flush=True)
-                except BrokenPipeError:  # the reader of a pipe has gone; the runs continue
+                except BrokenPipeError:  # nothing reads the pipe any more; the runs continue
                     discard(sys.stdout.fileno())
             states[job.run.name] = job.state
 
@@ -194,7 +194,7 @@ def showing() -> Iterator[Callable[[list[Job]], None]]:
 
 
 def view(jobs: Sequence[Job]) -> Table:
-    """A table of the jobs that run, their speeds, and the time left."""
+    """A table of the running jobs, their speeds, and the time left."""
     counts = Counter(job.state for job in jobs)
     title = ", ".join(f"{counts[state]} {state}" for state in ("finished", "running", "waiting", "failed"))
     table = Table(title=title, title_justify="left", box=None)
@@ -208,7 +208,7 @@ def view(jobs: Sequence[Job]) -> Table:
 
 
 def progress(run_dir: Path) -> tuple[int, float]:
-    """The last step that a run has logged, and its speed; 0 where it has logged nothing yet."""
+    """The last step that a run has logged, and its speed; both 0 if it has logged nothing yet."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
             *_, row = csv.DictReader(file)

@@ -1,4 +1,4 @@
-"""`zoo bench export`: the finished runs of a folder as one CSV file."""
+"""`zoo bench export`: writes the finished runs of a folder to one CSV file."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from zoo.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     parser = Parser(
         prog="zoo bench export",
         description="Writes the finished runs of a folder to one CSV file: settings, seeds, steps and figures. "
-        "zoo report reads such files like folders of runs.",
+        "zoo report reads this file like a folder of runs.",
         epilog="Example: zoo bench export bench/smoke results/smoke.csv",
     )
-    parser.add_argument("dir", type=Path, metavar="DIR", help="of runs, at any depth")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the CSV file to write; one that exists is replaced")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="folder with runs, at any depth")
+    parser.add_argument("file", type=Path, metavar="FILE", help="CSV file to write; an existing file is replaced")
     args = parser.parse_args(arguments)
     if not args.dir.is_dir():
         raise UsageError(f"{args.dir} is not a folder. Give one that holds runs, such as runs or bench/smoke.")

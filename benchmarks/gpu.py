@@ -1,14 +1,14 @@
-"""What the zoo does on a GPU: whether it computes there what it computes on the CPU, and how fast.
+"""Tests and measures the zoo on a GPU: whether its results are those of the CPU, and how fast it is.
 
     pip install -e . pytest pytest-xdist
     python benchmarks/gpu.py                                # at most 9 minutes; benchmarks/results/gpu.json
     python benchmarks/gpu.py --minutes 30 --out gpu.json
     python benchmarks/gpu.py graph seeds                    # these parts only
-    python benchmarks/gpu.py --table                        # updates/s of each algorithm, of what the file has
+    python benchmarks/gpu.py --table                        # print updates/s of each algorithm from the file
 
-Needs a checkout. First come the tests that are marked `gpu`, then the speeds, each part within its own share of the
-time; what no time was left for, and what is missing, is named. Without a GPU it runs the same tests on the CPU,
-measures nothing, and says so. The exit code is 1 where a test fails.
+This needs a checkout. It first runs the tests that are marked `gpu`, and then measures speeds. Each part has a share of
+the time; the script names what it had no time for and what is missing. Without a GPU, it runs the same tests on the
+CPU, measures nothing, and says so. The exit code is 1 if a test fails.
 """
 
 import argparse
@@ -52,23 +52,23 @@ ON_GPU = "Memory is what PyTorch allocated on the GPU."
 
 
 def updates(compiled: bool | str, title: str, count: int) -> Iterator[Table]:
-    """Every algorithm."""
+    """Updates of every algorithm."""
     names = [*FIRST, *(name for name in algorithms() if name not in FIRST)]
     subjects = {
         f"zoo, {name}": Subject("gpu.py", "updates", {"algo": name, "compiled": compiled} | CUDA) for name in names
     }
-    note = f"Batches of 256 of Hopper's shapes, or of four discrete actions; streams: a sample. {ON_GPU}"
+    note = f"Batches of 256 with Hopper's shapes or four discrete actions; for streams, single samples. {ON_GPU}"
     yield Table(f"Updates, {title}", count, subjects, note=note)
 
 
 def seeds() -> Iterator[Table]:
-    """One run, in float32 and with TF32, and several with TF32 as one program."""
-    note = f"Compiled, and a CUDA graph. {ON_GPU}"
+    """Updates of one run, in float32 and with TF32, and of several seeds as one program, with TF32."""
+    note = f"Compiled, as a CUDA graph. {ON_GPU}"
     for precision, title in (("highest", ""), ("high", ", with TF32")):
         given: dict[str, Any] = {"compiled": best(), "precision": precision} | CUDA
         one = {f"zoo, {algo}": Subject("gpu.py", "updates", {"algo": algo} | given) for algo in FIRST}
         yield Table(f"Updates of a run{title}", 200, one, note=note)
-    note = f"Of all agents together, each with a batch of 256 of its own. {note}"
+    note = f"Updates of all agents together, each with its own batch of 256. {note}"
     given = {"compiled": best(), "precision": "high"} | CUDA
     for replayed, which in ((False, ""), (True, ", the CUDA graph alone")):
         several = {
@@ -99,20 +99,20 @@ def warp() -> Iterator[Table]:
         yield Table(f"{number} {env} of warp alone, steps", 100, {"zoo": Subject("online.py", "alone", made)}, number)
         steps = {"num_steps": 32, "compiled": best()} | made
         subjects = {"zoo, PPO": Subject("online.py", "on_policy", steps)}
-        note = f"Rollouts of 32 steps an environment, 320 gradient steps after each. {ON_GPU}"
+        note = f"Rollouts of 32 steps per environment, with 320 gradient steps after each. {ON_GPU}"
         yield Table(f"PPO on {number} {env} of warp, steps", 1, subjects, 32 * number, note)
     learning = {"algo": "sac", "updates": 1, "compiled": best(), "num_envs": 256, "backend": "warp"} | CUDA
     subjects = {"zoo, SAC": Subject("online.py", "off_policy", learning)}
-    note = f"An update a step of all environments. {ON_GPU}"
+    note = f"One update per step of all environments. {ON_GPU}"
     yield Table("SAC on 256 Hopper-v5 of warp, steps", 25_600, subjects, note=note)
 
 
 def best() -> bool | str:
-    """The fastest that there is on this GPU."""
+    """The fastest way to run updates on this GPU."""
     return GRAPH if needed_to_compile("cuda", OLDEST) else True
 
 
-TESTS, TESTED = "tests", 0.2  # their share of the time, and below those of the other parts
+TESTS, TESTED = "tests", 0.2  # the share of the time for the tests; the shares of the other parts are below
 PARTS: dict[str, tuple[Callable[[], Iterator[Table]], float]] = {
     "graph": (partial(updates, GRAPH, "as a CUDA graph", 200), 0.15),
     "seeds": (seeds, 0.2),
@@ -121,7 +121,7 @@ PARTS: dict[str, tuple[Callable[[], Iterator[Table]], float]] = {
     "compiled": (partial(updates, True, "compiled and as a CUDA graph", 200), 0.1),
     "eager": (partial(updates, False, "eager", 50), 0.05),
 }
-AT_ONCE = 16  # tests, at most
+AT_ONCE = 16  # maximum number of tests at a time
 OUTCOMES = ("PASSED", "FAILED", "ERROR")
 
 
@@ -138,13 +138,14 @@ def missing() -> dict[str, str]:
 
 
 def tests(seconds: float, device: str) -> dict[str, Any]:
-    """Runs the tests of a GPU, on the CPU the same ones.
+    """Runs the tests that are marked `gpu`, or the same tests on the CPU.
 
     Args:
-        seconds: after which what still runs is ended.
+        seconds: the time limit, after which the tests are stopped.
 
     Returns:
-        How many passed, which failed, what pytest says of those, and `over` if not all were run.
+        The number of tests that passed, the names of those that failed, pytest's output about the failures, and in
+        `over` why not all tests were run, if so.
     """
     if not importlib.util.find_spec("pytest"):
         return {"passed": 0, "failed": [], "said": "", "over": "pytest is not installed"}
@@ -158,7 +159,7 @@ def tests(seconds: float, device: str) -> dict[str, Any]:
     try:
         said = process.communicate(timeout=max(seconds, 0.1))[0]
     except subprocess.TimeoutExpired:
-        over = "their time was over"
+        over = "the time limit was reached"
         process.send_signal(signal.SIGINT)
         try:
             said = process.communicate(timeout=10)[0]
@@ -167,14 +168,14 @@ def tests(seconds: float, device: str) -> dict[str, Any]:
             said = process.communicate()[0]
     outcomes = dict(map(outcome, re.findall(rf"^.*(?:{'|'.join(OUTCOMES)}).*$", said, re.MULTILINE)))
     if process.returncode not in (0, 1) and not over:
-        over = (said.strip().splitlines() or ["pytest said nothing"])[-1]
+        over = (said.strip().splitlines() or ["pytest printed nothing"])[-1]
     failed = [name for name, how in outcomes.items() if name and how != "PASSED"]
     reasons = "\n".join(re.findall(r"^E   .*", said, re.MULTILINE))
     return {"passed": list(outcomes.values()).count("PASSED"), "failed": failed, "said": reasons, "over": over}
 
 
 def outcome(line: str) -> tuple[str, str]:
-    """The test that a line of pytest's is about, and how it ended."""
+    """The name and outcome of the test in a line of pytest's output."""
     name = re.search(rf"\S+\.py::.*?(?= (?:{'|'.join(OUTCOMES)}|- )|\s*$)", line)
     how = re.search("|".join(OUTCOMES), line)
     return name[0] if name else "", how[0] if how else ""
@@ -194,21 +195,21 @@ def as_table(figures: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[TESTS, *PARTS, []], help="which (default: all)", metavar="PART")
-    parser.add_argument("--minutes", type=float, default=9, help="at most (default: 9)")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the figures are written (JSON)")
-    parser.add_argument("--table", action="store_true", help="only print the updates/s that FILE has")
+    parser.add_argument("parts", nargs="*", choices=[TESTS, *PARTS, []], help="parts (default: all)", metavar="PART")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit in minutes (default: 9)")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="JSON file for the figures")
+    parser.add_argument("--table", action="store_true", help="only print the updates/s in FILE")
     args = parser.parse_args(arguments)
     if args.table:
         if not args.out.is_file():
             parser.error(f"--out {args.out} is not a file")
         print(as_table(json.loads(args.out.read_text())["figures"]))
         return 0
-    seconds = 60 * args.minutes - 15  # the rest is for what has to end
+    seconds = 60 * args.minutes - 15  # the rest is for stopping the processes
     end = time.monotonic() + seconds
-    # many processes compile side by side; what they print is read when they are ended, too
+    # many processes compile at the same time; unbuffered, so that output of stopped processes is not lost
     os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     known = gpus() | {"processor": processor(), "torch": torch.__version__, "commit": commit()}
@@ -216,10 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
     absent = missing()
     chosen = {name: PARTS[name] for name in PARTS if name in args.parts or not args.parts}
     shares = {name: share for name, (_, share) in chosen.items() if name not in absent}
-    checks: dict[str, Any] = {"passed": 0, "failed": [], "over": "they were not asked for"}
+    checks: dict[str, Any] = {"passed": 0, "failed": [], "over": "they were not requested"}
     kept: dict[str, Any] = {"machine": known, "tests": checks, "not measured": {}, "figures": {}}
     if args.parts and args.out.exists() and (before := json.loads(args.out.read_text()))["machine"] == known:
-        kept = before  # the other parts stay
+        kept = before  # keep the figures of the other parts
     if TESTS in args.parts or not args.parts:
         checks = tests(seconds * (TESTED / (TESTED + sum(shares.values()))), device)
         print(f"\ntests on {device}: {checks['passed']} passed, {len(checks['failed'])} failed", flush=True)
@@ -249,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
         for measured in measure_within(list(part()), (end - time.monotonic()) * share_of_left, say):
             kept["figures"][name].append(dataclasses.asdict(measured))
             print(f"\n{as_markdown(measured)}", flush=True)
-        write()  # what there is, should the machine be taken away
+        write()  # save the results so far, in case the machine is taken away
     write()
     print(f"\nwritten to {args.out}")
     return 1 if checks["failed"] else 0

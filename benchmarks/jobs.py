@@ -1,4 +1,4 @@
-"""The jobs of a suite: a run each and how it goes, as its folder tells; which of them are one process."""
+"""The jobs of a suite: one per run, with its state, which is read from its folder; and how jobs share a process."""
 
 import contextlib
 import json
@@ -14,19 +14,19 @@ from zoo.benchmarks.suite import Planned
 from zoo.errors import quoted
 from zoo.settings.overrides import as_overrides
 
-ATTEMPTS = 2  # of a run that crashes, hangs or is killed
+ATTEMPTS = 2  # for a run that crashes, hangs or is killed
 
 
 @dataclass
 class Job:
-    """A run and how it goes.
+    """A run and its state.
 
     Attributes:
-        run: what is to be run.
-        dir: its folder.
+        run: the planned run.
+        dir: the run's folder.
         state: waiting, running, finished or failed.
         attempts: how often it was started.
-        error: why it failed last.
+        error: why it failed the last time.
     """
 
     run: Planned
@@ -42,24 +42,24 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint that it continues from."""
+        """Whether it has a checkpoint to continue from."""
         return (self.dir / "checkpoint.pt").exists()
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What it is started with, but for its seed."""
+        """The overrides that it is started with, except the seed."""
         return tuple(one for one in self.run.overrides if not one.startswith("seed="))
 
 
 @dataclass
 class Group:
-    """Jobs that are one process, and how it goes. Its log is that of the first of them."""
+    """Jobs in one process, and its state. The process writes to the log of its first job."""
 
     jobs: list[Job]
     device: str | None
     process: Process
-    written: int  # changes with all that it writes
-    seen: float = math.inf  # when it last wrote anything; it may wait long before it begins
+    written: int  # changes whenever the process writes something
+    seen: float = math.inf  # when it last wrote something; it may wait for a long time before it begins
 
     @property
     def log_path(self) -> Path:
@@ -67,7 +67,7 @@ class Group:
 
 
 def command(jobs: Sequence[Job]) -> list[str]:
-    """The arguments for Python that start jobs as one process, or resume them."""
+    """The arguments for Python that start or resume jobs in one process."""
     zoo = ["-m", "zoo.cli", "run"]
     dirs = [job.dir for job in jobs] if len(jobs) > 1 else jobs[0].dir
     if jobs[0].begun:
@@ -79,9 +79,9 @@ def command(jobs: Sequence[Job]) -> list[str]:
 
 
 def grouped(jobs: Sequence[Job], gpus: int) -> list[list[Job]]:
-    """Which jobs are one process: on GPUs those that differ in their seeds alone.
+    """Groups the jobs by process: on GPUs, jobs that differ only in their seeds share one.
 
-    Where there are fewer such groups than GPUs, each is as many processes as leave no GPU idle.
+    If there are fewer such groups than GPUs, each group is split into several processes, so that no GPU is idle.
     """
     alike: dict[Any, list[Job]] = {}
     for job in jobs:
@@ -92,7 +92,7 @@ def grouped(jobs: Sequence[Job], gpus: int) -> list[list[Job]]:
 
 
 def record(run_dir: Path) -> dict[str, Any]:
-    """The `run.json` of a run; empty where there is none, or none that can be read."""
+    """The content of a run's `run.json`; empty if the file is missing or cannot be read."""
     try:
         return dict(json.loads((run_dir / "run.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -105,38 +105,38 @@ def status(run_dir: Path) -> str | None:
 
 
 def settle(job: Job) -> None:
-    """Called when a job's run has finished: it counts if it is complete and of the planned code."""
+    """Called when a job's run has finished: it counts if it is complete and was run by the planned code."""
     found = read_run(job.dir)
     if isinstance(found, str):
         refuse(job, f"has finished, but {found}")
     elif found.record.get("code") != job.run.code:
-        refuse(job, "was made by other code than when it was planned")
+        refuse(job, "was run by other code than was planned")
     else:
         job.state = "finished"
 
 
 def refuse(job: Job, error: str) -> None:
-    """Called when a job's folder can neither be used nor resumed; its content is left alone."""
-    job.state, job.error = "failed", f"{error}: rm -r {quoted(job.dir)}, and begin the suite again"
+    """Called when a job's folder can neither be used nor resumed. The folder is not changed."""
+    job.state, job.error = "failed", f"{error}: rm -r {quoted(job.dir)}, and start the suite again"
 
 
 def fail(job: Job, error: str) -> None:
-    """Called when an attempt has failed; there may be another one."""
+    """Called when an attempt has failed; another attempt may follow."""
     job.error, job.state = error, "waiting" if job.attempts < ATTEMPTS else "failed"
 
 
 def written(jobs: Sequence[Job]) -> int:
-    """A number that changes with whatever the process of these jobs writes."""
+    """A number that changes whenever the process of these jobs writes something."""
     total = 0
     for place in (jobs[0].log_path, *(job.dir for job in jobs)):
-        with contextlib.suppress(OSError):  # a file or a folder may be replaced while it is looked at
+        with contextlib.suppress(OSError):  # a file or folder may be replaced in the meantime
             for path in (place, *place.rglob("*")):
                 total += path.stat().st_mtime_ns + path.stat().st_size
     return total
 
 
 def saved(job: Job) -> int:
-    """A number that changes with the job's checkpoint."""
+    """A number that changes whenever the job writes a checkpoint."""
     try:
         return (job.dir / "checkpoint.pt").stat().st_mtime_ns
     except OSError:
@@ -144,7 +144,7 @@ def saved(job: Job) -> int:
 
 
 def last_line(path: Path) -> str:
-    """The line of a log that says best why it ends."""
+    """The last line of a log, which usually says why the process ended."""
     text = path.read_text(errors="replace") if path.exists() else ""
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it printed nothing"

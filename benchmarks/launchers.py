@@ -1,4 +1,4 @@
-"""Launchers start processes, of one or several runs: here, in a Ray cluster or with Slurm, on a shared file system."""
+"""Launchers start processes of one or several runs: here, or on a Ray or Slurm cluster with a shared file system."""
 
 import contextlib
 import ctypes
@@ -19,61 +19,62 @@ from omegaconf import OmegaConf
 from zoo.errors import UsageError
 from zoo.machine import nvidia_smi
 
-PER_GPU = 4  # processes at a time, by default
-QUEUED = 1000  # jobs in Slurm's queue at a time
-DAY = 24 * 60  # minutes that a Slurm job may take by default
-FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # of the environment, to other machines
+PER_GPU = 4  # default number of processes at a time on each GPU
+QUEUED = 1000  # maximum number of jobs in Slurm's queue
+DAY = 24 * 60  # default time limit of a Slurm job, in minutes
+FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # environment variables that are passed to other machines
 KILLED = -signal.SIGKILL
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 
 
 class Process(Protocol):
-    """A run that was started, or several."""
+    """A process of one or several runs."""
 
     def poll(self) -> int | None:
-        """The exit code; None until it has ended."""
+        """The exit code; None while the process is running."""
 
     def interrupt(self) -> None:
-        """Asks for a checkpoint, then the end."""
+        """Asks the process to write a checkpoint and end."""
 
     def kill(self) -> None:
-        """Ends it."""
+        """Kills the process."""
 
 
 class Launcher(Protocol):
-    """What starts processes.
+    """Starts processes.
 
     Attributes:
-        places: a device for each that may continue at the same time; None where one is found otherwise.
-        gpus: how many there are for them, as far as is known; 0 where they take none.
+        places: one entry for each process that may run at the same time: its device, or None if the launcher does not
+            choose it.
+        gpus: the number of GPUs for them, as far as known; 0 if they use none.
     """
 
     places: list[str | None]
     gpus: int
 
     def start(self, command: list[str], log: Path, device: str | None) -> Process:
-        """Runs `python command`, what it says appended to a log; touches the log when it begins."""
+        """Runs `python command` and appends its output to a log, which is touched when the process begins."""
 
     def close(self) -> None:
-        """Releases the resources."""
+        """Releases the launcher's resources."""
 
 
 def launcher(name: str, jobs: int | None, folder: Path, options: list[str], **usual: Any) -> Launcher:
-    """The launcher of that name.
+    """Makes the launcher with the given name.
 
     Args:
-        name: of `LAUNCHERS`.
-        jobs: how many at a time; None for as many as there is room for.
-        folder: where it may keep files of its own.
-        options: `key=value`, of `Local`, of `ray.init` or of submitit's executor.
-        usual: options that are not given.
+        name: a key of `LAUNCHERS`.
+        jobs: the number of processes at a time; None for as many as fit.
+        folder: a folder for the launcher's own files.
+        options: `key=value` options of `Local`, of `ray.init` or of submitit's executor.
+        usual: defaults for options that are not given.
 
     Raises:
-        UsageError: its library is not installed, or it refuses an option.
+        UsageError: the launcher's library is not installed, or the launcher refuses an option.
     """
     try:
         given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(options))
-    except Exception as error:  # of OmegaConf's or of YAML's grammar
+    except Exception as error:  # OmegaConf or YAML cannot parse it
         raise UsageError(f"launcher={name} {' '.join(options)}: {str(error).splitlines()[0]}") from error
     try:
         return LAUNCHERS[name](jobs, folder, **usual | given)
@@ -89,25 +90,25 @@ def launcher(name: str, jobs: int | None, folder: Path, options: list[str], **us
 
 
 class Local:
-    """As many processes at a time as there are cores; on GPUs several each.
+    """Runs processes on this machine: one per core, or several per GPU.
 
     Args:
-        gpus: which of them, as `0` or `0,2`; None for all that are visible.
-        per_gpu: how many processes each takes at a time; 0 for none, then a core takes one.
+        gpus: the GPUs to use, such as `0` or `0,2`; None for all visible ones.
+        per_gpu: the number of processes at a time on each GPU; 0 uses no GPU and runs one process per core.
 
     Raises:
-        ValueError: there is no such GPU, or `per_gpu` is negative.
+        ValueError: a GPU does not exist, or `per_gpu` is negative.
     """
 
     def __init__(self, jobs: int | None, folder: Path, gpus: Any = None, per_gpu: int = PER_GPU) -> None:
         if not isinstance(per_gpu, int) or per_gpu < 0:
-            raise ValueError("per_gpu must be at least 0, a whole number.")
+            raise ValueError("per_gpu must be a whole number of at least 0.")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         there = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
         there = there[: torch.cuda.device_count()]
         names = there if gpus is None else [*map(str, gpus)] if isinstance(gpus, list) else str(gpus).split(",")
         if unknown := [name for name in names if name not in there]:
-            raise ValueError(f"there is no GPU {', '.join(unknown)} here, but {', '.join(there) or 'none'}.")
+            raise ValueError(f"there is no GPU {', '.join(unknown)} here. GPUs: {', '.join(there) or 'none'}.")
         names = names if per_gpu else []
         count = jobs or per_gpu * len(names) or cores()
         self.places: list[str | None] = [names[i % len(names)] if names else None for i in range(count)]
@@ -121,13 +122,14 @@ class Local:
 
 
 def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | None:
-    """The GPU on which the next process starts: the one with the most memory left.
+    """The GPU on which the next process starts: the one with the most free memory.
 
-    A process takes a while to fill what it needs, so each that continues has at least its share of the GPU's memory.
+    A process takes a while to allocate its memory, so each running process counts with at least its share of the GPU's
+    memory.
 
     Args:
-        free: a device for each place that no run has.
-        places: a device for each place.
+        free: the devices of the free places.
+        places: the devices of all places.
     """
     memory = gpu_memory() if len(set(free)) > 1 else {}
     if not all(device in memory for device in free):
@@ -141,7 +143,7 @@ def roomiest(free: Sequence[str | None], places: Sequence[str | None]) -> str | 
 
 
 def gpu_memory() -> dict[str, tuple[float, float]]:
-    """Memory of the GPUs in MiB, what is free and all of it, by number and by UUID; empty where it is not known."""
+    """Free and total memory of the GPUs in MiB, by number and by UUID; empty if unknown."""
     return {
         name: (float(free), float(total))
         for number, uuid, free, total in nvidia_smi("index", "uuid", "memory.free", "memory.total")
@@ -150,7 +152,7 @@ def gpu_memory() -> dict[str, tuple[float, float]]:
 
 
 class LocalProcess:
-    """A child process, which ends with this one."""
+    """A child process, which ends when this process ends."""
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str], folder: Path | None = None) -> None:
         self.log: IO[bytes] = log.open("ab")
@@ -180,8 +182,8 @@ def cores() -> int:
 
 
 def becomes_a_run() -> None:
-    """Prepares a forked process: it can be interrupted at once, and ends with the runner (on Linux)."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a runner in a shell's background has it ignored, and hands that on
+    """Prepares a forked process: it can be interrupted at once and, on Linux, ends when the runner ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # in a shell's background SIGINT is ignored, also in child processes
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -192,11 +194,11 @@ def becomes_a_run() -> None:
 def execute(command: list[str], log: Path, folder: Path, environment: dict[str, str]) -> int:
     """Runs a command in a worker of Ray or Slurm, and interrupts it if the worker is interrupted."""
     child = LocalProcess(command, log, environment, folder)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # scancel's, which submitit would pass over
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # sent by scancel; submitit would ignore it
     try:
         return child.process.wait()
-    except BaseException:  # it was cancelled, or its time is over: submitit raises that in here
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one asks for nothing more
+    except BaseException:  # it was cancelled or reached its time limit, for which submitit raises an exception here
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore further signals
         child.interrupt()
         return child.process.wait()
     finally:
@@ -204,21 +206,21 @@ def execute(command: list[str], log: Path, folder: Path, environment: dict[str, 
 
 
 def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:
-    """The arguments of `execute` for a run that would be started here."""
+    """The arguments of `execute` for a command, with this process's working directory and environment."""
     return command, log.resolve(), Path.cwd(), {name: os.environ[name] for name in FORWARDED if name in os.environ}
 
 
 def lost(log: Path, error: BaseException) -> int:
-    """The result of a run whose worker was lost; the reason is in its log."""
+    """The exit code of a run whose worker was lost. Writes the reason to the run's log."""
     with contextlib.suppress(OSError), log.open("a") as file:
         file.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
     return KILLED
 
 
 class Ray:
-    """A task each in a cluster: `launcher.address`, or the one that Ray finds; else one on this machine.
+    """Runs each process as a Ray task: in the cluster at `launcher.address`, in one that Ray finds, or on this machine.
 
-    Where there are GPUs, each takes `launcher.per_gpu` tasks at a time; 0 for none, then a core takes one.
+    If there are GPUs, each runs `launcher.per_gpu` tasks at a time; 0 uses no GPU and runs one task per core.
     """
 
     def __init__(self, jobs: int | None, folder: Path, per_gpu: int = PER_GPU, **options: Any) -> None:
@@ -239,7 +241,7 @@ class Ray:
 
 
 class RayProcess:
-    """A task."""
+    """A Ray task."""
 
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self.ray, self.task, self.log = ray, task, log
@@ -260,16 +262,16 @@ class RayProcess:
 
 
 class Slurm:
-    """A job each, by submitit: `launcher.slurm_partition`, `launcher.gpus_per_node`, ...
+    """Submits each process as a Slurm job, by submitit: `launcher.slurm_partition`, `launcher.gpus_per_node`, ...
 
-    A job whose time is over, `launcher.timeout_min`, leaves a checkpoint, and is queued again.
+    A job that reaches its time limit, `launcher.timeout_min`, leaves a checkpoint and is queued again.
     """
 
     def __init__(self, jobs: int | None, folder: Path, cluster: str = "slurm", **options: Any) -> None:
         submitit: Any = importlib.import_module("submitit")
         self.places: list[str | None] = [None] * (jobs or QUEUED)
         asked = {key: value for key, value in options.items() if value and re.search("gpu|gres|additional", key)}
-        self.gpus = 1 if "gpu" in str(asked) else 0  # how many there are, the queue knows
+        self.gpus = 1 if "gpu" in str(asked) else 0  # only Slurm knows how many there are
         self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster)
         self.executor.update_parameters(**{"name": "zoo", "cpus_per_task": 1, "timeout_min": DAY} | options)
 
@@ -281,7 +283,7 @@ class Slurm:
 
 
 class SlurmProcess:
-    """A job."""
+    """A Slurm job."""
 
     def __init__(self, job: Any, log: Path) -> None:
         self.job, self.log, self.cancelled = job, log, False
@@ -289,18 +291,18 @@ class SlurmProcess:
     def poll(self) -> int | None:
         if not self.job.done():
             return None
-        if self.cancelled:  # perhaps before it began: submitit would wait for its result
+        if self.cancelled:  # perhaps before it began: submitit would wait for a result
             return KILLED
         try:
             return int(self.job.result())
-        except Exception as error:  # whatever ended it: a limit, a lost machine, scancel
+        except Exception as error:  # it was ended by a limit, a lost machine or scancel
             return lost(self.log, error)
 
     def interrupt(self) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.job.cancel()
         self.cancelled = True
-        self.job.watcher.register_job(self.job.job_id)  # else Slurm is asked every ten minutes what became of it
+        self.job.watcher.register_job(self.job.job_id)  # otherwise submitit asks Slurm only every ten minutes
 
     def kill(self) -> None:
         self.interrupt()

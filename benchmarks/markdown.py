@@ -1,4 +1,4 @@
-"""The report as Markdown: what can be judged by a published figure first, then every task, then every run."""
+"""The report as Markdown: first the comparisons with published figures, then every task, then every run."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -14,19 +14,20 @@ from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import LEAST_RUNS, Estimate
 from zoo.benchmarks.trials import PULLS, REPEATS, SUBSET, middle
 
-SHOWN = 3  # versions of the zoo in the summary
-TRIALS = "Settings chosen by trying"
+SHOWN = 3  # number of versions of the zoo in the summary
+TRIALS = "Settings chosen by a bandit"
 TRIALS_TEXT = (
-    "Runs of an algorithm that differ in settings are policies to choose from, and to find the best is to play them. "
-    f"A bandit chooses among {SUBSET} of them, drawn at random (Jackson et al. 2025). The table has, by the episodes "
-    "that it has played, the normalized score of the policy with the best mean so far, and the interquartile range of "
-    f"{REPEATS:,} repetitions. After one episode that is a policy at random."
+    "Runs of an algorithm with different settings give different policies, and playing episodes shows which is best. "
+    f"A bandit chooses among {SUBSET} of them, which are sampled at random (Jackson et al. 2025). For each number of "
+    "episodes played, the table has the normalized score of the policy with the best mean so far, and the "
+    f"interquartile range over {REPEATS:,} repetitions. After one episode, this is a random policy."
 )
 SWITCHES = "From offline to online"
 SWITCHES_TEXT = (
-    "Offline is the last evaluation before the first online step, dip how far below it the lowest online evaluation "
-    "lies, online the mean of all online evaluations: in normalized scores, 100 less that is the regret. The data's "
-    "value is what the critics say of transitions of the dataset: at the first online evaluation, lowest and last."
+    "Offline is the last evaluation before the first online step. Dip is the difference between it and the lowest "
+    "online evaluation. Online is the mean of all online evaluations; with normalized scores, the regret is 100 minus "
+    "this mean. The data's value is the critics' mean value of transitions from the dataset: at the first online "
+    "evaluation, at its lowest, and at the last evaluation."
 )
 SWITCHES_HEADER = ("task", "method", "seeds", "measure", *switch.FIGURES, "the data's value")
 TRIALS_HEADER = ("task", "algorithm", "policies", "settings", *(f"{pulls:,}" for pulls in PULLS))
@@ -37,39 +38,42 @@ def text(report: Report, folder: Path) -> str:
     parts = [f"# {report.folder.resolve().name}", summary(report)]
     judged = [one for one in report.comparisons if one.compared]
     if judged:
-        parts += ["## Beside published figures", judged_table(judged)]
+        parts += ["## Comparison with published figures", judged_table(judged)]
     if report.notes:
-        parts += ["## To be looked at", "\n".join(f"- {note}" for note in report.notes)]
+        parts += ["## Notes", "\n".join(f"- {note}" for note in report.notes)]
     for task in dict.fromkeys(row.task for row in report.rows):
         rows = [row for row in report.rows if row.task == task]
         parts += [f"## {task}", task_table(rows, judged)]
     for group in report.groups:
         parts.append(f"## Over tasks: {'; '.join(group.tasks)}")
-        parts.append("Normalized scores of the last evaluation, 100 the reference's.")
+        parts.append("Normalized scores of the last evaluation; 100 is the reference score.")
         lines = [list(row.values())[1:] for row in report.overall if row["tasks"] == group.tasks]
         parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
     if report.improvements:
-        parts += ["## How likely a run of the one is better than a run of the other"]
-        parts.append("Over the tasks that both were run on, which the first column counts.")
+        parts += ["## Probability of improvement"]
+        parts.append(
+            "How likely a run of the first method is better than a run of the second, over the tasks that both ran on. "
+            "The first column is the number of these tasks."
+        )
         pairs = [
             [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
             for row in report.improvements
             if row["whole"]
         ]
-        parts.append(as_markdown(["tasks", "the one", "the other", "probability"], pairs))
+        parts.append(as_markdown(["tasks", "first", "second", "probability"], pairs))
     if report.switched:
         parts += [f"## {SWITCHES}", SWITCHES_TEXT, as_markdown(SWITCHES_HEADER, switches_lines(report.switched))]
     if report.tried:
         parts += [f"## {TRIALS}", TRIALS_TEXT, as_markdown(TRIALS_HEADER, trials_lines(report.tried))]
-        parts.append("![Score of the choice by the number of episodes tried](trials.png)")
+        parts.append("![Score of the chosen policy by the number of episodes played](trials.png)")
     tasks = {row.task for row in report.rows}
-    first = f"Of the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
+    first = f"These are the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
     parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]
     if report.groups:
         parts += ["## Performance profiles", "![Share of runs above each score](profiles.png)"]
     others = [one for one in report.comparisons if not one.compared]
     if others:
-        parts.append("## Published figures of other settings, data or budgets")
+        parts.append("## Published figures with other settings, data or budgets")
         lines = [[one.row.task, one.row.method, one.published, one.source, one.verdict] for one in others]
         parts.append(as_markdown(["task", "method", "published", "source", "verdict"], lines))
     parts.append("## Runs")
@@ -82,7 +86,7 @@ def text(report: Report, folder: Path) -> str:
 
 
 def summary(report: Report) -> str:
-    """The first paragraph: what ran, and what the figures are."""
+    """The first paragraph: the number of runs, and what the figures mean."""
     tasks, methods = ({getattr(row, key) for row in report.rows} for key in ("task", "method"))
     made = {
         (str(run.record["versions"]["zoo"]), str(run.record.get("commit"))[:10])
@@ -97,20 +101,24 @@ def summary(report: Report) -> str:
     if on_gpus:
         gpus = ", ".join(sorted({str(record["hardware"]["gpu"]) for record in on_gpus}))
         most = max(record["gpu_memory"] for record in on_gpus) / 2**30
-        where = f" On {gpus}. A run had at most {most:.1f} GiB of a GPU's memory."
+        where = f" On {gpus}. A run used at most {most:.1f} GiB of a GPU's memory."
     few = any(len(row.runs) < LEAST_RUNS for row in report.rows)
     return (
         f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
         f"{', by ' * bool(by)}{', '.join(by)}.{where} "
-        "Final is a run's last evaluation, best its best one, chosen by the test itself, and area the mean of all; "
-        "evaluations have other seeds than training. Means over seeds with Student's 95 % interval; over tasks, "
-        "stratified bootstrap intervals (Agarwal et al. 2021)."
-        + (f" Fewer than {LEAST_RUNS} seeds have no interval: they do not say how far runs lie apart." if few else "")
+        "Final is a run's last evaluation. Best is its best one, which is selected on the evaluation episodes. Area "
+        "is the mean of all evaluations. Evaluations have other seeds than training. Means over seeds have Student's t "
+        "95 % intervals; results over tasks have stratified bootstrap intervals (Agarwal et al. 2021)."
+        + (
+            f" There is no interval for fewer than {LEAST_RUNS} seeds, which are too few to show the spread of runs."
+            if few
+            else ""
+        )
     )
 
 
 def judged_table(comparisons: Sequence[Comparison]) -> str:
-    """Methods beside published figures of the same settings and budget."""
+    """Compares methods with published figures of the same settings and budget."""
     header = ["task", "method", "seeds", "ours", "published", "published seeds", "of", "verdict"]
     lines = []
     for one in comparisons:
@@ -122,7 +130,7 @@ def judged_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
-    """The methods on one task, each above the published figures of it."""
+    """The methods on one task, each followed by its published figures."""
     columns = {name for row in rows for run in row.runs for name in run.columns}
     of_tasks = sorted((name for name in columns if name.startswith("success_task")), key=lambda name: int(name[12:]))
     successes = {"success": ["success"] if "success" in columns else [], "of each task": of_tasks}
@@ -147,13 +155,13 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
 
 
 def last_shares(row: Row, names: Sequence[str]) -> str:
-    """What columns of shares end with, the mean over the runs that have them."""
+    """The last values of columns of shares, as means over the runs that have these columns."""
     runs = [run for run in row.runs if all(name in run.columns for name in names)]
     return ", ".join(f"{np.mean([run.columns[name][-1] for run in runs]):.0%}" for name in names) if runs else ""
 
 
 def switches_lines(switched: Sequence[switch.Switch]) -> list[list[Any]]:
-    """What became of each method that went on online: cells under `SWITCHES_HEADER`."""
+    """A row of cells under `SWITCHES_HEADER` for each method that continued online."""
     return [
         [one.row.task, one.row.method, len(one.row.runs), MEASURES[one.row.measure]]
         + [str(getattr(one, figure)) for figure in switch.FIGURES]
@@ -163,7 +171,7 @@ def switches_lines(switched: Sequence[switch.Switch]) -> list[list[Any]]:
 
 
 def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:
-    """What each algorithm reaches after so many episodes of trying its policies: cells under `TRIALS_HEADER`."""
+    """A row of cells under `TRIALS_HEADER` for each algorithm: the scores by the number of episodes played."""
     return [
         [one.task, one.algo, one.policies, one.settings, *(str(middle(one.scores[:, pulls - 1])) for pulls in PULLS)]
         for one in tried
@@ -171,7 +179,7 @@ def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:
 
 
 def link(path: Path, folder: Path) -> str:
-    """The address of a file or folder, relative to the folder of the report."""
+    """The URL of a file or folder, relative to the folder of the report."""
     return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 

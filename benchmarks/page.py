@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network: interactive curves, filters, each run's command and settings."""
+"""The report as one HTML page that needs no network, with interactive curves, filters, and the settings of each run."""
 
 import json
 import re
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from zoo.benchmarks.analysis import Group, Report, Row
 
 TEMPLATE = Path(__file__).with_name("page.html")
-LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # of each run, where it has them
+LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # files of a run that the page links to
 
 
 def html(report: "Report", summary: str, folder: Path) -> str:
-    """The page, with links to runs relative to a folder."""
+    """The page. Its links to runs are relative to a folder."""
     from plotly.offline import get_plotlyjs
 
     title = report.folder.resolve().name
@@ -52,21 +52,21 @@ def html(report: "Report", summary: str, folder: Path) -> str:
             )
         ],
     }
-    # a script ends at the first </script> and not before the last of some <!--, wherever they stand
+    # browsers read </script> and <!-- even inside a string of the script, so "<" is escaped
     parts = {"title": escape(title), "plotly": get_plotlyjs()}
     parts["data"] = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], TEMPLATE.read_text())
 
 
 def profile_data(group: "Group") -> dict[str, Any]:
-    """A performance profile, as the page's script takes it."""
+    """A performance profile in the format of the page's script."""
     thresholds = plots.profile_scores(group)
     share = {method: numbers(profile(scores, thresholds)) for method, scores in group.scores.items()}
     return {"tasks": "; ".join(group.tasks), "scores": numbers(thresholds), "share": share}
 
 
 def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
-    """A row of the report, as the page's script takes it."""
+    """A row of the report in the format of the page's script."""
     first = row.runs[0]
     steps, values, seconds = plots.curves(row)
     return {
@@ -80,7 +80,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "last": int(max(run.steps[-1] for run in row.runs)),
         "steps": steps.tolist(),
         "minutes": numbers(seconds / 60),
-        "values": [numbers(runs) for runs in values.T],  # of each step, of each run
+        "values": [numbers(runs) for runs in values.T],  # one list per step, with the values of all runs
         "runs": [
             {
                 "name": str(run.dir.relative_to(report.folder)),
@@ -114,5 +114,5 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
 
 
 def numbers(values: np.ndarray) -> list[float | None]:
-    """Numbers as JSON has them."""
+    """Numbers for JSON, rounded; None if not finite."""
     return [round(float(value), 4) if np.isfinite(value) else None for value in values]

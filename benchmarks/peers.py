@@ -1,7 +1,8 @@
-"""`zoo bench import-peer`: imports another library's run, so that the report compares it with the zoo's.
+"""`zoo bench import-peer`: imports another library's run, so that the report compares it with the zoo's runs.
 
-Reads CSV files (CORL's and CleanRL's from W&B, Stable-Baselines3's `progress.csv` and `monitor.csv`, any with a column
-of steps and one of returns), the `evaluations.npz` of Stable-Baselines3, and folders of TensorBoard events.
+It reads CSV files (CORL's and CleanRL's from W&B, Stable-Baselines3's `progress.csv` and `monitor.csv`, or any file
+with a column of steps and a column of returns), Stable-Baselines3's `evaluations.npz`, and folders of TensorBoard
+events.
 """
 
 import csv
@@ -25,29 +26,29 @@ from zoo.runs.execute import label
 from zoo.settings.compose import compose
 
 STEPS = ("global_step", "step", "Step", "time/total_timesteps", "total_timesteps", "timesteps", "_step")
-RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # of evaluations
+RETURNS = ("return_mean", "eval/mean_reward", "eval/episodic_return", "evaluation_return")  # returns of evaluations
 SCORES = ("score", "d4rl_normalized_score", "eval/d4rl_normalized_score", "eval/normalized_score_mean")
-EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # of training
-BY_EPISODE = "eval/episodic_return"  # of CleanRL is by the number of an episode, after the run's last step
-SLACK = 0.02  # share of the steps by which runs of one budget differ: they end with a rollout, or with an episode
-PARTS = 20  # of a run, over each of which the episodes it trained on are averaged
+EPISODES = ("charts/episodic_return", "episodic_return", "rollout/ep_rew_mean", "r")  # returns of training episodes
+BY_EPISODE = "eval/episodic_return"  # in CleanRL's files, its steps are numbers of episodes after the end of the run
+SLACK = 0.02  # relative difference in steps between runs with one budget: runs end after a whole rollout or episode
+PARTS = 20  # training returns are averaged over this many equal parts of a run
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     parser = Parser(
         prog="zoo bench import-peer",
-        description="Takes another library's run into a folder of runs; zoo report then sets it beside the zoo's.",
+        description="Imports another library's run into a folder of runs. zoo report then compares it with the zoo's.",
         epilog="Example: zoo bench import-peer progress.csv SB3 --dir bench/mine algo=sac env=hopper seed=0",
     )
-    parser.add_argument("file", type=Path, help="CSV, evaluations.npz, or a folder of TensorBoard events")
-    parser.add_argument("peer", help="whose run it is: CORL, CleanRL, SB3, ...")
+    parser.add_argument("file", type=Path, help="CSV file, evaluations.npz, or folder of TensorBoard events")
+    parser.add_argument("peer", help="the run's library: CORL, CleanRL, SB3, ...")
     parser.add_argument(
-        "overrides", nargs="+", metavar="key=value", help="its settings, as for zoo run; steps=N: so far"
+        "overrides", nargs="+", metavar="key=value", help="the run's settings, as for zoo run; steps=N: only N steps"
     )
-    parser.add_argument("--dir", type=Path, required=True, help="the folder of runs")
-    parser.add_argument("--column", help="of returns or scores, where it has a name of its own")
-    parser.add_argument("--steps-column", help="of a CSV file, where it has a name of its own")
+    parser.add_argument("--dir", type=Path, required=True, help="folder of runs")
+    parser.add_argument("--column", help="name of the column of returns or scores, if it is not a usual one")
+    parser.add_argument("--steps-column", help="name of a CSV file's column of steps, if it is not a usual one")
     args = parser.parse_intermixed_args(arguments)
     print(f"written to {take(args.file, args.peer, args.overrides, args.dir, args.column, args.steps_column)}/")
     return 0
@@ -61,25 +62,25 @@ def take(
     column: str | None = None,
     steps_column: str | None = None,
 ) -> Path:
-    """Writes another library's run in the format of the zoo's, as far as it is known.
+    """Writes another library's run in the format of the zoo's runs, as far as it is known.
 
     Args:
-        file: its results.
-        peer: its library.
-        overrides: what it was set; with `steps` among them, a longer run counts so far.
-        folder: of the runs.
-        column, steps_column: that hold returns or scores, and steps; None where they have one of the usual names.
+        file: the run's results.
+        peer: the run's library.
+        overrides: the run's settings. If they include `steps`, later results of a longer run are ignored.
+        folder: the folder of runs.
+        column, steps_column: the columns of returns or scores, and of steps; None if they have one of the usual names.
 
     Returns:
         The run's folder.
 
     Raises:
-        UsageError: there are no results to be read, or the run is there already.
+        UsageError: the file has no readable results, or the run already exists.
     """
     if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
-        raise UsageError(f"{peer!r} cannot be a library's name. Take letters and digits, such as CORL.")
+        raise UsageError(f"{peer!r} cannot be a library's name. Use letters and digits, such as CORL.")
     if where := next((one for one in overrides if one.startswith("run_dir=")), None):
-        raise UsageError(f"{where}: the run gets a folder of its own. Say below which: --dir DIR")
+        raise UsageError(f"{where}: the run gets its own folder. Name the folder to put it in: --dir DIR")
     config, algorithm, settings = compose(overrides)
     if issubclass(algorithm.agent_class, Predictor):
         raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
@@ -125,20 +126,20 @@ def content_digest(file: Path) -> str:
 def curve(
     file: Path, env: EnvConfig, column: str | None = None, steps_column: str | None = None, total: int | None = None
 ) -> tuple[str, np.ndarray, np.ndarray]:
-    """Steps and returns of a run's evaluations; of the episodes it trained on where it has no evaluations.
+    """Steps and returns of a run's evaluations, or of its training episodes if it has no evaluations.
 
     Args:
-        file: its results.
-        env: what it was run on.
-        column, steps_column: where they have names of their own.
-        total: the run's steps; what comes after them does not count, but for half a part of the run: runs end with an
-            episode or a rollout, none alike. None for the last of the file, to two digits if near.
+        file: the run's results.
+        env: the run's environment.
+        column, steps_column: the columns to read, if they do not have one of the usual names.
+        total: the run's number of steps. Later rows are ignored, except within half a part of the run, because runs end
+            after a whole episode or rollout. None: the last step in the file, rounded to two digits if that is near.
 
     Returns:
-        The column that was read, steps, returns.
+        The column that was read, the steps, and the returns.
 
     Raises:
-        UsageError: there are none to be found.
+        UsageError: the file has no such results.
     """
     if steps_column and (file.is_dir() or file.suffix == ".npz"):
         raise UsageError(f"--steps-column {steps_column}: {file} has no columns of steps. Leave it out.")
@@ -183,13 +184,13 @@ def curve(
 
 
 def planned_steps(steps: np.ndarray) -> int:
-    """The steps that a run was asked for, as far as its last one says: runs end with an episode or rollout."""
+    """The number of steps that a run was set to, estimated from its last step: runs end after an episode or rollout."""
     last, rounded = int(steps[-1]), int(float(f"{steps[-1]:.1e}"))
     return rounded if abs(rounded - last) <= SLACK * last else last
 
 
 def averaged(steps: np.ndarray, values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each of `PARTS` equal parts of a run of `total` steps; what ends after it counts in the last."""
+    """The mean of each of `PARTS` equal parts of a run of `total` steps. Later values count in the last part."""
     ends = np.linspace(0, total, PARTS + 1)[1:].astype(int)
     parts = np.searchsorted(ends, steps).clip(max=PARTS - 1)
     filled = np.unique(parts)
@@ -200,7 +201,7 @@ Table = dict[str, tuple[np.ndarray, np.ndarray]]  # steps and values of each col
 
 
 def of_csv(file: Path, steps_column: str | None = None) -> Table:
-    """A CSV file; of `monitor.csv` the steps are the sum of the episodes' lengths."""
+    """The columns of a CSV file. For `monitor.csv`, the steps are the cumulative sum of the episodes' lengths."""
     with file.open(newline="", encoding="utf-8-sig") as lines:
         start = lines.readline()
         text = ("" if start.startswith("#") else start) + lines.read()
@@ -227,13 +228,13 @@ def of_csv(file: Path, steps_column: str | None = None) -> Table:
         held = [i for i, row in enumerate(rows) if row[column] and steps[i] >= 0]
         try:
             table[column] = steps[held], np.array([float(rows[i][column]) for i in held])
-        except ValueError:  # no numbers
+        except ValueError:  # not a column of numbers
             continue
     return table
 
 
 def of_npz(file: Path) -> Table:
-    """`evaluations.npz` of Stable-Baselines3: `timesteps [N]`, `results [N, E]`."""
+    """Reads Stable-Baselines3's `evaluations.npz`: `timesteps [N]`, `results [N, E]`."""
     with np.load(file, allow_pickle=False) as arrays:
         steps, results = arrays["timesteps"], arrays["results"]
     if results.ndim != 2 or steps.shape != results.shape[:1]:
@@ -241,14 +242,14 @@ def of_npz(file: Path) -> Table:
     for name, array in {"timesteps": steps, "results": results}.items():
         if array.dtype.kind not in "iuf":
             raise ValueError(f"its {name} are of type {array.dtype}, not numbers")
-    whole = (steps == np.floor(steps)) & (steps >= 0) & (steps < 2.0**63)  # NaN is none
+    whole = (steps == np.floor(steps)) & (steps >= 0) & (steps < 2.0**63)  # false for NaN
     if not whole.all():
-        raise ValueError(f"its timesteps hold {steps[~whole][0]}, which is no number of steps")
+        raise ValueError(f"its timesteps contain {steps[~whole][0]}, which is not a number of steps")
     return {"return_mean": (steps.astype(np.int64), results.mean(1))}
 
 
 def of_tensorboard(folder: Path) -> Table:
-    """The scalars of a folder of events, the deepest included."""
+    """The scalars in a folder of TensorBoard events and its subfolders."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     table: Table = {}
@@ -257,7 +258,7 @@ def of_tensorboard(folder: Path) -> Table:
         events.Reload()
         for tag in events.Tags()["scalars"]:
             if tag in table:
-                raise ValueError(f"{tag} is there of more than one run; give the folder of one, such as {place}")
+                raise ValueError(f"{tag} is in more than one run; give the folder of one run, such as {place}")
             scalars = events.Scalars(tag)
             table[tag] = np.array([one.step for one in scalars]), np.array([one.value for one in scalars])
     if not table:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from zoo.benchmarks.analysis import Group, Row, Tried
 
-COLOURS = (  # Kelly's of greatest contrast (Color Engineering 3, 1965), without white, and yellow that is dark enough
+COLOURS = (  # Kelly's colours of maximum contrast (Color Engineering 3, 1965), without white and with a darker yellow
     "#875692", "#f38400", "#0067a5", "#be0032", "#008856", "#e68fac", "#848482", "#a1caf1", "#c2a83e", "#222222",
     "#604e97", "#f6a600", "#b3446c", "#8db600", "#882d17", "#f99379", "#654522", "#00a3a3", "#e25822", "#2b5d26",
 )  # fmt: skip
-DASHES = {"solid": "-", "dash": "--", "dashdot": "-."}  # Plotly's name of each, and Matplotlib's
-MANY = 20  # panels in one picture
-LONG = 18  # entries of a legend, one above the other, beside a panel
-BEST = 120.0  # the normalized score at which a profile ends, at least
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-."}  # Plotly's names, and Matplotlib's
+MANY = 20  # maximum number of panels in a picture
+LONG = 18  # maximum number of entries in a column of a legend
+BEST = 120.0  # a profile ends at this normalized score or higher
 
 
 class Style(NamedTuple):
@@ -35,10 +35,10 @@ class Style(NamedTuple):
 
 
 def styles(own: Mapping[str, str]) -> dict[str, Style]:
-    """A colour for each method; peers' runs of it have the same colour and another dash.
+    """A colour for each method. Other libraries' runs of a method have its colour and another dash.
 
     Args:
-        own: what the zoo calls each method: `iql` for `iql (CORL)`.
+        own: the zoo's name of each method, such as `iql` for `iql (CORL)`.
     """
     found: dict[str, Style] = {}
     for i, name in enumerate(sorted(set(own.values()))):
@@ -48,7 +48,7 @@ def styles(own: Mapping[str, str]) -> dict[str, Style]:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Saves a figure as PNG and SVG, the same bytes for the same figure."""
+    """Saves a figure as PNG and SVG. The same figure always gives the same bytes."""
     from matplotlib import rc_context
 
     for kind, metadata in (("png", None), ("svg", {"Date": None})):
@@ -57,7 +57,7 @@ def save(figure: "Figure", path: Path) -> None:
 
 
 def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure":
-    """The means over seeds, with the range of the runs."""
+    """Learning curves: means over seeds, with the range of the runs."""
     tasks = list(dict.fromkeys(row.task for row in rows))[:MANY]
     figure, axes = _panels(len(tasks), 2)
     for (by_steps, by_time), task in zip(axes, tasks, strict=True):
@@ -78,7 +78,7 @@ def learning_curves(rows: "Sequence[Row]", styles: dict[str, Style]) -> "Figure"
 
 
 def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
-    """Performance profiles: of each method, the share of runs above each score."""
+    """Performance profiles: for each method, the share of runs above each score."""
     groups = groups[:MANY]
     figure, axes = _panels(max(len(groups), 1), 1)
     for (axis,), group in zip(axes, groups, strict=False):
@@ -97,7 +97,7 @@ def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
 
 
 def trials(tried: "Sequence[Tried]") -> "Figure":
-    """What each algorithm reaches by trying policies, with the middle half of the repetitions."""
+    """The score of the policy that a bandit chooses, for each algorithm, with the middle half of the repetitions."""
     tasks = list(dict.fromkeys(one.task for one in tried))[:MANY]
     drawn = styles({one.algo: one.algo.partition(" (")[0] for one in tried})
     figure, axes = _panels(len(tasks), 1)
@@ -109,14 +109,14 @@ def trials(tried: "Sequence[Tried]") -> "Figure":
             axis.fill_between(
                 episodes, *np.quantile(one.scores, (0.25, 0.75), 0), color=colour, alpha=0.15, linewidth=0
             )
-        axis.set(xscale="log", xlabel="episodes tried", ylabel="normalized score of the choice", title=_text(task))
+        axis.set(xscale="log", xlabel="episodes played", ylabel="normalized score, chosen policy", title=_text(task))
         axis.xaxis.set_major_formatter("{x:,.0f}")
         _legend(axis)
     return figure
 
 
 def profile_scores(group: "Group") -> np.ndarray:
-    """The scores at which a profile is drawn."""
+    """The scores at which a profile is plotted."""
     return np.linspace(0, max(BEST, *(float(scores.max()) for scores in group.scores.values())), 200)
 
 
@@ -128,12 +128,12 @@ def _panels(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
 
 
 def _text(name: str) -> str:
-    """A name as Matplotlib shows it: it reads what is between two dollars as a formula, and hides names as `_own`."""
+    """A name escaped for Matplotlib, which reads text between dollars as a formula and hides names such as `_own`."""
     return " " * name.startswith("_") + name.replace("$", r"\$")
 
 
 def _legend(axis: "Axes") -> None:
-    """A legend to the right of a panel, which keeps its size."""
+    """Puts a legend to the right of a panel, whose size does not change."""
     columns = 1 + (len(axis.lines) - 1) // LONG
     axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, ncols=columns)
 

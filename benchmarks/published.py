@@ -1,12 +1,18 @@
-"""Published figures, to compare runs with: `references/*.csv`, each with its source, and files of the same columns.
+"""Published figures to compare runs with, from `references/*.csv` and the user's files with the same columns.
 
-Columns: task, algorithm, mean, std, seeds, source and, where they are known, `steps` or `budget`; sampler (uniform, AW,
-RW, top-10%), report (last or best evaluation, or last3, the mean of the last three), evaluations: of how many a best
-one is the best, measure: `evaluation`, or `training` for the mean return of the last episodes that the agent learned
-from, exploring, as CleanRL's tables have it, ddof: 0 where the standard deviation is the population's, and preset: the
-one whose settings the figure was measured with, `paper` where a row has none. A task is
-`d4rl/<dataset>`, `neorl2/<task>` or `ogbench/<dataset>`, whose figures are normalized scores, or the id of an
-environment. Like is compared with like.
+The columns are task, algorithm, mean, std, seeds, source and, if known:
+
+- steps or budget
+- sampler: uniform, AW, RW or top-10%
+- report: last or best evaluation, or last3, the mean of the last three
+- evaluations: for a best evaluation, how many evaluations it is the best of
+- measure: `evaluation`, or `training` for the mean return of the last training episodes, with exploration, as in
+  CleanRL's tables
+- ddof: 0 if the standard deviation is the population's
+- preset: the preset with whose settings the figure was measured; `paper` by default
+
+A task is `d4rl/<dataset>`, `neorl2/<task>` or `ogbench/<dataset>`, whose figures are normalized scores, or the id of an
+environment. A run is only compared with figures of the same kind.
 """
 
 import csv
@@ -29,14 +35,14 @@ from zoo.settings.presets import short
 from zoo.settings.registry import folder
 
 PUBLISHED_AS = {"AW": "advantage", "RW": "return", "top-10%": "top"}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what has another name here: an algorithm and its settings
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # algorithms with another name here, and settings
     "10% BC": ("bc", {"algo.top_fraction": 0.1}),
     "SAC-N": ("edac", {"algo.eta": 0.0}),
 }
 FIGURE = {"last": "final", "last3": "last3", "best": "best"}
-MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # of environments; of datasets the score
-COMPARED = (*OF_LEARNING, "num_envs", "eval_deterministic")  # settings that must be those of the published figure
-OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks; an environment's id ends with its version
+MEASURE = {"evaluation": "return_mean", "training": "training_return"}  # for environments; for datasets it is the score
+COMPARED = (*OF_LEARNING, "num_envs", "eval_deterministic")  # settings that must equal those of the published figure
+OF_DATASETS = re.compile(r"d4rl/|ogbench/|neorl2/\w+$")  # tasks with a dataset; an environment's id ends in a version
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,14 @@ class Reference:
     """A published figure.
 
     Attributes:
-        task, algorithm: by their names there.
-        measure: the column of a run that it is about.
+        task, algorithm: the published names.
+        measure: the column of a run that it is compared with.
         figure: `final`, `last3` or `best`.
-        sampler: by its name here.
-        steps: None where it is not said.
-        preset: with whose settings; one that the zoo does not have is of settings that no run has.
-        evaluations: of which a best one is the best: the more, the higher; None where it is not said.
+        sampler: the zoo's name of the sampler.
+        steps: the number of steps; None if not published.
+        preset: the preset with whose settings it was measured. With a preset that the zoo does not have, it is
+            comparable to no run.
+        evaluations: for a best evaluation, how many it is the best of: with more, it is higher. None if not published.
         published: mean, standard deviation, seeds and source.
     """
 
@@ -72,16 +79,16 @@ class Reference:
 
     @property
     def algo(self) -> str:
-        """The algorithm by its name here."""
+        """The zoo's name of the algorithm."""
         return VARIANTS.get(self.algorithm, (re.sub(r"\W+", "_", self.algorithm).lower(), {}))[0]
 
     @property
     def column(self) -> str:
-        """The one of a report's figures that it stands below."""
+        """The column of the report's tables that shows it."""
         return "final" if self.figure == "last3" else self.figure
 
     def fits(self, result: Result) -> bool:
-        """Whether it is of the same task, as far as names go, and of the same method."""
+        """Whether it has the same task, judged by its name, and the same method."""
         settings = VARIANTS.get(self.algorithm, ("", {}))[1]
         own = {key: value for _, others in VARIANTS.values() for key, value in others.items()}
         variant = all(result.settings.get(key) == value for key, value in settings.items())
@@ -90,18 +97,18 @@ class Reference:
         return result.algo == self.algo and variant and not other and known and self.task in tasks(result)
 
     def differs(self, result: Result) -> str:
-        """Why the two cannot be compared; empty where they can."""
+        """Why the two are not comparable; empty if they are."""
         reasons = []
         if self.measure == "score":
             parts = parse_mixture(result.dataset)
             versions = {official(part.name) for part in parts}
-            if versions != {self.task.rpartition("-")[2]}:  # of NeoRL-2, whose data have one, the whole task
+            if versions != {self.task.rpartition("-")[2]}:  # for NeoRL-2 it is the whole task
                 reasons.append("other data" if None in versions else "other version of the data")
-            if abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs are as large as each part
+            if abs(sum(part.share for part in parts) - 1) > 1e-9:  # theirs have the size of each part
                 reasons.append("other mixture" if len(parts) > 1 else "a part of the data")
             if result.config["online_steps"]:
                 reasons.append("continues online")
-            usual = defaults(result.algo, result.env) or result.usual()  # an environment of its own has its id alone
+            usual = defaults(result.algo, result.env) or result.usual()  # a user's environment has only its id
             if any(usual.get(f"env.{name}") not in (None, score) for name, score in result.references.items()):
                 reasons.append("other reference scores")
         if self.measure == "return_mean" and (result.record.get("source") or {}).get("column") in EPISODES:
@@ -120,12 +127,12 @@ class Reference:
         return ", ".join(reasons)
 
     def settings(self, result: Result) -> dict[str, Any]:
-        """The settings of algorithm and sampler that the published figure was reached with."""
+        """The settings of algorithm and sampler with which the published figure was measured."""
         usual = result.usual(self.preset) or (result.usual() if self.preset == "paper" else {})
         return used(chosen(usual) | VARIANTS.get(self.algorithm, ("", {}))[1] | {"sampler.name": self.sampler})
 
     def aside(self, result: Result) -> str:
-        """A remark for a comparison; empty where there is none."""
+        """A remark for a comparison; may be empty."""
         env = str(result.config["env"]["id"])
         same = {env, *names_elsewhere(env)}
         return f", but in {env}" if self.measure != "score" and self.task not in same else ""
@@ -134,12 +141,12 @@ class Reference:
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of algorithm, sampler, rewards, environments and the online stage; older records lack some."""
     usual = {name: value for name, value in vars(RunConfig).items() if name in COMPARED}
-    usual["eval_deterministic"] = True  # as runs were that do not say
+    usual["eval_deterministic"] = True  # for records without this setting
     return usual | {k: v for k, v in settings.items() if k.startswith(COMPARED) and k != "algo.name"}
 
 
 def tasks(result: Result) -> set[str]:
-    """The names under which a run's task may have been published; none for tampered data or an altered environment."""
+    """The names under which a run's task may be published; none if its data or environment was changed."""
     if result.corruption or result.altered:
         return set()
     env = str(result.config["env"]["id"])
@@ -165,26 +172,27 @@ def tasks(result: Result) -> set[str]:
 
 
 def _of_another(dataset: str, ours: str, env: str) -> bool:
-    """Whether a dataset of D4RL's own is, by its name, not of the environment `ours`, or in another of its mazes."""
+    """Whether one of D4RL's datasets is, by its name, for another environment than `ours`, or for another maze."""
     found = re.fullmatch(r"D4RL/(\w+)/.*|(?:.*/)?(\w+?)_.*-v\d+\.hdf5", dataset)
     if not found:
         return False
-    maze = env.split("_")[1].partition("-")[0].lower() if ours == "antmaze" else ""  # umaze of AntMaze_UMaze-v4
+    maze = env.split("_")[1].partition("-")[0].lower() if ours == "antmaze" else ""  # umaze for AntMaze_UMaze-v4
     return (found[1] or found[2]) != ours or not short(dataset).startswith(maze)
 
 
 def names_elsewhere(env: str) -> set[str]:
-    """Other libraries' names for the same environment: Atari's without sticky actions, dm_control's by Shimmy."""
+    """Other libraries' names for the same environment: Atari without sticky actions, and Shimmy's dm_control."""
     if game := re.fullmatch(r"ALE/(\w+)-v5", env):
-        return {f"{game[1]}NoFrameskip-v4", f"{game[1]}-v5"}  # Gymnasium's, EnvPool's
+        return {f"{game[1]}NoFrameskip-v4", f"{game[1]}-v5"}  # in Gymnasium and in EnvPool
     return {f"dm_control/{env.removeprefix('dmc/')}-v0"} if env.startswith("dmc/") else set()
 
 
 def official(dataset: str) -> str | None:
-    """The version of a dataset of D4RL's own, by its name: `D4RL/hopper/medium-v2`, `hopper_medium-v2.hdf5`.
+    """What the name of an official dataset says about it.
 
-    The task of one of NeoRL-2's: `neorl2/Pipeline` of `Pipeline-train.npz`. The kind of one of OGBench's: `stitch` of
-    `antmaze-large-stitch-v0.npz`.
+    For D4RL's datasets, the version: `v2` for `D4RL/hopper/medium-v2` and `hopper_medium-v2.hdf5`. For NeoRL-2's, the
+    task: `neorl2/Pipeline` for `Pipeline-train.npz`. For OGBench's, the kind: `stitch` for
+    `antmaze-large-stitch-v0.npz`. None for other datasets.
     """
     if found := re.fullmatch(r"(?:.*/)?[\w-]+-(navigate|stitch|explore|play|noisy)-v0\.npz", dataset):
         return found[1]
@@ -195,10 +203,10 @@ def official(dataset: str) -> str | None:
 
 
 def read(path: Path) -> list[Reference]:
-    """The rows of a file.
+    """Reads the rows of a file.
 
     Raises:
-        UsageError: it cannot be read, or a row has no task, algorithm, mean or source.
+        UsageError: the file cannot be read, or a row has no task, algorithm, mean or source.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -240,13 +248,13 @@ def read(path: Path) -> list[Reference]:
 
 
 def builtin() -> list[Reference]:
-    """All published figures that the zoo has."""
+    """All published figures in the zoo."""
     paths = sorted((folder("benchmarks") / "references").glob("*.csv"))
     return [reference for path in paths for reference in read(path)]
 
 
 def unmatched(references: Sequence[Reference], results: Sequence[Result]) -> list[str]:
-    """A line for each figure that matches no run, with the nearest names."""
+    """A line for each published figure that matches no run, with the most similar names."""
     known = sorted({task for result in results for task in tasks(result)})
     lines = []
     for reference in references:

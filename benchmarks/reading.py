@@ -1,4 +1,4 @@
-"""Reads finished runs from folders and archives, and names their methods."""
+"""Reads finished runs from folders and archives, and names their tasks and methods."""
 
 import csv
 import json
@@ -21,27 +21,27 @@ from zoo.runs.lock import in_use
 from zoo.settings.overrides import as_overrides
 from zoo.settings.presets import short
 
-LAST_EPISODES = 100  # of training, averaged as in CleanRL's tables: rlops --metric-last-n-average-window
-FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # any of them makes a folder a run's
+LAST_EPISODES = 100  # training episodes to average, as in CleanRL's tables: rlops --metric-last-n-average-window
+FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # a folder with any of them is a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
 
 
 def read(folder: Path) -> tuple[list[Result], list[str]]:
-    """The finished runs below a folder, named and each once, and notes on the others, a line each."""
+    """The finished runs in a folder, named and without duplicates, and one line about each run that was left out."""
     results, notes = find(folder)
     return _once(named(results), folder, notes), notes
 
 
 def find(folder: Path) -> tuple[list[Result], list[str]]:
-    """The finished runs below a folder, in folders of their own and in archives, and notes on the others."""
+    """The finished runs in a folder, from run folders and archives, and one line about each run that was left out."""
     results, notes = [], []
     below = folders(folder)
     runs = {place for place in below if (place / "run.json").exists()}
     for run_dir in below:
         if outer := next((place for place in run_dir.parents if place in runs), None):
-            if run_dir in runs:  # else what a logger keeps inside of a run
+            if run_dir in runs:  # otherwise it is a logger's folder inside a run
                 notes.append(
-                    f"{run_dir.relative_to(folder)} is left out: it lies in the folder of the run {outer.name}"
+                    f"{run_dir.relative_to(folder)} is left out: it is inside the folder of the run {outer.name}"
                 )
             continue
         if not any((run_dir / name).exists() for name in FILES):
@@ -59,11 +59,11 @@ def find(folder: Path) -> tuple[list[Result], list[str]]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """A folder and those below it, sorted, each once; links are followed, but not to a folder that this one is in."""
-    found: dict[Path, Path] = {}  # by where they really are
+    """A folder and its subfolders, sorted, each once. Links are followed, except to parents of the folder."""
+    found: dict[Path, Path] = {}  # keyed by resolved path
     links = [folder]
     while links:
-        for place, names, _ in os.walk(links.pop(0)):  # which follows none
+        for place, names, _ in os.walk(links.pop(0)):  # os.walk does not follow links
             path = Path(place)
             if path.resolve() in found:
                 names.clear()
@@ -107,7 +107,7 @@ def read_run(run_dir: Path) -> Result | str:
 
 
 def _metrics(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of a run's `metrics.csv`; none where it has no such file."""
+    """The rows of a run's `metrics.csv`; empty if it has no such file."""
     path = run_dir / "metrics.csv"
     if not path.exists():
         return []
@@ -116,7 +116,7 @@ def _metrics(run_dir: Path) -> list[dict[str, str]]:
 
 
 def _seconds(metrics: list[dict[str, str]], steps: np.ndarray) -> np.ndarray:
-    """Seconds of training up to each of the steps."""
+    """The seconds of training up to each step."""
     known = [(int(row["step"]), float(row["seconds"])) for row in metrics if row["seconds"]]
     if not known:
         return np.full(len(steps), np.nan)
@@ -126,7 +126,7 @@ def _seconds(metrics: list[dict[str, str]], steps: np.ndarray) -> np.ndarray:
 
 
 def _data_value(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, np.ndarray]:
-    """`data_value`: the critics' value of the dataset, the last before each evaluation; none where it has none."""
+    """`data_value`: the critics' last value of the dataset before each evaluation; empty if the run has none."""
     rows = [row for row in metrics if row.get("data_value")]
     if not rows:
         return {}
@@ -136,36 +136,36 @@ def _data_value(metrics: list[dict[str, str]], steps: np.ndarray) -> dict[str, n
 
 
 def offline_updates(record: dict[str, Any]) -> int:
-    """Steps of a run before the first of an environment, by its `run.json`."""
+    """The number of a run's steps before its first environment step, according to its `run.json`."""
     config = record["config"]
     return int(config["steps"]) if config.get("online_steps") else 0
 
 
 def episodes(steps: Sequence[int], lengths: Sequence[float], updates: int) -> np.ndarray:
-    """How many episodes have ended since the row before.
+    """The number of episodes that ended since the row before.
 
     Args:
-        steps: of the rows in which some have.
-        lengths: their mean lengths.
-        updates: steps before the first of an environment.
+        steps: the steps of the rows in which episodes have ended.
+        lengths: the mean lengths of these episodes.
+        updates: the number of steps before the first environment step.
     """
     counts: np.ndarray = np.diff(np.array(steps, int), prepend=updates) / np.array(lengths)
     return counts
 
 
 def _training_return(metrics: list[dict[str, str]], steps: np.ndarray, updates: int) -> dict[str, np.ndarray]:
-    """`training_return`: the mean of the last episodes of training, at the last evaluation; none where it has none.
+    """`training_return`: the mean return of the last training episodes, at the last evaluation; empty without any.
 
     Args:
-        updates: steps before the first of an environment.
+        updates: the number of steps before the first environment step.
     """
     rows = [row for row in metrics if row.get("episode_return") and row.get("episode_length")]
     rows = [row for row in rows if not math.isnan(float(row["episode_length"]))]
     means = [float(row["episode_return"]) for row in rows]
     counts = episodes([int(row["step"]) for row in rows], [float(row["episode_length"]) for row in rows], updates)
-    if not counts.any():  # one that ended at step 0 was not of training
+    if not counts.any():  # an episode that ended at step 0 was not in training
         return {}
-    later = np.cumsum(counts[::-1])[::-1] - counts  # episodes after those of each row
+    later = np.cumsum(counts[::-1])[::-1] - counts  # number of episodes after those of each row
     weights = np.clip(LAST_EPISODES - later, 0, counts)
     values = np.full(len(steps), np.nan)
     values[-1] = np.average(means, weights=weights)
@@ -178,11 +178,11 @@ def named(results: Sequence[Result]) -> list[Result]:
     for result in results:
         by_task[_setting(result), _data(result)].append(result)
     results = []
-    for found in by_task.values():  # one short name may stand for several environments or datasets
+    for found in by_task.values():  # several environments or datasets may have the same short name
         ids = {result.config["env"]["id"] for result in found}
         known = [result.references for result in found if result.references]
         varying = [name for name in REFERENCES if len({one[name] for one in known}) > 1]
-        contents: dict[str, set[str]] = defaultdict(set)  # of each dataset by its whole name
+        contents: dict[str, set[str]] = defaultdict(set)  # by the dataset's full name
         for result in found:
             contents[result.dataset] |= {fingerprint(result)} - {""}
         whole = len(set().union(*contents.values())) > 1
@@ -191,7 +191,7 @@ def named(results: Sequence[Result]) -> list[Result]:
             content = fingerprint(r)[:6] if len(contents[r.dataset]) > 1 else ""
             setting = _setting(r, len(ids) > 1, varying, (r.record.get("series") or "")[:6] if len(series) > 1 else "")
             results.append(replace(r, setting=setting, data=_data(r, whole, content)))
-    origins: dict[tuple[str, str], set[str]] = defaultdict(set)  # of each setting and the name that it gives
+    origins: dict[tuple[str, str], set[str]] = defaultdict(set)  # by setting and the name in it
     for result in results:
         for key, digest in result.origins.items():
             origins[key, seedless(result.begun_with[key])].add(digest)
@@ -210,12 +210,12 @@ def named(results: Sequence[Result]) -> list[Result]:
 
 
 def fingerprint(result: Result) -> str:
-    """Of the content of a run's dataset; empty where there is none, or it is not known."""
+    """The fingerprint of a run's dataset; empty if there is no dataset or it is unknown."""
     return str((result.record.get("dataset") or {}).get("fingerprint") or "")
 
 
 def _setting(result: Result, whole: bool = False, varying: Iterable[str] = (), content: str = "") -> str:
-    """The environment, what a series held, and those reference scores that vary between runs of it."""
+    """The name of the environment, with a series' digest and the reference scores that vary between its runs."""
     name = f"{result.config['env']['id'] if whole else result.env} {content}".strip()
     scores = {key: result.references[key] for key in varying if result.references}
     return ", ".join([name, *as_overrides(result.altered | scores)])
@@ -234,12 +234,12 @@ def _data(result: Result, whole: bool = False, content: str = "") -> str:
 
 
 def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
-    """The algorithm, its preset, and the settings that were changed or distinguish it from others of the same task.
+    """The algorithm, its preset, and the settings that were changed or that distinguish it from others on the task.
 
     Args:
         result: a run.
-        others: all runs of the same algorithm and preset, itself among them.
-        whole: a file of its own is named with its folder.
+        others: all runs of the same algorithm and preset, including this one.
+        whole: whether a user's file is named with its folder.
     """
     preset = result.config.get("preset")
     by_task: dict[str, list[Result]] = defaultdict(list)
@@ -256,7 +256,7 @@ def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
 
 
 def _once(results: Sequence[Result], folder: Path, notes: list[str]) -> list[Result]:
-    """Keeps one run of each task, method and seed, and notes which."""
+    """Keeps one run of each task, method and seed, and adds a note about it."""
     groups: dict[tuple[str, str, int], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.task, result.method, result.seed].append(result)

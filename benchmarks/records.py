@@ -1,8 +1,8 @@
 """A finished run: its task, its method and its figures.
 
-Three figures of a run are kept apart: `final`, its last evaluation; `best`, the best one, which is chosen by the test
-itself; and `area`, the mean of all evaluations, however many steps lie between them. Evaluations have seeds of their
-own, apart from the training's.
+A run has three figures: `final`, its last evaluation; `best`, its best evaluation, which is selected on the evaluation
+episodes; and `area`, the mean of all evaluations, whatever the number of steps between them. Evaluations have other
+seeds than training.
 """
 
 import json
@@ -31,14 +31,14 @@ MEASURES = {
     "score": "normalized score", "return_mean": "return", "value_error": "value error",
     "training_return": "return of training episodes",
 }  # fmt: skip
-LEAST_IS_BEST = ("value_error",)  # of the measures; of all others the most is
+LEAST_IS_BEST = ("value_error",)  # measures of which lower is better; of all others, higher is better
 REFERENCES = ("random_score", "expert_score")
-# settings that make one method another: of what is learned from and how; and of how long and how it is run
-RUNS = ("init_from", "base", "corruption.critic")  # other runs, of which each seed may have its own
+# settings that distinguish methods: what they learn from and how, how long they are run and how
+RUNS = ("init_from", "base", "corruption.critic")  # settings that name another run, perhaps another one for each seed
 OF_ONLINE = ("online_starts", "online_updates", "online_fraction", "base_mode", "base_scale", *RUNS)
 OF_LEARNING = ("algo.", "sampler.", "reward_scale", "reward_shift", *OF_ONLINE)
 EVALUATED = ("eval_every", "eval_episodes", "eval_deterministic")
-SIMULATOR = "env.backend"  # of a run in MuJoCo Warp, which is not Gymnasium's MuJoCo
+SIMULATOR = "env.backend"  # for runs in MuJoCo Warp, which differs from Gymnasium's MuJoCo
 METHOD = (*OF_LEARNING, "steps", "online_steps", "num_envs", "matmul_precision", *EVALUATED)
 
 
@@ -47,17 +47,17 @@ class Result:
     """A finished run.
 
     Attributes:
-        dir: its folder; of an archived run, as if the archive were a folder of runs.
-        record: its `run.json`.
-        steps: of its evaluations.
-        columns: of `evaluations.csv` that hold numbers, as long; NaN where one is left out.
-        seconds: of training up to each evaluation; NaN where they are not known.
+        dir: the run's folder; for an archived run, its path as if the archive were a folder of runs.
+        record: the content of its `run.json`.
+        steps: the steps of its evaluations.
+        columns: the columns of `evaluations.csv` with numbers, of the same length; NaN for a missing number.
+        seconds: the seconds of training up to each evaluation; NaN if unknown.
         archive: the CSV file that it was read from, if not from its folder.
-        setting: the environment it was set in, with what was asked of it besides: `hopper`, `pong, sticky=0.25`.
-        data: what it was given to learn from: `medium, random-obs`; empty without a dataset.
-        returns: of the episodes of the last evaluation `[E]`; none where they are not known.
-        method: by what: `iql`, with the settings that distinguish it from others of the same algorithm.
-        apart: the settings that name a run that it began with by what that one was set, too: others of its name differ.
+        setting: the environment, with its changed settings: `hopper`, `pong, sticky=0.25`.
+        data: the dataset and its corruption: `medium, random-obs`; empty without a dataset.
+        returns: the returns of the episodes of the last evaluation `[E]`; empty if unknown.
+        method: the method: `iql`, with the settings that distinguish it from others of the same algorithm.
+        apart: those settings in `RUNS` whose runs also need a digest of their settings, because others have their name.
     """
 
     dir: Path
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def task(self) -> str:
-        """Its task: `hopper, medium, random-obs`."""
+        """The name of its task: `hopper, medium, random-obs`."""
         return ", ".join(filter(None, (self.setting, self.data)))
 
     @property
@@ -108,7 +108,7 @@ class Result:
 
     @property
     def altered(self) -> dict[str, Any]:
-        """What differs from the environment of that name: other episodes, sticky actions, other dynamics."""
+        """Changed settings of the environment: the length of episodes, sticky actions, the dynamics."""
         usual = vars(EnvConfig())
         names = ("max_episode_steps", "sticky", *DYNAMICS, "changed_in")
         env = {**usual, **self.config["env"]}
@@ -116,7 +116,7 @@ class Result:
 
     @property
     def references(self) -> dict[str, float]:
-        """The reference scores that its normalized scores are made with; empty where it has none."""
+        """The reference scores of its normalized scores; empty if it has none."""
         found = {name: self.config["env"].get(name) for name in REFERENCES}
         return {} if None in found.values() else found
 
@@ -126,17 +126,17 @@ class Result:
 
     @property
     def peer(self) -> str:
-        """The library whose run it is; empty for the zoo's."""
+        """The run's library; empty for the zoo."""
         return str(self.record.get("peer") or "")
 
     @property
     def file(self) -> str:
-        """The algorithm file, if it is not the zoo's own."""
+        """The algorithm file, if it is not one of the zoo's."""
         return str((self.record.get("algorithm") or {}).get("file") or "")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of the method, flat; runs that it began with by their names without the seed, see `apart`."""
+        """The settings of the method, flat. Runs that it began with are named without their seed; see `apart`."""
         chosen = {k: v for k, v in flat(self.config).items() if k.startswith(METHOD) and k != "algo.name"}
         for name, run_dir in self.begun_with.items():
             origin = [self.origins[name]] if name in self.apart and name in self.origins else []
@@ -147,14 +147,14 @@ class Result:
 
     @property
     def begun_with(self) -> dict[str, str]:
-        """The folders of the other runs that it began with, by the setting that names them."""
+        """The folders of other runs that it began with, keyed by the setting that names them."""
         settings = flat(self.config)
         return {name: settings[name] for name in RUNS if settings.get(name)}
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """A digest of what each of these was set, but for its seed; of those whose folders are not at hand, none."""
-        if "origins" in self.record:  # of an archive
+        """A digest of the settings of each of these runs, without the seed; none if the run's folder is missing."""
+        if "origins" in self.record:  # from an archive
             return dict(self.record["origins"])
         found = {}
         for name, run_dir in self.begun_with.items():
@@ -169,12 +169,12 @@ class Result:
 
     @cached_property
     def changed(self) -> dict[str, Any]:
-        """Those that differ from the defaults, or from the run's preset; all for a user's own file."""
+        """The settings that differ from the defaults or from the run's preset; all settings for a user's own file."""
         usual = {} if self.file else self.usual(self.config.get("preset"))
         return {key: value for key, value in self.settings.items() if (key, value) not in usual.items()}
 
     def usual(self, preset: str | None = None) -> dict[str, Any]:
-        """All settings, flat, of its algorithm and task with a preset; empty where the preset has none."""
+        """All settings, flat, of its algorithm and task with a preset; empty if the preset has none for them."""
         given = {"preset": preset, "dataset": self.dataset, "corruption": (self.corruption or {}).get("name")}
         more = as_overrides({key: value for key, value in given.items() if value}) if preset else []
         env = environment(self.config)
@@ -182,7 +182,7 @@ class Result:
 
     @property
     def unfinished(self) -> str:
-        """What its evaluations lack of its steps; empty where nothing, or of a peer's."""
+        """A message if its evaluations end before its last step; otherwise empty, as for another library's run."""
         due = int(self.config["steps"]) + int(self.config["online_steps"])
         if self.peer or self.steps[-1] >= due:
             return ""
@@ -190,13 +190,13 @@ class Result:
 
     @property
     def scores(self) -> np.ndarray:
-        """Normalized scores of the episodes of the last evaluation `[E]`; none where they are not known."""
+        """Normalized scores of the episodes of the last evaluation `[E]`; empty if unknown."""
         scores = EnvConfig(**self.config["env"]).normalize(self.returns) if len(self.returns) else None
         return np.empty(0) if scores is None else np.asarray(scores)
 
     @property
     def measure(self) -> str:
-        """The column that the run is judged by: a normalized score offline, the return itself online."""
+        """The column by which the run is compared: the normalized score offline, the return online."""
         if "value_error" in self.columns:
             return "value_error"
         known = "score" in self.columns and not np.isnan(self.columns["score"]).any()
@@ -215,26 +215,26 @@ class Result:
 
     @property
     def command(self) -> str:
-        """The command that repeats the run; empty for a peer's."""
+        """The command that repeats the run; empty for another library's run."""
         if self.peer:
             return ""
         env = environment(self.config)
         start, named, usual = "zoo run", {"algo": self.algo, "env": env}, defaults(self.algo, env)
-        if self.file:  # is not asked what its settings usually are: that would run it
+        if self.file:  # its own defaults are not read, because that would run the file
             start, named = f"python {quoted(self.file)}", {"env": env}
             zoos = defaults(next(iter(algorithms())), env)
             usual = {key: value for key, value in zoos.items() if not key.startswith("algo.")}
         named_apart = (*ELSEWHERE, "preset", "algo.name", "env.id", "env.name")
         changed = {k: v for k, v in flat(self.config).items() if k not in named_apart and (k, v) not in usual.items()}
         for group in ("sampler", "corruption"):
-            if any(key.startswith(f"{group}.") for key in changed):  # a group's settings are typed with its name
+            if any(key.startswith(f"{group}.") for key in changed):  # these are typed with the group's name
                 named[group] = self.config[group]["name"]
                 changed.pop(f"{group}.name", None)
         return " ".join([start, *map(typed, as_overrides(named | changed))])
 
     @property
     def identity(self) -> str:
-        """Digest of all that the run's results depend on, to the last bit."""
+        """A digest of everything that the run's results depend on, to the last bit."""
         settings = {key: value for key, value in self.config.items() if key not in ELSEWHERE or key == "threads"}
         code = [self.record.get(key) for key in ("peer", "code", "versions", "hardware", "compiled", "linear", "seeds")]
         given = dict.fromkeys(("dataset", "demonstrations"), "fingerprint")
@@ -242,7 +242,7 @@ class Result:
         data = [(self.record.get(name) or {}).get(key) for name, key in given.items()]
         known = algorithms().get(self.algo)
         acts = not data[0] or bool(self.config.get("online_steps")) or (known is not None and known.setting == "online")
-        # not all simulators can be put back within an episode; MuJoCo Warp's steps on a GPU are never quite the same
+        # not all simulators can resume in the middle of an episode; MuJoCo Warp's steps on a GPU are not reproducible
         cut = "resumed" in self.record and acts
         warp = self.config["env"].get("backend") == "warp" and (self.record.get("hardware") or {}).get("gpu")
         own = self.record.get("id", True) if cut or warp else None
@@ -262,13 +262,13 @@ def seedless(run_dir: str) -> str:
 
 
 def bare(dataset: str) -> str:
-    """A dataset or mixture by its name; of files with their whole paths, the files'."""
+    """The name of a dataset or mixture. Absolute paths of files become the files' names."""
     parts = [(part.amount, part.name) for part in parse_mixture(dataset)]
     return "+".join(amount + (Path(name).name if Path(name).is_absolute() else name) for amount, name in parts)
 
 
 def shared(record: dict[str, Any]) -> dict[str, Any]:
-    """A run's record without folders of the machine that it ran on, but for names."""
+    """A run's record without the paths of the machine that it ran on. Only names are kept."""
     config = {**record["config"], "run_dir": None}
     config |= {name: seedless(config[name]) for name in RUNS if config.get(name)}
     if config.get("dataset"):
@@ -279,7 +279,7 @@ def shared(record: dict[str, Any]) -> dict[str, Any]:
         config["corruption"] = config["corruption"] | {"critic": seedless(config["corruption"]["critic"])}
     record = {key: value for key, value in record.items() if key != "folder"} | {"config": config}
     if (record.get("algorithm") or {}).get("file"):
-        file = Path(record["algorithm"]["file"])  # with its folder's name: there may be two files of one name
+        file = Path(record["algorithm"]["file"])  # with its folder's name: two files may have the same name
         record["algorithm"] = record["algorithm"] | {"file": str(Path(file.parent.name, file.name))}
     if record.get("notes"):
         record["notes"] = [re.sub(r"(?<![\w.])/[^\s+]*/", "", note) for note in record["notes"]]
@@ -297,7 +297,7 @@ def environment(config: dict[str, Any]) -> str:
 
 @cache
 def defaults(algo: str, env: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The default settings of an algorithm on an environment, flat; empty for those that the zoo does not have."""
+    """The default settings of an algorithm on an environment, flat; empty if the zoo does not have them."""
     try:
         return flat(compose([f"algo={algo}", f"env={env}", *more])[2])
     except UsageError:

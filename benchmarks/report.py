@@ -1,4 +1,4 @@
-"""`zoo report DIR`: what the runs in a folder reached, with honest intervals, beside the published figures."""
+"""`zoo report DIR`: the results of the runs in a folder, with intervals, compared with published figures."""
 
 import csv
 import importlib.util
@@ -21,19 +21,21 @@ from zoo.checkpoint import replacing
 from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError, quoted
 
-# what is written, besides the tables that have rows, a CSV file each
+# the files of a report, in addition to one CSV file for each table that has rows
 FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png", "profiles.svg")
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     parser = Parser(
         prog="zoo report",
-        description="Tables, curves and a page of the runs in a folder, beside the published figures.",
+        description="Writes tables, curves and a page of the runs in a folder, compared with published figures.",
     )
-    parser.add_argument("dir", type=Path, metavar="DIR", help="of runs, at any depth")
-    parser.add_argument("--out", type=Path, help="where to write it (default: DIR/report)")
-    parser.add_argument("--references", type=Path, action="append", default=[], metavar="CSV", help="further figures")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="folder with runs, at any depth")
+    parser.add_argument("--out", type=Path, help="folder of the report (default: DIR/report)")
+    parser.add_argument(
+        "--references", type=Path, action="append", default=[], metavar="CSV", help="file of more published figures"
+    )
     args = parser.parse_args(arguments)
     if args.dir.is_file():
         raise UsageError(f"{args.dir} is a file. Give the folder that holds it: zoo report {quoted(args.dir.parent)}")
@@ -47,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def require() -> None:
-    """Raises UsageError where a library is not installed."""
+    """Raises UsageError if a library that the report needs is not installed."""
     for name in ("scipy", "matplotlib", "plotly"):
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"a report needs {name}. Type: pip install 'rl-zoo[bench]'")
@@ -57,8 +59,8 @@ def write(report: Report, folder: Path) -> None:
     """Writes the report into a folder, each file atomically.
 
     Raises:
-        UsageError: the folder holds a file of such a name that is not a report's.
-        RunError: it cannot be written; or runs contradict each other, which the report says.
+        UsageError: the folder has a file with the name of one of the report's files that no report has written.
+        RunError: the report cannot be written, or it says that runs contradict each other.
     """
     numbers = tables(report)
     written = [*FILES, *(["trials.png", "trials.svg"] if report.tried else [])]
@@ -75,7 +77,7 @@ def write(report: Report, folder: Path) -> None:
             if table:
                 with replacing(folder / f"{name}.csv") as file:
                     file.write(as_csv(table).encode())
-            else:  # of an earlier report
+            else:  # left over from an earlier report
                 (folder / f"{name}.csv").unlink(missing_ok=True)
         plots.save(plots.learning_curves(report.rows, report.styles), folder / "curves")
         plots.save(plots.profiles(report.groups, report.styles), folder / "profiles")
@@ -92,7 +94,7 @@ def write(report: Report, folder: Path) -> None:
 
 
 def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Every number of the report, by table."""
+    """Every number in the report, by table."""
     return {
         "results": [
             {"task": row.task, "method": row.method, "measure": MEASURES[row.measure], "seeds": len(row.runs)}
@@ -164,12 +166,12 @@ def speeds(report: Report) -> dict[tuple[str, str], list[float]]:
 
 
 def spread(estimate: Estimate) -> dict[str, Any]:
-    """An estimate as columns; those that are not known are empty."""
+    """An estimate as columns; unknown values are empty."""
     return {key: "" if np.isnan(value) else value for key, value in estimate._asdict().items()}
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A table with the columns of its first row."""
+    """A table as CSV, with the columns of its first row."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

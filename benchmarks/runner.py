@@ -1,9 +1,9 @@
-"""Runs of a suite, side by side: processes, started again if they fail, never run twice if they finish.
+"""Runs a suite in parallel processes. A run that fails is tried again; a run that has finished is not run again.
 
-Each run is a process of its own; on GPUs those that differ in their seeds alone are one. A folder holds one folder a
-run, which is all that is known of it: a run that has finished is left alone, one with a checkpoint continues from it,
-one that was begun without one is begun anew, and one that another process has locked is waited for. So a runner that
-was killed needs only be started again.
+Each run is a process of its own; on GPUs, runs that differ only in their seeds share a process. The state of a run is
+read from its folder. A run that has finished is left alone. A run with a checkpoint continues from it, and a run
+without a checkpoint starts from the beginning. If another process has locked a run, the runner waits for it. So if the
+runner is killed, the same command continues the suite.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ from zoo.benchmarks.suite import Planned
 from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.lock import in_use, locked
 
-POLL = 0.2  # seconds between looks at the processes
-ANOTHER = "take another folder: --dir FOLDER, for a search sweeper.dir=FOLDER"
+POLL = 0.2  # seconds between checks of the processes
+ANOTHER = "use another folder: --dir FOLDER, or for a search sweeper.dir=FOLDER"
 
 
 class Runner:
-    """Brings the runs of a suite to their ends.
+    """Runs a suite until every run has finished or failed.
 
     Args:
-        runs: what is to be run.
-        folder: where their folders are.
-        launcher: what starts them.
-        stall: seconds after which a run that writes nothing has hung.
-        show: is called with all jobs whenever one of them may have changed.
+        runs: the planned runs.
+        folder: the folder of the runs' folders.
+        launcher: starts the processes.
+        stall: a run that writes nothing for so many seconds is treated as hung.
+        show: called with all jobs whenever one of them may have changed.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Runner:
         self.groups = grouped([job for job in self.jobs if job.state == "waiting"], launcher.gpus)
 
     def go(self) -> list[Job]:
-        """Runs what is left.
+        """Runs all jobs that have not finished.
 
         Returns:
             All jobs, each finished or failed.
 
         Raises:
-            Interrupted: SIGINT or SIGTERM came; every run was asked to stop, and has written a checkpoint.
+            Interrupted: SIGINT or SIGTERM was received; every run was asked to stop and has written a checkpoint.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Runner:
             raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}; {ANOTHER}") from error
         free = list(self.launcher.places)
         running: list[Group] = []
-        full = False  # whatever starts processes took no more: one of its own has to end first
+        full = False  # the launcher could not start a process: wait until one has ended
         with interruptible(), alone(self.folder):
             try:
                 while any(job.state in ("waiting", "running") for job in self.jobs):
@@ -110,27 +110,27 @@ class Runner:
         return self.jobs
 
     def _ready(self, jobs: list[Job]) -> list[Job]:
-        """Those of a group that can be started now, as one process: all new ones, all that continue, or a failed one.
+        """The jobs of a group to start now in one process: all new ones, all with a checkpoint, or one that failed.
 
-        One that failed is tried again by itself: what made it fail may be that it was one of several.
+        A failed job is tried again in its own process, because the other jobs may have made it fail.
         """
         waiting = [job for job in jobs if job.state == "waiting" and not in_use(job.dir)]
         for job in waiting:
             if status(job.dir) == "finished":
                 settle(job)
             elif not job.begun:
-                shutil.rmtree(job.dir, ignore_errors=True)  # it had begun, but nothing was learned yet
+                shutil.rmtree(job.dir, ignore_errors=True)  # it had begun, but has no checkpoint
             elif not record(job.dir):
-                refuse(job, "has a checkpoint, but no run.json that can be read")
+                refuse(job, "has a checkpoint, but no readable run.json")
         waiting = [job for job in waiting if job.state == "waiting"]
         failed = [job for job in waiting if job.attempts]
         return failed[:1] or [job for job in waiting if job.begun == waiting[0].begun]
 
     def _started(self, jobs: list[Job], device: str | None, others: bool) -> Group | None:
-        """Starts jobs as one process, if that is possible; it has failed where no others are running that could end."""
+        """Starts jobs in one process. If that is not possible, the attempt fails unless others are running."""
         for job in jobs:
             job.saved = saved(job)
-        before = written(jobs)  # it touches its log when it begins
+        before = written(jobs)  # the process touches its log when it begins
         try:
             process = self.launcher.start(command(jobs), jobs[0].log_path, device)
         except Exception as error:  # a full queue, a lost cluster, no memory for a process
@@ -144,7 +144,7 @@ class Runner:
         return Group(jobs, device, process, before)
 
     def _ended(self, group: Group) -> bool:
-        """Whether a process is over; if so, what follows from it for its jobs."""
+        """Whether a process has ended. If so, updates the state of its jobs."""
         hung = self._hangs(group)
         if hung:
             group.process.kill()
@@ -158,7 +158,7 @@ class Runner:
                 settle(job)
                 continue
             if status(job.dir) == "interrupted" and saved(job) != job.saved:
-                job.attempts -= 1  # its time was over where it ran; it got on
+                job.attempts -= 1  # it reached a time limit but made progress: this is not a failed attempt
             fail(job, f"{why}: {last_line(group.log_path)}")
         return True
 
@@ -169,7 +169,7 @@ class Runner:
 
 
 def stop(running: Sequence[Group]) -> None:
-    """Asks every process for checkpoints and its end, and waits for it."""
+    """Asks every process to write checkpoints and end, and waits for it."""
     for group in running:
         group.process.interrupt()
     for group in running:
@@ -181,14 +181,14 @@ def stop(running: Sequence[Group]) -> None:
 
 
 def wait(process: Process) -> None:
-    """Waits for the end of a process."""
+    """Waits until a process has ended."""
     while process.poll() is None:
         time.sleep(POLL)
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Locks the folder for this runner. Raises UsageError where another one has it."""
+    """Locks the folder for this runner. Raises UsageError if another runner has locked it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(locked(folder))
@@ -208,7 +208,7 @@ def interruptible() -> Iterator[None]:
 
 
 def failures(jobs: list[Job]) -> None:
-    """Raises RunError that names the runs that failed, if any did."""
+    """Raises RunError with the names of the failed runs, if there are any."""
     failed = [job for job in jobs if job.state == "failed"]
     if failed:
         named = "; ".join(f"{job.run.name} {job.error}" for job in failed).rstrip(".")

@@ -1,7 +1,7 @@
 """Statistics of a few runs (Agarwal et al. 2021, arXiv 2108.13264, "... the Edge of the Statistical Precipice").
 
-Aggregates over runs and tasks with stratified bootstrap intervals; and what a published figure says of ours: a verdict,
-which is that there are too few seeds wherever there are.
+This has aggregates over runs and tasks with stratified bootstrap intervals, and verdicts that compare our runs with a
+published figure. If there are too few seeds for a comparison, the verdict says so.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST_RUNS = 3  # fewer do not say how far runs lie apart
+LEAST_RUNS = 3  # fewer runs are too few to show their spread
 CONFIDENCE = 0.95
-TOLERANCE = 0.1  # a published figure is reproduced if ours is within that share of it
+TOLERANCE = 0.1  # a published figure is reproduced if the relative difference is at most this
 
 
 class Estimate(NamedTuple):
-    """A figure and its interval; NaN where there are too few runs for one."""
+    """A figure and its interval, which is NaN if there are too few runs."""
 
     value: float
     low: float
@@ -32,12 +32,12 @@ class Estimate(NamedTuple):
 
 
 def digits(values: np.ndarray) -> str:
-    """Formats numbers: with one digit after the point, small ones with three."""
+    """The format of numbers: one digit after the decimal point, or three for small numbers."""
     return ".3f" if 0 < np.nanmax(np.abs(values), initial=0) < 1 else ".1f"
 
 
 def mean(values: np.ndarray) -> Estimate:
-    """The mean of runs `[R]` of one task, with Student's interval: a bootstrap of a few runs is too narrow."""
+    """The mean of runs `[R]` on one task, with Student's t interval: a bootstrap of a few runs is too narrow."""
     value = float(values.mean())
     if len(values) < LEAST_RUNS:
         return Estimate(value, np.nan, np.nan)
@@ -46,22 +46,22 @@ def mean(values: np.ndarray) -> Estimate:
 
 
 def student(freedom: float) -> float:
-    """Student's quantile: an interval's half width in standard errors."""
+    """The quantile of Student's t distribution: an interval's half width in standard errors."""
     import scipy.stats
 
     return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str, Estimate]:
-    """IQM, mean, median and optimality gap, of 100, over runs and tasks, with stratified bootstrap intervals.
+    """IQM, mean, median and optimality gap to 100, over runs and tasks, with stratified bootstrap intervals.
 
-    As rliable has them, which takes a second for each method. Where there is one task, the median is of its runs, and
-    the mean has Student's interval.
+    They are computed as in rliable, which takes a second for each method. For a single task, the median is over its
+    runs, and the mean has Student's t interval.
 
     Args:
         scores: `[runs, tasks]`, normalized: 100 is the reference.
-        reps: bootstrap samples, of the runs of each task.
-        seed: of them.
+        reps: the number of bootstrap samples of each task's runs.
+        seed: the seed of the bootstrap.
     """
     values = statistics(scores)
     if len(scores) < LEAST_RUNS:
@@ -73,7 +73,7 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
 
 
 def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
-    """The statistics of matrices `[..., runs, tasks]`: `[...]` each."""
+    """The statistics of matrices `[..., runs, tasks]`, each `[...]`."""
     import scipy.stats
 
     together = scores.reshape(*scores.shape[:-2], -1)
@@ -92,10 +92,10 @@ def interval(value: float, samples: np.ndarray) -> Estimate:
 
 
 def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: int = 2_000, seed: int = 0) -> Estimate:
-    """The probability that a run of ours is better than one of the others, mean over tasks: `[runs]` of each task.
+    """The probability that a run of ours is better than one of the others, mean over tasks; `[runs]` for each task.
 
-    As rliable's `probability_of_improvement` with its stratified bootstrap, which takes seconds for two methods, and
-    as many runs of each task.
+    This is rliable's `probability_of_improvement` with its stratified bootstrap. rliable's own takes seconds for two
+    methods and needs the same number of runs for each task.
     """
     rng, values, resampled = np.random.default_rng(seed), [], []
     for x, y in zip(ours, others, strict=True):
@@ -110,14 +110,14 @@ def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: 
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """The share of runs above each threshold, mean over tasks: `[runs, tasks] -> [thresholds]`."""
+    """The share of runs above each threshold, as a mean over tasks: `[runs, tasks] -> [thresholds]`."""
     share: np.ndarray = (scores[None] > thresholds[:, None, None]).mean((1, 2))
     return share
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published figure: mean and standard deviation over so many seeds; `ddof` 0 is the population's, NumPy's own."""
+    """A published mean and standard deviation over seeds; `ddof` 0 is the population's, which is NumPy's default."""
 
     mean: float
     std: float
@@ -133,11 +133,11 @@ class Published:
 
 
 def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
-    """What our runs `[R]` say of a published figure, and the difference of the means with Welch's interval.
+    """Compares our runs `[R]` with a published figure. Returns a verdict, and the difference of the means.
 
-    `above`, `below`: the interval lies on that side of 0. `reproduced`: it holds 0 and no difference larger than
-    `TOLERANCE` of the published figure. Else there are `too few seeds to say`. Where nothing was published of how far
-    runs lie apart, nothing can be said.
+    The difference has Welch's interval. The verdict is `above` or `below` if the interval is on that side of 0, and
+    `reproduced` if it contains 0 and no difference larger than `TOLERANCE` times the published figure. Otherwise it is
+    `too few seeds to say` or, without a published standard deviation, `no spread published`.
     """
     difference = float(ours.mean() - published.mean)
     if np.isnan(published.std):

@@ -1,8 +1,9 @@
-"""A suite: the runs of a benchmark, each a combination of settings; what identifies a run, and where it is kept.
+"""A suite is the runs of a benchmark, each with its own combination of settings.
 
-A file of `configs/suite` is a list of grids. Each gives the keys of `zoo run` one value or several, and stands for all
-combinations; a value that is itself a list is a list in that list. Overrides count for every run, more than the file;
-but an algorithm, environment or dataset that the suite has chooses its runs of them.
+A file in `configs/suite` is a list of grids. A grid gives each key of `zoo run` one value or a list of values, and
+stands for all combinations of them. A value that is itself a list is written as a list in that list. Overrides apply to
+every run and take precedence over the file. If the suite has runs with the given `algo=`, `env=` or `dataset=`, the
+override selects these runs instead.
 """
 
 import hashlib
@@ -32,8 +33,8 @@ from zoo.settings.overrides import as_overrides, expand
 from zoo.settings.registry import Algorithm, folder
 from zoo.settings.seeds import interpolates
 
-CHOOSING = ("algo", "env", "dataset")  # settings by whose values runs of a suite are chosen
-ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change no result, but for the last bits
+CHOOSING = ("algo", "env", "dataset")  # settings that select runs of a suite
+ELSEWHERE = ("run_dir", "resume", "logger", "threads")  # settings that change results by rounding at most
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class Planned:
     """One run of a suite.
 
     Attributes:
-        name: of its folder; unique among the runs of a suite, and versions of a run.
-        overrides: what it is started with.
-        settings: all of them, resolved.
-        id: digest of the settings, of the code, of the dataset's content and of the runs that it begins with.
-        code: digest of the code that it was planned with.
-        missing: the datasets that are not at hand.
+        name: the name of its folder, unique among the runs of a suite and the versions of a run.
+        overrides: the overrides that it is started with.
+        settings: all settings, resolved.
+        id: a digest of the settings, the code, the dataset's content and the runs that it begins with.
+        code: a digest of the code that it was planned with.
+        missing: the datasets that were not found.
     """
 
     name: str
@@ -67,10 +68,10 @@ def suites() -> dict[str, Path]:
 
 
 def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
-    """The runs of a suite, checked, each once.
+    """The runs of a suite, checked and without duplicates.
 
     Raises:
-        UsageError: no such suite, or a setting that a run cannot have.
+        UsageError: there is no such suite, or a run cannot have a setting.
     """
     known = suites()
     if suite not in known:
@@ -78,9 +79,9 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
     given = expand(overrides)
     if where := next((one for one in itertools.chain(*given) if one.startswith("run_dir=")), None):
         wanted = quoted(where.partition("=")[2])
-        raise UsageError(f"{where}: each run of a suite has a folder of its own. Say where they are: --dir {wanted}")
+        raise UsageError(f"{where}: each run of a suite has its own folder. Name the folder for all: --dir {wanted}")
     if where := next((one for one in itertools.chain(*given) if one.startswith("seeds=")), None):
-        raise UsageError(f"{where}: a suite takes seed=0,1,2; on GPUs they are one process")
+        raise UsageError(f"{where}: a suite takes seed=0,1,2 instead; on GPUs these seeds share a process")
     listed = [combination for grid in grids(known[suite]) for combination in combinations(grid)]
     choices = set().union(*map(_choices, listed))
     planned: dict[str, Planned] = {}
@@ -98,15 +99,15 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
 
 
 def _choices(overrides: Iterable[str]) -> set[str]:
-    """Those overrides that say what a run is of, without quotes."""
+    """The overrides of `CHOOSING`, without quotes."""
     return {one.replace("'", "") for one in overrides if one.partition("=")[0] in CHOOSING}
 
 
 def grids(path: Path) -> list[dict[str, Any]]:
-    """The grids of a suite's file. Raises UsageError where it has none."""
+    """The grids in a suite's file. Raises UsageError if there are none."""
     try:
         found: Any = OmegaConf.to_container(OmegaConf.load(path))
-    except Exception as error:  # of OmegaConf's or of YAML's grammar
+    except Exception as error:  # OmegaConf or YAML cannot parse it
         raise UsageError(f"{path} cannot be read as a suite: {' '.join(str(error).split())}") from error
     if not isinstance(found, list) or not found or not all(isinstance(grid, dict) for grid in found):
         raise UsageError(f"{path} must be a list of grids, such as: - {{algo: iql, env: hopper, seed: [0, 1, 2]}}")
@@ -124,7 +125,7 @@ def combinations(grid: dict[str, Any]) -> Iterable[tuple[str, ...]]:
 
 
 def planned_run(overrides: tuple[str, ...], of: str) -> Planned:
-    """One run, from its overrides, of a suite or search. Raises UsageError where they do not fit."""
+    """A run of a suite or search, from its overrides. Raises UsageError if they are not valid."""
     seeds = [override for override in overrides if re.fullmatch(r"seed=\d{1,9}", override)]
     try:
         varies = interpolates(overrides)
@@ -162,33 +163,33 @@ def planned_run(overrides: tuple[str, ...], of: str) -> Planned:
 
 
 def digest(known: Any) -> str:
-    """Digest of a JSON value."""
+    """A digest of a JSON value."""
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 @cache
 def file_digest(file: Path) -> str:
-    """Digest of a file's content."""
+    """A digest of a file's content."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def check_devices(runs: Sequence[Planned]) -> None:
-    """Raises UsageError where runs ask for a device that this machine does not have, or for a GPU by its number."""
+    """Raises UsageError if runs ask for a device that this machine does not have, or for a GPU by its number."""
     for device in sorted({run.settings["device"] for run in runs}):
-        if device.startswith("cuda:"):  # each process sees the one GPU that it is given
+        if device.startswith("cuda:"):  # a process sees only the GPU that it is given
             number = device.removeprefix("cuda:")
             raise UsageError(f"device={device}: GPUs are given to runs by launcher.gpus={number}. Leave device out.")
-        if not (device.startswith("cuda") and torch.cuda.device_count()):  # else this process would take memory of it
+        if not (device.startswith("cuda") and torch.cuda.device_count()):  # it would allocate memory on the GPU
             resolve_device(device)
 
 
 def on_cpu(runs: Sequence[Planned]) -> bool:
-    """Whether all runs are to be on the CPU, beside GPUs too."""
+    """Whether all runs use the CPU, even if there are GPUs."""
     return all(run.settings["device"] == "cpu" for run in runs)
 
 
 def check_data(runs: Sequence[Planned]) -> None:
-    """Raises UsageError where datasets are not at hand."""
+    """Raises UsageError if datasets are missing."""
     if lacking := sorted({dataset for run in runs for dataset in run.missing}):
         raise UsageError(
             f"{sum(bool(run.missing) for run in runs)} of {len(runs)} runs lack their dataset: {', '.join(lacking)}. "
@@ -199,7 +200,7 @@ def check_data(runs: Sequence[Planned]) -> None:
 
 @cache
 def composed(overrides: tuple[str, ...]) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """Cached `compose`, which takes a tenth of a second: the seeds of a suite differ in nothing else."""
+    """Cached `compose`, which takes a tenth of a second. A suite's seeds share its result."""
     return compose(overrides)
 
 

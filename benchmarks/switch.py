@@ -1,4 +1,4 @@
-"""What becomes of a policy that has learned offline and continues online: how deep it falls, what it comes to."""
+"""Results of policies that are trained offline and then continue online: how far they drop, and what they reach."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,15 +15,15 @@ FIGURES = ("offline", "dip", "online", "final")
 
 
 class Switch(NamedTuple):
-    """A method's runs that went on online.
+    """A method's runs that continued online.
 
     Attributes:
         offline: the last evaluation of the offline stage.
-        dip: that less the lowest evaluation of the online stage; 0 where none is lower.
-        online: the mean of all evaluations of the online stage. Regret is what it lacks of the best possible.
+        dip: `offline` minus the lowest evaluation of the online stage; 0 if none is lower.
+        online: the mean of all evaluations of the online stage. Regret is the best possible score minus this mean.
         final: the last evaluation.
         data_value: the critics' mean value of transitions of the dataset, over the runs: at the first online
-            evaluation, lowest, last; none where it is not known.
+            evaluation, the lowest, and the last; empty if unknown.
     """
 
     row: "Row"
@@ -35,7 +35,7 @@ class Switch(NamedTuple):
 
 
 def switches(rows: Sequence["Row"]) -> list[Switch]:
-    """Those of the methods all of whose runs were evaluated in both stages."""
+    """The methods whose runs were all evaluated in both stages."""
     found = []
     for row in rows:
         figures = [of_run(run, row.measure) for run in row.runs if went_online(run)]
@@ -50,7 +50,7 @@ def switches(rows: Sequence["Row"]) -> list[Switch]:
 
 
 def went_online(run: "Result") -> bool:
-    """Whether a run has evaluations of both of its stages."""
+    """Whether a run has evaluations in both stages."""
     return bool(run.config["online_steps"]) and run.steps[0] <= run.config["steps"] < run.steps[-1]
 
 

@@ -1,15 +1,16 @@
-"""What an algorithm reaches where its settings are chosen by trying: the more episodes may be played, the better.
+"""The score of an algorithm if a bandit chooses its settings, by the number of episodes that may be played.
 
 Jackson et al. 2025, "A Clean Slate for Offline Reinforcement Learning" (arXiv 2504.11453; github EmptyJackson/unifloral
-evaluation.py). Runs that differ in settings are policies to choose from; they are the arms of a bandit, an episode is a
-pull, each arm is pulled once before any is pulled again, at random where several are alike:
+evaluation.py). Runs with different settings give different policies. The policies are the arms of a bandit, and an
+episode is a pull. Each arm is pulled once before any is pulled again. Ties are broken at random:
 
-    arm_t = argmax of mean_i + sqrt(2 ln t / n_i)      n_i: how often arm i was pulled before, mean_i: of its returns
+    arm_t = argmax of mean_i + sqrt(2 ln t / n_i)      n_i: number of earlier pulls of arm i, mean_i: its mean return
 
-After each pull the choice is the arm of the largest mean so far; what it is worth is the mean of all of its episodes.
+After each pull, the arm with the largest mean so far is chosen. Its score is the mean over all of its episodes.
 
-Deviations: here an arm that was never pulled is not chosen; there its mean is 0, which negative scores lose to. The
-authors' band is that of the mean, which narrows with the number of repetitions; here it is the middle half of them.
+Deviations: here an arm that was never pulled is not chosen; in the authors' code its mean is 0, which is above negative
+scores. The authors' band is an interval of the mean, which narrows with the number of repetitions; here it is the
+middle half of the repetitions.
 """
 
 from collections.abc import Sequence
@@ -18,19 +19,19 @@ import numpy as np
 
 from zoo.benchmarks.stats import Estimate
 
-SUBSET = 8  # policies to choose from, drawn at random for each repetition
+SUBSET = 8  # number of policies to choose from, sampled at random for each repetition
 REPEATS = 1_000
-EXPLORATION = 2.0  # of scores from 0 to 100
-PULLS = (1, 2, 5, 10, 20, 50, 100)  # after which the report says what is reached
+EXPLORATION = 2.0  # for scores from 0 to 100
+PULLS = (1, 2, 5, 10, 20, 50, 100)  # numbers of pulls in the report
 
 
 def reached(policies: Sequence[np.ndarray], pulls: int = PULLS[-1], seed: int = 0) -> np.ndarray:
-    """What the choice is worth after each pull, `[REPEATS, pulls]`.
+    """The score of the chosen policy after each pull, `[REPEATS, pulls]`.
 
     Args:
-        policies: normalized scores of the episodes `[E]` of each policy.
-        pulls: episodes that are played.
-        seed: of the policies that are drawn, their episodes, and ties.
+        policies: the normalized scores of each policy's episodes `[E]`.
+        pulls: the number of episodes played.
+        seed: the seed for sampling policies and episodes and for breaking ties.
     """
     random, each = np.random.default_rng(seed), np.arange(REPEATS)
     worth, lengths = np.array([(scores.mean(), len(scores)) for scores in policies]).T
@@ -51,12 +52,12 @@ def reached(policies: Sequence[np.ndarray], pulls: int = PULLS[-1], seed: int = 
 
 
 def _or(otherwise: float, counts: np.ndarray, *sums: np.ndarray) -> np.ndarray:
-    """The sums over the counts; another value where a count is 0."""
+    """The sums divided by the counts; `otherwise` if a count is 0."""
     means: np.ndarray = np.where(counts > 0, sum(sums) / np.maximum(counts, 1), otherwise)
     return means
 
 
 def middle(values: np.ndarray) -> Estimate:
-    """The mean of repetitions `[R]`, and between what the middle half of them lies."""
+    """The mean of repetitions `[R]`, with the interquartile range."""
     low, high = np.quantile(values, (0.25, 0.75))
     return Estimate(float(values.mean()), float(low), float(high))

@@ -1,12 +1,12 @@
-"""`zoo run -m sweeper=optuna ...`: a search for settings, by Optuna, with Hydra's grammar for what is searched.
+"""`zoo run -m sweeper=optuna ...`: a hyperparameter search with Optuna. Hydra's grammar gives the search space.
 
     zoo run -m sweeper=optuna sweeper.n_trials=20 algo=sac env=pendulum steps=10000 seed=0,1,2 \\
         'algo.actor_lr=tag(log,interval(1e-4,1e-2))' 'algo.tau=choice(0.005,0.01,0.02)'
 
-Settings are chosen by their mean final evaluation over the tuning seeds, `sweeper.seeds`; what the best ones are worth
-is shown by runs with other seeds, `seed`: those that chose them would flatter them (Eimer, Lindauer, Raileanu 2023,
-arXiv 2306.01324). The former are in `DIR/search`, the latter in `DIR/test`. Begun again, a search continues: trials
-whose runs have finished are not run twice.
+Settings are selected by their mean final evaluation over the tuning seeds, `sweeper.seeds`. The best settings are then
+evaluated with other seeds, `seed`, because results on the tuning seeds are biased upwards (Eimer, Lindauer, Raileanu
+2023, arXiv 2306.01324). The runs of the search are in `DIR/search`, those of the test in `DIR/test`. If you repeat the
+command, the search continues: trials whose runs have finished are not run again.
 """
 
 import importlib
@@ -41,14 +41,14 @@ class Sweeper:
     """The settings of the search itself."""
 
     n_trials: int = 20  # number of trials, each with other settings
-    seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # of the runs that settings are chosen by
-    sampler_seed: int = 0  # of Optuna's choices
+    seeds: list[int] = field(default_factory=lambda: [1000, 1001, 1002])  # tuning seeds, which select the settings
+    sampler_seed: int = 0  # seed of Optuna's sampler
     jobs: int | None = None  # runs at a time; null for as many as there are cores
-    dir: str | None = None  # of the search; null for tune/<algo>-<env>
+    dir: str | None = None  # folder of the search; null for tune/<algo>-<env>
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
+    """Runs the command."""
     try:
         optuna: Any = importlib.import_module("optuna")
         importlib.import_module("scipy")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             values, sign = run(overrides, sweeper.seeds, sweeper.jobs, folder / "search")
         except (RunError, UsageError) as error:  # these settings do not work
             if isinstance(error, UsageError) and not rows:
-                raise  # most likely none would
+                raise  # most likely no settings would work
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             print(f"trial {number}: failed. {error}")
             values = []
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str]) -> int:
     best = max(known, key=lambda row: sign * float(row["mean"]))
     found = as_overrides({key: value for key, value in best.items() if key not in ("trial", "mean")})
     values, _ = run([*fixed, *found], seeds, sweeper.jobs, folder / "test")
-    evaluated = f"seeds {','.join(map(str, seeds))}, which chose nothing"
+    evaluated = f"seeds {','.join(map(str, seeds))} (the test seeds)"
     print(
         f"\nbest, trial {best['trial']}: {mean_of(values)} with {evaluated}; "
-        f"{best['mean']:{digits(best['mean'])}} with those that chose it"
+        f"{best['mean']:{digits(best['mean'])}} with the tuning seeds"
     )
     print(f"zoo run {' '.join(map(typed, [*fixed, *found]))}")
     print(f"written to {folder}/: every run, and trials.csv")
@@ -96,10 +96,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list[Override]]:
-    """The sweeper's own settings, the test seeds, what is fixed and what is searched.
+    """The sweeper's settings, the test seeds, the fixed overrides and the searched ones.
 
     Raises:
-        UsageError: nothing is searched, or not with seeds that choose and others that test, each once.
+        UsageError: there is nothing to search, or tuning and test seeds overlap or are given twice.
     """
     (*_, chosen) = [one.partition("=")[2] for one in arguments if one.startswith("sweeper=")]
     if chosen != "optuna":
@@ -114,14 +114,14 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
         sweeper: Any = OmegaConf.to_object(merged)
         rest = [one for one in arguments if not one.startswith(("sweeper=", "sweeper."))]
         overrides = OverridesParser.create().parse_overrides(rest)
-    except Exception as error:  # of OmegaConf's or of Hydra's grammar
+    except Exception as error:  # OmegaConf or Hydra cannot parse it
         reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing override"))
         raise UsageError(f"{' '.join(arguments)}: {reason}") from error
     if where := next((one for one in rest if one.startswith("run_dir=")), None):
-        raise UsageError(f"{where}: each run of a search has a folder of its own. Give the search's: sweeper.dir=DIR")
+        raise UsageError(f"{where}: each run of a search has its own folder. Name the search's folder: sweeper.dir=DIR")
     if where := next((one for one in rest if one.startswith("seeds=")), None):
         raise UsageError(
-            f"{where}: a search takes seed=0,1,2, and sweeper.seeds=[...] of the runs that settings are chosen by"
+            f"{where}: a search takes seed=0,1,2 for the test seeds and sweeper.seeds=[...] for the tuning seeds"
         )
     searched = [one for one in overrides if one.is_sweep_override() and one.get_key_element() != "seed"]
     if not searched:
@@ -139,18 +139,18 @@ def parse(arguments: Sequence[str]) -> tuple[Sweeper, list[int], list[str], list
                 values = override.sweep_string_iterator() if override.is_sweep_override() else [override.value()]
                 seeds = [int(str(value)) for value in values]
             except (ValueError, HydraException) as error:
-                raise UsageError(f"{override.input_line} are no seeds. Give numbers, such as seed=0,1,2") from error
+                raise UsageError(f"{override.input_line} are not seeds. Give numbers, such as seed=0,1,2") from error
     for key, given in (("seed", seeds), ("sweeper.seeds", sweeper.seeds)):
         if not given or len(set(given)) < len(given):
-            raise UsageError(f"{key}={given} must be at least one seed, and each once: a run counts once.")
+            raise UsageError(f"{key}={given} must be at least one seed, without duplicates.")
     if both := sorted(set(seeds) & set(sweeper.seeds)):
-        raise UsageError(f"seed {both[0]} would choose the settings and test them. Give sweeper.seeds or seed others.")
+        raise UsageError(f"seed {both[0]} is both a tuning and a test seed. Change sweeper.seeds or seed.")
     fixed = [str(one.input_line) for one in overrides if one not in searched and one.get_key_element() != "seed"]
     return sweeper, seeds, fixed, searched
 
 
 def asked(trial: Any, override: Override) -> Any:
-    """Optuna's proposal for one key. Raises UsageError where it has none."""
+    """Optuna's proposal for one key. Raises UsageError if the key cannot be searched."""
     try:
         return suggest(trial, override)
     except ValueError as error:
@@ -158,7 +158,7 @@ def asked(trial: Any, override: Override) -> Any:
 
 
 def suggest(trial: Any, override: Override) -> Any:
-    """Optuna's proposal for one key, of `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
+    """Optuna's proposal for one key: `interval(a,b)` with the tags log and int, `range(a,b)` or `choice(a,b)`."""
     key: str = override.get_key_element()
     sweep: Any = override.value()
     if isinstance(sweep, IntervalSweep):
@@ -172,7 +172,7 @@ def suggest(trial: Any, override: Override) -> Any:
         return trial.suggest_categorical(key, list(sweep.range()))
     if isinstance(sweep, ChoiceSweep):
         choices = [getattr(one, "text", one) for one in sweep.list]
-        return choices[trial.suggest_categorical(key, range(len(choices)))]  # Optuna warns of choices that are lists
+        return choices[trial.suggest_categorical(key, range(len(choices)))]  # Optuna warns about choices that are lists
     raise UsageError(f"{override.input_line} cannot be searched. Give interval(a,b), range(a,b) or choice(a,b).")
 
 
@@ -180,7 +180,7 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
     """The final evaluations of runs with these settings, one per seed; and 1 to maximize, -1 to minimize.
 
     Raises:
-        RunError: one of them failed, or has no final evaluation.
+        RunError: a run failed or has no final evaluation.
     """
     runs = [planned_run((*overrides, f"seed={seed}"), "the search") for seed in seeds]
     check_devices(runs)
@@ -197,5 +197,5 @@ def run(overrides: list[str], seeds: Sequence[int], jobs: int | None, folder: Pa
 
 
 def mean_of(values: Sequence[float]) -> str:
-    """The mean, with its interval where there are enough runs."""
+    """The mean, with an interval if there are enough runs."""
     return str(mean(np.array(values)))

@@ -1,8 +1,8 @@
-"""What several packages' tests need: one thread, a seed, and small offline datasets as D4RL-layout files."""
+"""Shared setup of the tests: one thread, a seed, and small offline datasets as files in D4RL's layout."""
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the tests share the machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch is imported: tests run in parallel
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,12 @@ Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """PyTorch's numbers are the same in a test by itself and behind any others."""
+    """Seeds PyTorch, so that a test has the same random numbers alone and after other tests."""
     torch.manual_seed(0)
 
 
 def collect(path: Path, env_id: str, transitions: int, act: Act) -> Path:
-    """Plays whole episodes until there are that many transitions and writes them as a D4RL-layout HDF5 file."""
+    """Plays whole episodes until there are enough transitions, and writes them as an HDF5 file in D4RL's layout."""
     env = gymnasium.make(env_id)
     rng = np.random.default_rng(0)
     rows = []
@@ -52,7 +52,7 @@ def pendulum_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def cartpole_file(tmp_path_factory) -> Path:
-    """5,000 transitions of a policy that pushes towards where the pole falls, and four times in ten anywhere."""
+    """5,000 transitions of a policy that pushes in the direction in which the pole falls, and 40 % random actions."""
     path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
 
     def act(obs, rng):
@@ -62,7 +62,7 @@ def cartpole_file(tmp_path_factory) -> Path:
 
 
 class Reach(gymnasium.Env):
-    """A point in a square that is moved to a goal: observes both, and ends where the one is at the other."""
+    """A point in a square that is moved to a goal. It observes both, and ends when the point reaches the goal."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     observation_space.goal_dim = 2
@@ -87,7 +87,7 @@ gymnasium.register("Reach-v0", Reach, max_episode_steps=30)
 
 @pytest.fixture(scope="session")
 def reach_file(tmp_path_factory) -> Path:
-    """Fifty episodes of twenty random moves of `Reach-v0`: states without goals, and rewards that no goal gives."""
+    """Fifty episodes of twenty random moves in `Reach-v0`: states without goals, and rewards unrelated to any goal."""
     rng = np.random.default_rng(0)
     action = rng.uniform(-1, 1, (50, 20, 2))
     states = np.concatenate([rng.uniform(-1, 1, (50, 1, 2)), 0.1 * action], 1).cumsum(1)
@@ -105,12 +105,12 @@ def reach_file(tmp_path_factory) -> Path:
     return path
 
 
-GAINS = np.array([0.5, 8.0, 1.0, 1.5])  # of a linear policy that balances InvertedPendulum-v5
+GAINS = np.array([0.5, 8.0, 1.0, 1.5])  # weights of a linear policy that balances InvertedPendulum-v5
 
 
 @pytest.fixture(scope="session")
 def unsteady_file(tmp_path_factory) -> Path:
-    """3,000 transitions of a policy that balances InvertedPendulum-v5, but acts at random every other time."""
+    """3,000 transitions of a policy that balances InvertedPendulum-v5, but takes a random action every other step."""
     path = tmp_path_factory.mktemp("data") / "unsteady.hdf5"
 
     def act(obs, rng):

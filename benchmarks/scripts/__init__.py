@@ -1,1 +1,1 @@
-"""Scripts that measure, alone or beside other libraries, and that draw. They are not installed."""
+"""Scripts for measurements, comparisons with other libraries, and plots. They are not installed."""

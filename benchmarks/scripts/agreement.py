@@ -1,13 +1,13 @@
-"""Whether an algorithm and its authors' code compute the same, from the same weights and the same batch, in float64.
+"""Compares an algorithm with its authors' code, from the same weights and the same batch, in float64.
 
     python benchmarks/scripts/agreement.py bcq CHECKOUT                    # github sfujim/BCQ
     python benchmarks/scripts/agreement.py dvl CHECKOUT --python PYTHON    # github hari-sikchi/DVL
     python benchmarks/scripts/agreement.py recoil CHECKOUT --python PYTHON # github chufanchen/ReCOIL, a copy of theirs
 
-CHECKOUT is a clone of the authors' repository, which is only run; PYTHON an interpreter with jax, flax and optax. Of
-BCQ all weights are compared after the first update; of the others, whose code is in JAX and is run in a process of its
-own (agreement_jax.py), each loss and its gradient. Prints the largest relative difference of each; ends with 1 where
-one is above 1e-5.
+CHECKOUT is a clone of the authors' repository, which is run unchanged. PYTHON is an interpreter with jax, flax and
+optax. For BCQ, all weights are compared after the first update. For the others, whose code is in JAX and runs in its
+own process (agreement_jax.py), each loss and its gradient are compared. The script prints the largest relative
+difference of each. The exit code is 1 if one is above 1e-5.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from zoo.spec import Spec
 LIMIT = 1e-5
 ROWS, OBS = 256, 11
 CONTINUOUS, DISCRETE = Spec((OBS,), (-1.0,) * 3, (1.0,) * 3), Spec((OBS,), num_actions=4)
-DIVERGENCES = {  # theirs, ours, temperature
+DIVERGENCES = {  # the authors' name: our name, temperature
     "chi-square": ("chi2", 0.7),
     "total-variation": ("tv", 0.8),
     "reverse-kl": ("reverse_kl", 2.0),
@@ -44,7 +44,7 @@ def random_batch(spec: Spec, seed: int) -> Batch:
 
 
 def shaken(agent: Any) -> Any:
-    """The agent in float64, its weights changed such that no network is another's copy or near zero."""
+    """The agent in float64, with noise added to its weights, so that no network is a copy of another or near zero."""
     agent.double()
     with torch.no_grad():
         for parameter in agent.parameters():
@@ -53,7 +53,7 @@ def shaken(agent: Any) -> Any:
 
 
 def difference(ours: Any, theirs: Any) -> float:
-    """The largest difference, relative to the largest number of theirs."""
+    """The largest difference, relative to their largest number."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
@@ -62,7 +62,7 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def compare_bcq(checkout: Path) -> dict[str, float]:
-    """Of each layer, after the first update, in which the target network moves too."""
+    """The difference of each layer after the first update, which also updates the target network."""
     path = checkout / "discrete_BCQ" / "discrete_BCQ.py"
     module_spec = importlib.util.spec_from_file_location("discrete_BCQ", path)
     assert module_spec is not None
@@ -86,7 +86,7 @@ def compare_bcq(checkout: Path) -> dict[str, float]:
     batch = random_batch(DISCRETE, 0)
 
     class Buffer:
-        """Gives the batch as their replay buffer does."""
+        """Returns the batch in the format of their replay buffer."""
 
         def sample(self) -> tuple[torch.Tensor, ...]:
             columns = (batch.action, batch.reward, (~batch.terminated).double())
@@ -107,7 +107,7 @@ def compare_bcq(checkout: Path) -> dict[str, float]:
 
 
 def weights(agent: dvl.DVL | recoil.ReCOIL) -> dict[str, np.ndarray]:
-    """Every layer of the agent by name; of the critics a member at a time."""
+    """Every layer of the agent by name, with a separate name for each critic."""
     arrays: dict[str, torch.Tensor] = {"log_std": agent.actor.log_std}
     for name, network in (("actor", agent.actor.net), ("value", agent.value)):
         arrays |= {f"{name}_{i}": x for i, x in enumerate(network.parameters())}
@@ -118,7 +118,7 @@ def weights(agent: dvl.DVL | recoil.ReCOIL) -> dict[str, np.ndarray]:
 
 
 def gradients(agent: dvl.DVL | recoil.ReCOIL, losses: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Each loss, and its gradient with respect to its own network, flat."""
+    """Each loss, and its gradient with respect to its own network, flattened."""
     own = {"value": agent.value, "actor": agent.actor, "critic": agent.critic}
     found = {}
     for name, loss in losses.items():
@@ -151,7 +151,7 @@ def compare_dvl(checkout: Path, python: str) -> dict[str, float]:
         torch.manual_seed(0)
         agent = shaken(dvl.DVL(CONTINUOUS, dvl.Config(f=f, temperature=temperature, value_layer_norm=False)))
         batch = random_batch(CONTINUOUS, 0)
-        batch = batch._replace(reward=30 * batch.reward)  # errors on both sides of where Huber's loss turns linear
+        batch = batch._replace(reward=30 * batch.reward)  # errors in both parts of the Huber loss
         losses = {
             "value": agent.value_loss(batch),
             "actor": agent.actor_loss(batch)[0],
@@ -184,7 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("algo", choices=["bcq", "dvl", "recoil"])
     parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
-    parser.add_argument("--python", help="of dvl and recoil: an interpreter with jax, flax and optax")
+    parser.add_argument("--python", help="for dvl and recoil: an interpreter with jax, flax and optax")
     args = parser.parse_args()
     if args.algo != "bcq" and not args.python:
         parser.error(f"{args.algo} needs --python, an interpreter with jax, flax and optax")

@@ -1,7 +1,7 @@
-"""The losses and gradients of f-DVL's or ReCOIL's authors, for `agreement.py`, in an interpreter with JAX.
+"""Computes losses and gradients with the code of f-DVL's or ReCOIL's authors. `agreement.py` runs it with JAX.
 
-Their functions are called as they stand, on networks that have their interface: `Network` has the layers that it is
-given, and its `apply_gradient` keeps the gradient in place of a step.
+The authors' functions are called unchanged, on networks with the interface that they expect: `Network` uses the given
+layers, and its `apply_gradient` returns the gradient instead of taking a step.
 """
 
 import importlib
@@ -31,7 +31,7 @@ def mlp(layers: list[Any], x: Any) -> Any:
 
 
 class Network:
-    """A network with the interface of the authors' `Model`: called, applied to other weights, and differentiated."""
+    """A network with the interface of the authors' `Model`: it can be called, applied to weights and differentiated."""
 
     def __init__(self, function: Any, params: Any) -> None:
         self.function, self.params = function, params
@@ -48,7 +48,7 @@ class Network:
 
 
 def normal(params: Any, obs: Any) -> Any:
-    """Their policy: a Gaussian around a tanh mean, the log standard deviation at least -5 and at most 2."""
+    """Their policy: a Gaussian with a tanh mean, and a log standard deviation from -5 to 2."""
     *layers, log_std = params
     mean, log_std = jnp.tanh(mlp(layers, obs)), jnp.clip(log_std, -5, 2)
 
@@ -93,7 +93,7 @@ def main(algo: str, checkout: str, given: str, answer: str) -> None:
         of_critic = their_critic.update_q(critic, value, batch, DISCOUNT, True, key, temperature, options)
     else:
         their_critic = importlib.import_module("critic_imitate")
-        is_expert = jnp.ones(len(batch.rewards) // 2)  # of their log alone
+        is_expert = jnp.ones(len(batch.rewards) // 2)  # they only log it
         of_value = their_critic.update_v_imitate(
             target, value, batch, is_expert, 0.7, temperature, 0.8, 0.1, True, False, key, options
         )

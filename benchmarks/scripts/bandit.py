@@ -1,11 +1,11 @@
-"""Four spots of actions, cloned by a Gaussian and by the policies of DQL, FQL and OFQL: how well, and at what cost.
+"""Clones a mixture of four Gaussians with a Gaussian policy, DQL, FQL and OFQL, and measures their quality and speed.
 
     OMP_NUM_THREADS=1 python benchmarks/scripts/bandit.py --csv benchmarks/results/bandit.csv --picture docs/bandit.png
 
-The spots are those of Wang et al. 2022 (arXiv 2208.06193), section 5: Gaussians of standard deviation 0.05 at
-(+-0.8, +-0.8), each as often. All policies have layers of the same widths and learn as long, with no reward to climb.
-What is measured is the energy distance of their samples to the data, 2 E|x - y| - E|x - x'| - E|y - y'|, the share of
-samples that lie further than four standard deviations from every spot, and how long one sample takes.
+The mixture is that of Wang et al. 2022 (arXiv 2208.06193), section 5: Gaussians with standard deviation 0.05 at
+(+-0.8, +-0.8), with equal weights. All policies have layers of the same widths and the same number of updates, without
+rewards. The script measures the energy distance of their samples to the data, 2 E|x - y| - E|x - x'| - E|y - y'|, the
+share of samples that are more than four standard deviations from every Gaussian's mean, and the time of one sample.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Sampler = Callable[[Tensor], Tensor]  # observations -> actions
 
 
 def draw(count: int) -> Tensor:
-    """Actions of the data."""
+    """Samples actions of the data."""
     return SPOTS[torch.randint(4, (count,))] + SPREAD * torch.randn(count, 2)
 
 
@@ -85,14 +85,14 @@ def mean_flow(updates: int) -> dict[str, Sampler]:
 
 
 def energy_distance(x: Tensor, y: Tensor) -> float:
-    """Of two samples `[N, 2]`, each pair counted but those of a point with itself."""
+    """The energy distance of two samples `[N, 2]`, without pairs of a point with itself."""
     n, m = len(x), len(y)
     own = torch.cdist(x, x).sum() / (n * (n - 1)) + torch.cdist(y, y).sum() / (m * (m - 1))
     return float(2 * torch.cdist(x, y).mean() - own)
 
 
 def microseconds(sampler: Sampler) -> float:
-    """Of one sample, the median."""
+    """The median time of one sample."""
     obs, taken = torch.zeros(1, 1), []
     for _ in range(TIMED):
         begun = time.perf_counter()
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def draw_picture(samples: dict[str, Tensor], path: Path) -> None:
-    """The samples of the first seed, side by side."""
+    """Plots the samples of the first seed side by side."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(samples), figsize=(2.2 * len(samples), 2.5), sharex=True, sharey=True)

@@ -1,4 +1,4 @@
-"""What a checkpoint of a replay buffer costs: all of it, and what is new since the one before.
+"""Measures checkpoints of a replay buffer: of all transitions, and of those added since the last checkpoint.
 
 python benchmarks/scripts/checkpoints.py --size 100000
 """
@@ -19,11 +19,11 @@ from zoo.runs.replay_log import ReplayLog
 from zoo.spec import Spec
 
 CPU = torch.device("cpu")
-ADDED = 10_000  # transitions between two checkpoints, as `checkpoint_every` is by default
+ADDED = 10_000  # transitions between two checkpoints, the default of `checkpoint_every`
 
 
 def frames(capacity: int) -> tuple[ReplayBuffer, Transition]:
-    """A buffer of Atari's frames, and a transition for it."""
+    """A buffer of Atari frames, and a transition for it."""
     stack, no = torch.randint(256, (1, 4, 84, 84), dtype=torch.uint8), torch.tensor([False])
     spec = Spec((4, 84, 84), num_actions=4, obs_dtype="uint8")
     return FrameBuffer(capacity, spec, CPU, 1), Transition(stack, torch.tensor([0]), torch.zeros(1), stack, no, no)
@@ -37,7 +37,7 @@ def vectors(capacity: int) -> tuple[ReplayBuffer, Transition]:
 
 
 def timed(write: Callable[[], object], folder: Path) -> str:
-    """Megabytes that it adds to a folder, and seconds."""
+    """The megabytes that a write adds to a folder, and its time in seconds."""
     before, start = size(folder), time.perf_counter()
     write()
     return f"{(size(folder) - before) / 1e6:8.1f} MB {time.perf_counter() - start:6.2f} s"
@@ -48,9 +48,9 @@ def size(folder: Path) -> int:
 
 
 def main() -> None:
-    """Fills buffers, and writes them."""
+    """Fills buffers and writes them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=100_000, help="transitions held before the last 10,000")
+    parser.add_argument("--size", type=int, default=100_000, help="transitions in the buffer before the last 10,000")
     args = parser.parse_args()
     for make in (frames, vectors):
         buffer, transition = make(args.size + ADDED)

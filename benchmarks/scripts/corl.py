@@ -1,4 +1,4 @@
-"""CORL's own offline algorithms on a file of the zoo's: their learning curves, and how far theirs and ours lie apart.
+"""Runs CORL's offline algorithms on one of the zoo's datasets, or compares their updates with the zoo's.
 
     git clone https://github.com/corl-team/CORL
     python benchmarks/scripts/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --steps 50000 --out corl.csv
@@ -6,15 +6,15 @@
         --online-steps 20000
     python benchmarks/scripts/corl.py iql CORL/algorithms/offline --data hopper-medium.hdf5 --agree 300 --after 15000
 
-riql is not CORL's but its authors', of CORL's making: git clone https://github.com/YangRui2015/RIQL
+riql is from its authors' repository, which is based on CORL: git clone https://github.com/YangRui2015/RIQL
 
-The first runs CORL's networks, buffer and update as they stand, with its script's default settings, under the zoo's
-evaluation protocol. The second continues in the environment, as the loops of its finetune scripts do: act, store the
-transition beside the dataset, one update on a batch of both. The third compares what a run is made of: the data, how
-batches are sampled, the distribution of the initial weights, and the losses from the same weights on the same batches
-and with the same random numbers. Only what surrounds CORL's classes is replaced: the file is read with h5py, and the
-imports that its training scripts need (d4rl, gym, pyrallis, wandb) are stood in for. Writes the columns of a run's
-`evaluations.csv` that a curve needs.
+The first command runs CORL's networks, buffer and update unchanged, with the default settings of its script and the
+zoo's evaluation protocol. The second continues in the environment with the loop of CORL's finetune scripts: act, add
+the transition to the dataset, and update on a batch of both. The third compares the parts of a run: the data, the
+sampling of batches, the distribution of the initial weights, and the losses from the same weights on the same batches
+with the same random numbers. Only the code around CORL's classes is replaced: the file is read with h5py, and the
+imports that its training scripts need (d4rl, gym, pyrallis, wandb) are stubs. The script writes the columns of a run's
+`evaluations.csv` that a learning curve needs.
 """
 
 import argparse
@@ -62,29 +62,29 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def same_seed(seed: int) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Enough where both draw the same numbers in the same order."""
+    """For updates that both draw the same random numbers in the same order."""
     return seeded(seed), seeded(seed)
 
 
 @dataclass
 class Peer:
-    """One of CORL's algorithms and the zoo's.
+    """One of CORL's algorithms, and the zoo's version of it.
 
     Attributes:
-        file: of CORL's.
-        build: CORL's module, the spec and the number of steps -> its trainer.
-        update: the name of the trainer's method that takes a step on a batch.
+        file: CORL's file.
+        build: CORL's module, the spec and the number of steps -> CORL's trainer.
+        update: the name of the trainer's method that updates on a batch.
         act: the trainer and normalized observations -> its deterministic actions.
         ours: the spec and the number of steps -> the zoo's agent.
-        pairs: the agent and the trainer -> each weight of both, as views of one shape.
-        losses: what CORL logs of an update -> each loss under the zoo's name.
-        prepare: CORL's module and the data -> what CORL does to the data first.
-        arguments: the number of an update -> what ours takes beside the batch.
-        hold: stops what CORL's learns and ours has not, for a comparison.
-        draws: a seed -> contexts in which CORL's and our update draw the same random numbers.
-        explore: the trainer and normalized observations -> the actions that it takes online.
-        switch: changes the trainer between its last update offline and its first one online.
-        halves: half of every batch online is of its own transitions, not as many as there happen to be.
+        pairs: the agent and the trainer -> each weight of both, as views with the same shape.
+        losses: CORL's log of an update -> each loss under the zoo's name.
+        prepare: CORL's module and the data; changes the data as CORL's script does before training.
+        arguments: the number of an update -> the arguments of our update after the batch.
+        hold: freezes, for a comparison, parameters that CORL trains and ours does not have.
+        draws: a seed -> contexts in which CORL's update and ours draw the same random numbers.
+        explore: the trainer and normalized observations -> its actions online.
+        switch: changes the trainer between the last offline update and the first online one.
+        halves: whether half of every online batch is new transitions; if not, batches are from one common buffer.
     """
 
     file: str
@@ -108,12 +108,12 @@ def adam(network: nn.Module, lr: float = 3e-4) -> torch.optim.Optimizer:
 
 
 def same(ours: nn.Module, theirs: nn.Module) -> Pairs:
-    """The parameters of two networks of one structure."""
+    """The parameters of two networks with the same structure."""
     yield from zip(ours.parameters(), theirs.parameters(), strict=True)
 
 
 def members(ensemble: nn.Module, networks: list[nn.Module]) -> Pairs:
-    """The parameters of an ensemble and of as many networks."""
+    """The parameters of an ensemble and of the same number of networks."""
     for member, network in enumerate(networks):
         for parameter, value in zip(ensemble.parameters(), network.parameters(), strict=True):
             yield parameter[member], value if value.ndim == 2 else value[None]
@@ -189,7 +189,7 @@ def edac_pairs(ours: edac.EDAC, theirs: Any) -> Pairs:
 
 
 def robust_data(corl: Any, data: dict[str, np.ndarray]) -> None:
-    """Has the authors' buffer do without the marks of corrupted transitions, and their statistics be of the data."""
+    """Makes the authors' buffer work without marks of corrupted transitions, and their statistics those of the data."""
     states = np.concatenate([data["observations"], data["next_observations"]])
     statistics, marks = corl.compute_mean_std, np.zeros(len(data["rewards"]))
     corl.compute_mean_std = lambda _, eps: statistics(states, eps)
@@ -212,7 +212,7 @@ def riql_pairs(ours: riql.RIQL, theirs: Any) -> Pairs:
 
 
 def build_cql(corl: Any, spec: Spec, steps: int, kind: str = "ContinuousCQL", num_actions: int = 10) -> Any:
-    """As its offline script builds it; but the finetune scripts' critics begin with last layers of gain sqrt(2)."""
+    """As in the offline script. The last layers of the finetune scripts' critics are initialized with gain sqrt(2)."""
     q1, q2 = (corl.FullyConnectedQFunction(spec.obs_dim, spec.action_dim, True, 3) for _ in range(2))
     actor = corl.TanhGaussianPolicy(spec.obs_dim, spec.action_dim, 1.0)
     return getattr(corl, kind)(
@@ -233,7 +233,7 @@ def cql_pairs(ours: cql.CQL, theirs: Any) -> Pairs:
 
 
 def hold_scale(theirs: Any) -> None:
-    """CORL learns a scale and an offset of the log standard deviations besides."""
+    """Freezes the scale and offset of the log standard deviations, which CORL also trains."""
     theirs.actor.log_std_multiplier.requires_grad_(False)
     theirs.actor.log_std_offset.requires_grad_(False)
 
@@ -247,7 +247,7 @@ def cql_losses(logged: dict[str, float]) -> dict[str, float]:
 
 
 def cql_draws(seed: int) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """CORL draws actions `[B, n, A]` one kind after the other, ours are `[n, B, A]` and in another order."""
+    """CORL draws actions as `[B, n, A]`, one kind after the other; ours draws `[n, B, A]` in another order."""
     generator = torch.Generator().manual_seed(seed)
     action, next_action = torch.randn(2, 256, 3, generator=generator)
     actions, next_actions = torch.randn(2, 256, 10, 3, generator=generator)
@@ -269,7 +269,7 @@ def cql_draws(seed: int) -> tuple[AbstractContextManager[None], AbstractContextM
 
 @contextmanager
 def drawing(numbers: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Has each of the named functions return the next of its numbers."""
+    """Replaces the named functions, so that each returns its given numbers in turn."""
     with ExitStack() as patches:
         for name, values in numbers.items():
             patches.enter_context(mock.patch(name, side_effect=values))
@@ -334,7 +334,7 @@ PEERS["cal_ql"] = replace(
 )  # fmt: skip
 
 
-# --- What is done with them -------------------------------------------------------------------------------------------
+# --- Training and comparing -------------------------------------------------------------------------------------------
 
 
 def load_corl(path: Path) -> Any:
@@ -376,7 +376,7 @@ class Policy(Agent):
 def collector(
     peer: Peer, theirs: Any, buffer: Any, env: EnvConfig, mean: np.ndarray, std: np.ndarray, seed: int
 ) -> Iterator[None]:
-    """Acts and stores one transition at each pass, as the loops of CORL's finetune scripts do."""
+    """Acts and stores one transition at each iteration, like the loops of CORL's finetune scripts."""
     assert peer.explore is not None
     envs = EnvStepper(make(env, 1), seed, torch.device("cpu"), lambda *_: None)
     while True:
@@ -388,7 +388,7 @@ def collector(
 
 
 def normalize(corl: Any, data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Normalizes the observations of `data` as CORL's scripts do. Returns their mean and standard deviation."""
+    """Normalizes the observations in `data` as CORL's scripts do. Returns their mean and standard deviation."""
     mean, std = corl.compute_mean_std(data["observations"], eps=1e-3)
     for name in ("observations", "next_observations"):
         data[name] = corl.normalize_states(data[name], mean, std)
@@ -396,7 +396,7 @@ def normalize(corl: Any, data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.nd
 
 
 def print_data(data: Dataset, buffer: Any) -> None:
-    """How far the transitions lie apart, ordered by their actions, and how evenly ours are sampled."""
+    """Prints the largest difference of the transitions, sorted by their actions, and how evenly ours are sampled."""
     size = len(data.reward)
     theirs = [buffer._states, buffer._actions, buffer._rewards[:, 0], buffer._next_states, buffer._dones[:, 0]]
     ours = [data.obs, data.action, data.reward, data.next_obs, data.terminated.float()]
@@ -410,8 +410,8 @@ def print_data(data: Dataset, buffer: Any) -> None:
 
 
 def print_initial_weights(peer: Peer, corl: Any, spec: Spec, agents: int) -> None:
-    """The Kolmogorov-Smirnov test of each layer's initial weights, over so many agents of each."""
-    samples: list[list[Tensor]] = []  # of each agent, of each layer: some weights of ours and as many of CORL's
+    """Prints the Kolmogorov-Smirnov test of each layer's initial weights, over `agents` agents of each library."""
+    samples: list[list[Tensor]] = []  # for each agent and layer, some weights of ours and the same number of CORL's
     for _ in range(agents):
         both = peer.pairs(peer.ours(spec, 1), peer.build(corl, spec, 1))
         samples.append([torch.stack([x.flatten()[:50], y.flatten()[:50]]).detach() for x, y in both if x.requires_grad])
@@ -422,7 +422,10 @@ def print_initial_weights(peer: Peer, corl: Any, spec: Spec, agents: int) -> Non
 
 @torch.no_grad()
 def adopt(peer: Peer, ours: Agent, theirs: Any) -> None:
-    """Gives ours CORL's weights and what its optimizers know: each in turn put where CORL's weights are, and paired."""
+    """Copies CORL's weights and the state of its optimizers to our agent.
+
+    Each kind of state is first written into CORL's weights, so that it is copied like a weight.
+    """
     optimizers = [one for one in vars(theirs).values() if isinstance(one, torch.optim.Optimizer)]
     states = {
         weight: one.state[weight] for one in optimizers for group in one.param_groups for weight in group["params"]
@@ -447,7 +450,7 @@ def adopt(peer: Peer, ours: Agent, theirs: Any) -> None:
 
 
 def print_agreement(peer: Peer, corl: Any, buffer: Any, spec: Spec, updates: int, after: int) -> None:
-    """The losses of both, from where CORL came in `after` updates, on the same batches and random numbers."""
+    """Compares the losses of both on the same batches and random numbers, after CORL has made `after` updates."""
     theirs, ours = peer.build(corl, spec, after + updates), peer.ours(spec, after + updates)
     peer.hold(theirs)
     for _ in range(after):
@@ -470,27 +473,27 @@ def print_agreement(peer: Peer, corl: Any, buffer: Any, spec: Spec, updates: int
 
 
 def main() -> None:
-    """Trains, evaluating on the way, or compares."""
+    """Trains with evaluations, or compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("algo", choices=PEERS, help="bc is 10 %% BC")
-    parser.add_argument("corl", type=Path, help="CORL's folder algorithms/offline; riql: its authors'")
+    parser.add_argument("corl", type=Path, help="CORL's folder algorithms/offline; for riql, the authors' folder")
     parser.add_argument("--data", type=Path, required=True, help="D4RL-layout HDF5")
-    parser.add_argument("--rows", type=int, help="learn from so many transitions, the first ones of the file")
+    parser.add_argument("--rows", type=int, help="learn from only the first ROWS transitions of the file")
     parser.add_argument("--env", default="hopper")
     parser.add_argument("--steps", type=int, default=50_000)
-    parser.add_argument("--online-steps", type=int, default=0, help="environment steps after them, an update each")
+    parser.add_argument("--online-steps", type=int, default=0, help="environment steps afterwards, one update each")
     parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("corl.csv"))
-    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
-    parser.add_argument("--after", type=int, default=0, metavar="UPDATES", help="let CORL take so many first")
+    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare this number of updates instead")
+    parser.add_argument("--after", type=int, default=0, metavar="UPDATES", help="train CORL for so many first")
     args = parser.parse_args()
     if args.rows and args.agree:
-        parser.error("--agree compares on the whole file: leave out --rows")
+        parser.error("--agree uses the whole file: leave out --rows")
     torch.set_num_threads(1)
     peer = PEERS[args.algo]
     if args.agree and args.algo == "cal_ql":
-        parser.error("--agree: for cal_ql it is python benchmarks/scripts/first_update.py cal_ql --checkout CORL")
+        parser.error("--agree: for cal_ql, use python benchmarks/scripts/first_update.py cal_ql --checkout CORL")
     if args.online_steps and peer.explore is None:
         parser.error(f"--online-steps: {args.algo} does not continue online here")
     corl = load_corl(args.corl / peer.file)

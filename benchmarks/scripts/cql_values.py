@@ -1,12 +1,13 @@
-"""Why CQL's values of the data fall: what its critics say of the data's actions and of the policy's, update by update.
+"""Logs CQL's values of the data's actions and of the policy's actions during training, to show why the former fall.
 
     git clone https://github.com/corl-team/CORL
     python benchmarks/scripts/cql_values.py CORL/algorithms/offline --env halfcheetah --data halfcheetah-medium.hdf5
     python benchmarks/scripts/cql_values.py CORL/algorithms/offline --zoo ...  # the zoo's CQL on the same batches
 
-A value y = r + gamma min_i Q_i'(s', a'), a' ~ pi(s'), rises above Q(s, a) only as long as the policy's actions are not
-valued too much lower than the data's, V: `lower_by` must be less than `balance`, (r - (1 - gamma) V) / gamma. All
-networks have three hidden layers of 256. Writes a CSV file, and prints its rows.
+A target y = r + gamma min_i Q_i'(s', a'), a' ~ pi(s'), is above Q(s, a) only if the values of the policy's actions are
+not too far below V, the values of the data's actions: `lower_by` must be less than `balance`, which is
+(r - (1 - gamma) V) / gamma. All networks have three hidden layers of 256. The script writes a CSV file and prints its
+rows.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from zoo.runs.evaluation import evaluate
 from zoo.settings.compose import environment_config
 from zoo.spec import Spec
 
-ROWS = 4096  # transitions that the values are means over
+ROWS = 4096  # number of transitions over which values are averaged
 VALUES = ("data", "policy", "policy_least", "next_policy_least", "next_data", "lower_by", "balance")
 
 
@@ -55,7 +56,7 @@ class Theirs:
 
 
 class Ours:
-    """The zoo's, compiled."""
+    """The zoo's CQL, compiled."""
 
     def __init__(self, spec: Spec, num_actions: int) -> None:
         self.agent = cql.CQL(spec, cql.Config(num_actions=num_actions))
@@ -79,7 +80,7 @@ class Ours:
 
 @torch.no_grad()
 def row(one: Theirs | Ours, data: dict[str, Tensor], reward: float, discount: float = 0.99) -> list[float]:
-    """Mean values of actions of the data and of the policy, the critics' least ones of these; and what y needs."""
+    """Mean values of the data's and the policy's actions, mean minima over critics of the latter, and `balance`."""
     obs, next_obs = data["observations"], data["next_observations"]
     value = one.values(obs, data["actions"]).mean()
     policy, least = one.values(obs, one.sample(obs)).mean(), one.values(obs, one.sample(obs)).amin(0).mean()
@@ -92,10 +93,10 @@ def row(one: Theirs | Ours, data: dict[str, Tensor], reward: float, discount: fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corl", type=Path, help="CORL's folder algorithms/offline")
-    parser.add_argument("--zoo", action="store_true", help="the zoo's CQL instead of CORL's")
+    parser.add_argument("--zoo", action="store_true", help="use the zoo's CQL instead of CORL's")
     parser.add_argument("--env", required=True)
     parser.add_argument("--data", type=Path, required=True, help="D4RL-layout HDF5")
-    parser.add_argument("--num-actions", type=int, default=4, help="of each of three distributions")
+    parser.add_argument("--num-actions", type=int, default=4, help="number of actions from each of three distributions")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("cql-values.csv"))
@@ -112,7 +113,7 @@ def main() -> None:
     buffer.load_d4rl_dataset(data)
     chosen = np.random.RandomState(0).randint(len(data["rewards"]) - 1, size=ROWS)
     some = {name: torch.from_numpy(data[name][chosen]) for name in FIELDS}
-    some["next_actions"] = torch.from_numpy(data["actions"][chosen + 1])  # but where an episode ends
+    some["next_actions"] = torch.from_numpy(data["actions"][chosen + 1])  # wrong only where an episode ends
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     one = Ours(spec, args.num_actions) if args.zoo else Theirs(corl, spec, args.num_actions)

@@ -1,11 +1,12 @@
-"""Whether critics know which action is better: the values that two of them give the same actions of a state.
+"""Compares two critics' values of the same actions, to see whether the critics know which action is better.
 
     python benchmarks/scripts/critic_agreement.py RUN_DIR... --dataset NAME
 
-Of runs with two critics or more and continuous actions (SAC, RLPD and others, residual ones too), at states of a
-dataset, for uniform actions. Prints, as means over the states: the mean value; how far the actions' values lie apart,
-a standard deviation; how far the first two critics do; their correlation over the actions, 1 where they order them
-alike; and the share of the policy's outputs that lie within a tenth of half their range from a bound.
+This works for runs with at least two critics and continuous actions (SAC, RLPD and others, including residual runs).
+Actions are sampled uniformly at states of a dataset. The script prints means over the states: the mean value; the
+standard deviation of the values over the actions; the difference of the first two critics; the critics' correlation
+over the actions, which is 1 if they rank the actions in the same way; and the share of the policy's outputs that are
+within a tenth of half their range from a bound.
 """
 
 import argparse
@@ -21,12 +22,12 @@ from zoo.runs.load import load_agent
 from zoo.runs.residual import Corrected
 
 STATES, ACTIONS = 1024, 64
-COLUMNS = ("mean value", "of actions apart", "critics apart", "correlation", "outputs at a bound")
+COLUMNS = ("mean value", "std over actions", "critics' difference", "correlation", "outputs near a bound")
 
 
 @torch.no_grad()
 def agreement(agent: Any, obs: Tensor) -> list[float]:
-    """The numbers of a row, for states `[B, ...]`."""
+    """The numbers in a row of the table, for states `[B, ...]`."""
     seen = obs
     if isinstance(agent, Corrected):
         seen, agent = agent.base.seen(obs), agent.agent
@@ -46,7 +47,7 @@ def agreement(agent: Any, obs: Tensor) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--dataset", required=True, help="whose states are taken")
+    parser.add_argument("--dataset", required=True, help="dataset with the states")
     args = parser.parse_args()
     print("| run | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (1 + len(COLUMNS)))
     for run_dir in args.runs:

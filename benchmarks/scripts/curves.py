@@ -1,14 +1,16 @@
-"""Lays learning curves side by side: `python benchmarks/scripts/curves.py RUN_DIR_OR_CSV ...`.
+"""Prints learning curves side by side: `python benchmarks/scripts/curves.py RUN_DIR_OR_CSV ...`.
 
-Reads `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean` such as `sb3.py` writes.
-Prints one row an evaluation and one column a curve, then each curve's mean over its last three evaluations (`--last`),
-and the mean of these means with its standard deviation over the curves and its 95 % interval, Student's.
+This reads the `evaluations.csv` of runs, or CSV files with the columns `step` and `return_mean`, such as `sb3.py`
+writes. It prints one row per evaluation and one column per curve, then each curve's mean over its last three
+evaluations (`--last`), and the mean of these means with its standard deviation over the curves and its 95 % interval
+(Student's t).
 
     python benchmarks/scripts/curves.py --training 100000 RUN_DIR_OR_CSV ...
 
-Prints each run's mean return of the episodes it trained on, those that ended in so many last steps, from `metrics.csv`
-or CSV files with the columns `step` and `episode_return`. A row is the mean of the episodes that ended since the row
-before, and weighs as much as they are many, by the column `episode_length`; without that column all rows weigh alike.
+This prints each run's mean return of the training episodes that ended in the last 100,000 steps, from `metrics.csv` or
+CSV files with the columns `step` and `episode_return`. A row is the mean of the episodes that ended since the row
+before. It is weighted by the number of these episodes, which follows from the column `episode_length`; without that
+column, all rows have the same weight.
 """
 
 import argparse
@@ -24,14 +26,14 @@ from zoo.benchmarks.stats import LEAST_RUNS, mean
 
 
 def curve(path: Path, file_name: str, column: str) -> dict[int, float]:
-    """The numbers of a column by their step, rows without one left out."""
+    """The numbers in a column by step, without empty rows."""
     with (path / file_name if path.is_dir() else path).open(newline="") as file:
         rows = {int(row["step"]): float(row.get(column) or "nan") for row in csv.DictReader(file)}
     return {step: value for step, value in rows.items() if not math.isnan(value)}
 
 
 def training_return(path: Path, count: int) -> float:
-    """The mean return of the episodes that ended in so many last steps."""
+    """The mean return of the episodes that ended in the last `count` steps."""
     returns, lengths = (curve(path, "metrics.csv", column) for column in ("episode_return", "episode_length"))
     steps, values = np.array(list(returns)), np.array(list(returns.values()))
     updates = offline_updates(json.loads((path / "run.json").read_text())) if path.is_dir() else 0
@@ -41,7 +43,7 @@ def training_return(path: Path, count: int) -> float:
 
 
 def print_evaluations(curves: list[dict[int, float]], names: list[str], count: int) -> list[float]:
-    """The table; returns the means of so many last ones."""
+    """Prints the table. Returns each curve's mean over its last `count` evaluations."""
     width = max(10, *(len(name) + 2 for name in names))
     print(f"{'step':>10}" + "".join(f"{name:>{width}}" for name in names))
     for step in sorted(set().union(*curves)):
@@ -54,11 +56,11 @@ def print_evaluations(curves: list[dict[int, float]], names: list[str], count: i
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description="Learning curves side by side.")
-    parser.add_argument("paths", nargs="+", type=Path, help="runs' folders, or CSV files")
-    parser.add_argument("--column", default="return_mean", help="of evaluations: return_mean (default) or score")
-    parser.add_argument("--last", type=int, default=3, help="evaluations at the end that are averaged (default 3)")
-    parser.add_argument("--training", type=int, metavar="STEPS", help="the training episodes of so many last steps")
+    parser = argparse.ArgumentParser(description="Prints learning curves side by side.")
+    parser.add_argument("paths", nargs="+", type=Path, help="folders of runs, or CSV files")
+    parser.add_argument("--column", default="return_mean", help="column to print: return_mean (default) or score")
+    parser.add_argument("--last", type=int, default=3, help="number of last evaluations to average (default 3)")
+    parser.add_argument("--training", type=int, metavar="STEPS", help="use training episodes of the last STEPS steps")
     args = parser.parse_args()
     names = [path.stem for path in args.paths]
     if args.training is None:

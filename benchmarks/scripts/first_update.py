@@ -1,13 +1,13 @@
-"""Whether a first update is that of another's code, on the same weights, batch and random numbers.
+"""Compares an algorithm's first update with other code, from the same weights, batch and random numbers.
 
     python benchmarks/scripts/first_update.py dql --checkout DIFFUSION_POLICIES
     python benchmarks/scripts/first_update.py fql --checkout FQL --python PYTHON_WITH_JAX
     python benchmarks/scripts/first_update.py cal_ql --checkout CORL
 
-The checkouts are of github Zhendong-Wang/Diffusion-Policies-for-Offline-RL, github seohongpark/fql, both the authors',
-and github corl-team/CORL. FQL's is run by another Python, which has jax, flax, optax, distrax and ml_collections. All
-is in float64, those of dql and fql with small networks. Printed are the relative differences of the losses, and of what
-the update added to the weights: |ours - theirs| / |theirs|; of cal_ql the largest over its layers.
+The checkouts are clones of github Zhendong-Wang/Diffusion-Policies-for-Offline-RL and github seohongpark/fql, which are
+the authors', and of github corl-team/CORL. FQL's code is run by another Python with jax, flax, optax, distrax and
+ml_collections. Everything is in float64; dql and fql use small networks. The script prints the relative differences
+|ours - theirs| / |theirs| of the losses and of the changes of the weights; for cal_ql, the largest over its layers.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from zoo.data.batch import Batch
 from zoo.data.monte_carlo import MonteCarloBatch
 from zoo.spec import Spec
 
-OBS, ACTIONS, ROWS, WIDTH = 11, 3, 64, 256  # Diffusion-QL's layers are 256 wide, whatever is asked for
+OBS, ACTIONS, ROWS, WIDTH = 11, 3, 64, 256  # Diffusion-QL's code ignores the setting: its layers have 256 units
 SPEC = Spec((OBS,), (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
 AT_MOST = 1e-5
 
@@ -47,7 +47,7 @@ def random_batch() -> Batch:
 
 @contextlib.contextmanager
 def drawing(**queues: list[Any]) -> Iterator[None]:
-    """Has functions of torch give what is in the queues, one after the other."""
+    """Replaces functions of torch, so that each returns the values in its queue in turn."""
     left = {name: iter(queue) for name, queue in queues.items()}
     with contextlib.ExitStack() as stack:
         for name, queue in left.items():
@@ -62,7 +62,7 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 
 
 def moves(before: dict[str, Tensor], ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Differences:
-    """How far what was added to each network's weights differs. The names begin with the network's."""
+    """The relative difference of the changes of each network's weights, whose names begin with the network's name."""
     found = {}
     for network in dict.fromkeys(name.partition(".")[0] for name in before):
         names = [name for name in before if name.partition(".")[0] == network]
@@ -75,7 +75,7 @@ def moves(before: dict[str, Tensor], ours: dict[str, Tensor], theirs: dict[str, 
 
 
 def dql_weights(theirs: Any) -> dict[str, Tensor]:
-    """The weights of the authors' agent, by the names that the zoo's have."""
+    """The weights of the authors' agent, by the zoo's names."""
     found = {}
     for network, actor in (("policy", theirs.actor), ("target_policy", theirs.ema_model)):
         for part, layers in (
@@ -107,7 +107,7 @@ def compare_dql(checkout: Path, backup_actions: int) -> Differences:
     )  # fmt: skip
     for network in (theirs.actor, theirs.ema_model, theirs.critic, theirs.critic_target):
         network.double()
-    for network in (theirs.ema_model, theirs.critic_target):  # else they begin as those that they follow
+    for network in (theirs.ema_model, theirs.critic_target):  # otherwise the targets equal the networks
         for parameter in network.parameters():
             parameter.data += 0.02 * torch.randn_like(parameter)
     before = dql_weights(theirs)
@@ -120,9 +120,9 @@ def compare_dql(checkout: Path, backup_actions: int) -> Differences:
     cloned, step = torch.randn(ROWS, ACTIONS), torch.randint(steps, (ROWS,))
     with drawing(randn=[next_noise, noise], randn_like=[cloned], randint=[step], rand_like=[torch.tensor(0.9)]):
         metrics = ours.update(batch)
-    repeated = next_noise.transpose(1, 2).reshape(steps, ROWS * n, ACTIONS)  # there, a row's actions are neighbours
+    repeated = next_noise.transpose(1, 2).reshape(steps, ROWS * n, ACTIONS)  # a row's actions are adjacent there
     begins, goes_on = [], []
-    for chain in (repeated, noise):  # it draws for the last step too, and multiplies by 0
+    for chain in (repeated, noise):  # their code also draws noise for the last step and multiplies it by 0
         begins.append(chain[-1])
         goes_on.append([*chain[:-1].flip(0), chain[0]])
     rows = (batch.obs, batch.action, batch.next_obs, batch.reward[:, None], 1.0 - batch.terminated.double()[:, None])
@@ -142,7 +142,7 @@ def compare_dql(checkout: Path, backup_actions: int) -> Differences:
 
 
 def flax_names(agent: fql.FQL) -> dict[str, str]:
-    """Of each of the zoo's weights the name of the authors'."""
+    """The authors' name of each of the zoo's weights."""
     found = {}
     places = {
         "critic": "modules_critic/value_net", "target_critic": "modules_target_critic/value_net",
@@ -165,7 +165,7 @@ def to_flax(weight: Tensor, name: str) -> np.ndarray:
     array = weight.detach().numpy()
     if name.endswith("kernel"):
         return array.swapaxes(-1, -2)
-    return array[:, 0] if "value_net" in name else array  # a member's bias is [1, width] here
+    return array[:, 0] if "value_net" in name else array  # in the zoo, a member's bias is [1, width]
 
 
 def from_flax(array: np.ndarray, name: str) -> Tensor:
@@ -179,7 +179,7 @@ def compare_fql(checkout: Path, python: str, normalize_q: bool, target_q: str) -
     config = fql.Config(hidden=[64] * 4, normalize_q=normalize_q, target_q=target_q)
     ours = fql.FQL(SPEC, config).double()
     with torch.no_grad():
-        for parameter in ours.parameters():  # no bias is 0 and no scale 1; targets are not what they follow
+        for parameter in ours.parameters():  # so that no bias is 0, no scale is 1, and targets differ
             parameter.add_(0.05 * torch.randn_like(parameter))
     before = {name: weight.detach().clone() for name, weight in ours.named_parameters()}
     batch, names = random_batch(), flax_names(ours)
@@ -194,7 +194,7 @@ def compare_fql(checkout: Path, python: str, normalize_q: bool, target_q: str) -
     given: dict[str, Any] = {
         "batch/observations": batch.obs, "batch/actions": batch.action, "batch/next_observations": batch.next_obs,
         "batch/rewards": batch.reward, "batch/masks": 1.0 - batch.terminated.double(),
-        "normals": torch.stack([next_noise, start, noise, noise]),  # the last is for a metric
+        "normals": torch.stack([next_noise, start, noise, noise]),  # the last one is for a metric
         "uniforms": time[None, :, None], "settings": json.dumps(settings),
     }  # fmt: skip
     weights: dict[str, Any] = {f"weights/{theirs}": to_flax(before[name], theirs) for name, theirs in names.items()}
@@ -213,7 +213,7 @@ def compare_fql(checkout: Path, python: str, normalize_q: bool, target_q: str) -
 
 
 def compare_cal_ql(checkout: Path, lagrange: bool) -> Differences:
-    """With `lagrange` also the best of several next actions is backed up, as on AntMaze."""
+    """With `lagrange`, targets also use the maximum over several next actions, as on AntMaze."""
     module = corl.load_corl(checkout / "algorithms" / "finetune" / "cal_ql.py")
     torch.manual_seed(0)
     config = cql.Config(
@@ -237,7 +237,7 @@ def compare_cal_ql(checkout: Path, lagrange: bool) -> Differences:
         return [*corl.cql_pairs(ours, theirs), (ours.log_weight, theirs.log_alpha_prime())]
 
     with torch.no_grad():
-        for target in (theirs.target_critic_1, theirs.target_critic_2):  # else they begin as those that they follow
+        for target in (theirs.target_critic_1, theirs.target_critic_2):  # otherwise the targets equal the critics
             for parameter in target.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
         for weight, value in pairs():
@@ -264,7 +264,7 @@ def compare_cal_ql(checkout: Path, lagrange: bool) -> Differences:
     ):
         metrics = ours.update(MonteCarloBatch(*batch[:5], returns))
     bounded = logged["bound_rate_cql_q1_current_actions"]
-    assert 0.1 < bounded < 0.9, f"{bounded:.0%} of the values are bounded, which compares too little"
+    assert 0.1 < bounded < 0.9, f"{bounded:.0%} of the values are bounded, so the comparison covers too little"
     losses = corl.cql_losses(logged)
     differences = {name: abs(metrics[name].item() - loss) / abs(loss) for name, loss in losses.items()}
     moved = [(weight - was, value - was) for (weight, value), was in zip(pairs(), before, strict=True)]
@@ -272,15 +272,15 @@ def compare_cal_ql(checkout: Path, lagrange: bool) -> Differences:
 
 
 def rows_of(batch: Batch) -> list[Tensor]:
-    """A batch as CORL's buffers give it."""
+    """A batch in the format of CORL's buffers."""
     return [batch.obs, batch.action, batch.reward[:, None], batch.next_obs, batch.terminated.double()[:, None]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("algo", choices=["cal_ql", "dql", "fql"])
-    parser.add_argument("--checkout", type=Path, required=True, help="of the other's repository")
-    parser.add_argument("--python", default=sys.executable, help="fql: a Python that has JAX and what they need of it")
+    parser.add_argument("--checkout", type=Path, required=True, help="a clone of the other code's repository")
+    parser.add_argument("--python", default=sys.executable, help="for fql: a Python with JAX and its other imports")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     if args.algo == "dql":
@@ -296,7 +296,7 @@ def main() -> int:
         for name, difference in differences.items():
             print(f"{args.algo}, {case}: {name} {difference:.1e}")
     worst = max(max(differences.values()) for differences in compared.values())
-    print(f"largest relative difference: {worst:.1e}; at most {AT_MOST:.0e} is the same")
+    print(f"largest relative difference: {worst:.1e} (tolerance {AT_MOST:.0e})")
     return worst > AT_MOST
 
 

@@ -1,9 +1,9 @@
-"""One update by the authors of FQL, in JAX, of given weights by a given batch and noise: what `first_update.py` runs.
+"""Makes one update with the code of FQL's authors, in JAX, from given weights, batch and noise. For `first_update.py`.
 
     PYTHON_WITH_JAX benchmarks/scripts/fql_in_jax.py CHECKOUT GIVEN.npz FOUND.npz
 
-It imports nothing of the zoo. All is in float64. Their normalization adds 1e-6 to the variance; here it adds what the
-zoo's does.
+This imports nothing from the zoo. Everything is in float64. Their normalization adds 1e-6 to the variance; here it adds
+the zoo's constant.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""One update of an agent of OGBench, in JAX, from given weights and a given batch: what `goals_update.py` runs.
+"""Makes one update of one of OGBench's agents, in JAX, from given weights and a given batch. For `goals_update.py`.
 
     PYTHON_WITH_JAX benchmarks/scripts/goals_in_jax.py CHECKOUT AGENT GIVEN.npz FOUND.npz
 
-It imports nothing of the zoo. All is in float64. Their normalization adds 1e-6 to the variance; here it adds what the
-zoo's does.
+This imports nothing from the zoo. Everything is in float64. Their normalization adds 1e-6 to the variance; here it adds
+the zoo's constant.
 """
 
 import functools

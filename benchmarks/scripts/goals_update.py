@@ -1,10 +1,10 @@
-"""Whether goal-conditioned algorithms update as OGBench's agents do, from the same weights and batch.
+"""Compares updates of goal-conditioned algorithms with OGBench's agents, from the same weights and batch.
 
     python benchmarks/scripts/goals_update.py --checkout OGBENCH --python PYTHON_WITH_JAX
 
-The checkout is of github seohongpark/ogbench; its agents are run by another Python, which has jax, flax, optax, distrax
-and ml_collections. All is in float64, with small networks. Printed are the relative differences of the losses, and of
-what the update added to the weights of each network: |ours - theirs| / |theirs|.
+The checkout is a clone of github seohongpark/ogbench. Its agents are run by another Python with jax, flax, optax,
+distrax and ml_collections. Everything is in float64, with small networks. The script prints the relative differences
+|ours - theirs| / |theirs| of the losses and of the changes of each network's weights.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SPEC = Spec((2 * STATE,), (-1.0,) * ACTIONS, (1.0,) * ACTIONS, goal_dim=STATE)
 AT_MOST = 1e-5
 
 ACTOR = {"actor.net": "modules_actor"}
-# the zoo's networks -> where OGBench's agent has the same
+# the zoo's networks -> the names of the same networks in OGBench's agent
 PLACES: dict[str, dict[str, str]] = {
     "gcbc": ACTOR,
     "gciql": ACTOR | {name: f"modules_{name}/value_net" for name in ("value", "critic", "target_critic")},
@@ -43,7 +43,7 @@ PLACES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 NUMBERS = {"qrl": {"distance.share": "modules_value/alpha/value", "log_lambda": "modules_lam/log_value"}}
-LOSSES: dict[str, dict[str, str]] = {  # by their names here
+LOSSES: dict[str, dict[str, str]] = {  # by the zoo's names
     "gcbc": {"actor_loss": "actor/actor_loss"},
     "gciql": {"value_loss": "value/value_loss", "critic_loss": "critic/critic_loss", "actor_loss": "actor/actor_loss"},
     "gcivl": {"value_loss": "value/value_loss", "actor_loss": "actor/actor_loss"},
@@ -56,7 +56,7 @@ LOSSES: dict[str, dict[str, str]] = {  # by their names here
 
 
 def agents() -> dict[str, tuple[Agent, dict[str, Any]]]:
-    """The zoo's agents, and what OGBench's must be told."""
+    """The zoo's agents, and the settings of OGBench's agents."""
     small: dict[str, Any] = {"hidden": HIDDEN}
     theirs: dict[str, Any] = {"actor_hidden_dims": HIDDEN, "value_hidden_dims": HIDDEN}
     latent: dict[str, Any] = {"latent_dim": LATENT}
@@ -72,7 +72,7 @@ def agents() -> dict[str, tuple[Agent, dict[str, Any]]]:
 
 
 def names(name: str, agent: Agent) -> dict[str, str]:
-    """Of each of the zoo's weights the name of OGBench's."""
+    """OGBench's name of each of the zoo's weights."""
     found = dict(NUMBERS.get(name, {}))
     for network, place in PLACES[name].items():
         layers = {number: layer for number, layer in agent.get_submodule(network).named_children() if _learns(layer)}
@@ -98,11 +98,11 @@ def to_flax(weight: Tensor, name: str) -> np.ndarray:
     array = weight.detach().numpy()
     if name.endswith("kernel"):
         return array.swapaxes(-1, -2)
-    return array[:, 0] if array.ndim == 3 else array  # a member's bias is [1, width] here
+    return array[:, 0] if array.ndim == 3 else array  # in the zoo, a member's bias is [1, width]
 
 
 def random_batch(hierarchical: bool) -> tuple[GoalBatch | SubgoalBatch, dict[str, Any]]:
-    """A batch, and the same as OGBench has it."""
+    """A batch, and the same batch in OGBench's format."""
     obs, next_obs, value_goal, actor_goal, waypoint, subgoal = torch.randn(6, ROWS, STATE)
     action, reached, index = 2 * torch.rand(ROWS, ACTIONS) - 1, torch.rand(ROWS) < 0.2, torch.arange(ROWS)
     theirs = {
@@ -119,9 +119,9 @@ def random_batch(hierarchical: bool) -> tuple[GoalBatch | SubgoalBatch, dict[str
 
 
 def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, python: str) -> dict[str, float]:
-    """The relative differences of losses, and of what was added to each network's weights."""
+    """The relative differences of the losses and of the changes of each network's weights."""
     with torch.no_grad():
-        for parameter in agent.parameters():  # no bias is 0 and no scale 1; targets are not what they follow
+        for parameter in agent.parameters():  # so that no bias is 0, no scale is 1, and targets differ
             parameter.add_(0.05 * torch.randn_like(parameter))
     before = {key: weight.detach().clone() for key, weight in agent.named_parameters()}
     theirs_of = names(name, agent)
@@ -150,8 +150,8 @@ def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, p
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--checkout", type=Path, required=True, help="of OGBench's repository")
-    parser.add_argument("--python", required=True, help="a Python that has JAX and what OGBench's agents need of it")
+    parser.add_argument("--checkout", type=Path, required=True, help="a clone of OGBench's repository")
+    parser.add_argument("--python", required=True, help="a Python with JAX and the other imports of OGBench's agents")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
@@ -160,7 +160,7 @@ def main() -> int:
         for what, difference in compare(name, agent.double(), settings, args.checkout, args.python).items():
             print(f"{name}: {what} {difference:.1e}", flush=True)
             worst = max(worst, difference)
-    print(f"largest relative difference: {worst:.1e}; at most {AT_MOST:.0e} is the same")
+    print(f"largest relative difference: {worst:.1e} (tolerance {AT_MOST:.0e})")
     return worst > AT_MOST
 
 

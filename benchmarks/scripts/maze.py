@@ -1,10 +1,11 @@
-"""Point Maze's episodes drawn in the maze: what the data does, what was imagined, and what the best way would return.
+"""Plots Point Maze's episodes in the maze: those of the data, imagined ones, and the returns of the direct path.
 
     zoo data make pointmaze-stitch
     zoo run algo=mbrcsl env=pointmaze-stitch dataset=waypoint preset=paper run_dir=mbrcsl
     python benchmarks/scripts/maze.py waypoint mbrcsl/rollouts.hdf5 --out maze.png
 
-Prints how many episodes of each come to the goal, and how many of these without the detour by the left.
+The script prints how many episodes of each kind reach the goal, and how many of these do not make the detour on the
+left.
 """
 
 import argparse
@@ -25,16 +26,16 @@ from zoo.envs.names import load_package
 from zoo.envs.pointmaze import ENV_ID, GOAL, MAP, START
 from zoo.settings.compose import compose
 
-DRAWN = 60  # episodes of a kind, at most
+DRAWN = 60  # maximum number of episodes of each kind to plot
 
 
 def visits(paths: Sequence[np.ndarray], cell: waypoints.Cell) -> np.ndarray:
-    """Whether each episode's positions `[T, 2]` come to a cell, `[E]`."""
+    """Whether each episode, given by its positions `[T, 2]`, visits a cell, `[E]`."""
     return np.array([(np.abs(path - waypoints.center(cell)).max(-1) < 0.5).any() for path in paths])
 
 
 def straight_returns(count: int) -> np.ndarray:
-    """What the data's own controller gets where it goes straight to the goal, `[count]`."""
+    """The returns of the data's own controller if it goes straight to the goal, `[count]`."""
     load_package(ENV_ID)
     env = gymnasium.make(ENV_ID)
     rng = np.random.default_rng(0)
@@ -54,10 +55,10 @@ def draw_maze(axes: Any) -> None:
 
 
 def main() -> None:
-    """Draws and prints."""
+    """Plots and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", help="as in dataset=")
-    parser.add_argument("rollouts", nargs="?", help="what MBRCSL left of what it imagined, rollouts.hdf5")
+    parser.add_argument("dataset", help="name of a dataset, as in dataset=")
+    parser.add_argument("rollouts", nargs="?", help="rollouts.hdf5, the imagined episodes that MBRCSL kept")
     parser.add_argument("--out", type=Path, default=Path("maze.png"))
     args = parser.parse_args()
     env = compose(["algo=bc", "env=pointmaze-stitch"])[0].env
@@ -73,7 +74,7 @@ def main() -> None:
         at_goal, by_the_left = visits(paths, GOAL), visits(paths, (2, 1))
         print(
             f"{name}: {len(paths):,} episodes, returns {arrays.episode_returns.min():.1f} to "
-            f"{arrays.episode_returns.max():.1f}; {at_goal.sum():,} come to the goal, "
+            f"{arrays.episode_returns.max():.1f}; {at_goal.sum():,} reach the goal, "
             f"{(at_goal & ~by_the_left).sum():,} of them without the detour"
         )
         draw_maze(axes)

@@ -1,17 +1,17 @@
-"""MBRCSL's authors' code on the zoo's Point Maze data, judged as the zoo's own runs are: their method, MOPO and COMBO.
+"""Runs the code of MBRCSL's authors (MBRCSL, MOPO and COMBO) on the zoo's Point Maze data, with the zoo's evaluation.
 
     git clone https://github.com/zhaoyizhou1123/mbrcsl DIR; pip install diffusers gym
     python benchmarks/scripts/mbrcsl.py DIR --seed 0 --out mbrcsl-authors-seed0.csv
     python benchmarks/scripts/mbrcsl.py DIR --algo mopo --epoch 20 --last_eval --out mopo-authors-seed0.csv
 
-Whatever else is given goes to their script, such as the epochs of 1,000 updates. MBRCSL's behaviour learns for hours;
-for one with `--network resnet`, the smaller of the two noise networks that they have. If it was interrupted,
-`--behavior logs/.../diffusion/checkpoint/policy.pth` continues from there, with their own flags
-`--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the epochs left.
+Other arguments are passed to their script, such as the number of epochs of 1,000 updates. Training MBRCSL's behaviour
+policy takes hours, or one hour with `--network resnet`, the smaller of their two noise networks. If it was interrupted,
+`--behavior logs/.../diffusion/checkpoint/policy.pth` continues from there, together with their own flags
+`--load_dynamics_path logs/.../dynamics/model` and `--behavior_epoch`, the number of epochs left.
 
-Their script makes the data, the environment and the wrapper around it; here those are the zoo's, so that the same
-transitions are learned from and the same episodes are played. Whatever else they import and do not use is left out.
-Writes one row for the policy that they end with, and prints each stage's time.
+Their script makes the data, the environment and its wrapper. Here these are the zoo's, so that training and evaluation
+are on the same transitions and episodes. Their unused imports are left out. The script writes one row for the final
+policy and prints the time of each stage.
 """
 
 import argparse
@@ -39,11 +39,11 @@ from zoo.runs.evaluation import evaluate
 from zoo.spec import Spec
 
 ENV = EnvConfig("PointMazeStitch-v0", "pointmaze-stitch")
-UNUSED = ("roboverse", "wandb", "d4rl", "transformers")  # imported by their package, not by what this runs
+UNUSED = ("roboverse", "wandb", "d4rl", "transformers")  # imported by their package, but not used here
 
 
 class Trajectory(NamedTuple):
-    """An episode as they keep it, one observation more than there are actions: the last action and reward are idle."""
+    """An episode in their format, with one more observation than actions: the last action and reward are not used."""
 
     observations: np.ndarray
     actions: np.ndarray
@@ -77,7 +77,7 @@ class Theirs(Agent):
 
 
 class Conditioned(Theirs):
-    """Their policy, which is asked for what is left of a return."""
+    """Their policy, conditioned on the return to go."""
 
     def __init__(self, policy: Any, spec: Spec, goal: float) -> None:
         super().__init__(policy, spec)
@@ -94,7 +94,7 @@ class Conditioned(Theirs):
 
 
 class Anything(types.ModuleType):
-    """A module that has every name: a class to inherit from or whatever else, never used."""
+    """A stub module that has every name: a class for names in upper case, otherwise a mock."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -103,7 +103,7 @@ class Anything(types.ModuleType):
 
 
 class Finder:
-    """Finds what is unused, and all below it."""
+    """Finds stubs for the unused packages and their submodules."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] in UNUSED:
@@ -112,7 +112,7 @@ class Finder:
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = Anything(spec.name)
-        module.__path__ = []  # a package, whatever is asked for below it
+        module.__path__ = []  # makes it a package, so that submodules can be imported
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -135,14 +135,14 @@ def trajectories() -> list[Trajectory]:
 
 def main() -> None:
     """Trains and evaluates."""
-    parser = argparse.ArgumentParser(description="MBRCSL's authors' code on the zoo's Point Maze data.")
-    parser.add_argument("folder", type=Path, help="a checkout of github zhaoyizhou1123/mbrcsl")
+    parser = argparse.ArgumentParser(description="Runs the code of MBRCSL's authors on the zoo's Point Maze data.")
+    parser.add_argument("folder", type=Path, help="a clone of github zhaoyizhou1123/mbrcsl")
     parser.add_argument("--algo", choices=("mbrcsl", "mopo", "combo"), default="mbrcsl", help="which of their scripts")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
-    parser.add_argument("--behavior", type=Path, help="their checkpoint of MBRCSL's behaviour, which is to learn on")
-    parser.add_argument("--network", choices=("unet", "resnet"), default="unet", help="of MBRCSL's behaviour")
-    parser.add_argument("--out", type=Path, required=True, help="CSV of the evaluation")
+    parser.add_argument("--episodes", type=int, default=10, help="number of evaluation episodes")
+    parser.add_argument("--behavior", type=Path, help="their checkpoint of MBRCSL's behaviour policy to continue from")
+    parser.add_argument("--network", choices=("unet", "resnet"), default="unet", help="behaviour policy's network")
+    parser.add_argument("--out", type=Path, required=True, help="CSV file for the evaluation")
     args, theirs = parser.parse_known_args()
     torch.set_num_threads(1)
     sys.meta_path.insert(0, Finder())
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def kept(trainer: Any) -> list[Any]:
-    """The trainers that will be made of a class."""
+    """A list to which every new trainer of a class is added."""
     made: list[Any] = []
     init = trainer.__init__
 
@@ -182,7 +182,7 @@ def kept(trainer: Any) -> list[Any]:
 
 
 def learn_on(trainer: Any, checkpoint: Path) -> None:
-    """Has the trainers of a class begin with the weights of a checkpoint."""
+    """Makes the trainers of a class start from the weights in a checkpoint."""
     train = trainer.train
 
     def resumed(self: Any) -> Any:
@@ -193,7 +193,7 @@ def learn_on(trainer: Any, checkpoint: Path) -> None:
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which says how long it took."""
+    """Wraps a function, so that it prints how long it took."""
 
     def call(*given: Any, **settings: Any) -> Any:
         begun = time.perf_counter()
@@ -205,7 +205,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def judge(trainer: Any, seed: int, episodes: int, out: Path) -> None:
-    """Plays the episodes of the zoo's evaluation, asking for the return that their script asks for, if it does."""
+    """Evaluates their policy as the zoo does. If it is conditioned on a return, this is the one from their script."""
     trainer.policy.eval()
     envs = make(ENV, episodes)
     spec = Spec.of(envs.single_observation_space, envs.single_action_space)

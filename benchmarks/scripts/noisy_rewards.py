@@ -1,10 +1,10 @@
-"""DQN's value heads under noisy rewards: the mechanism of Farebrother et al. 2024 (arXiv 2403.03950, section 5), small.
+"""DQN's value heads under noisy rewards: a small version of Farebrother et al. 2024 (arXiv 2403.03950, section 5).
 
     python benchmarks/scripts/noisy_rewards.py --noise 0 2 4 --seeds 5 --out noisy.csv
 
-CartPole pays 1 a step; here it pays 1 plus uniform noise from [-noise, noise], drawn anew at every step. A policy is
-judged by how long it balances, which the noise does not touch: the mean length of the evaluations in the second half
-of training. Prints, per noise and head, the mean over seeds and Student's 95 % interval.
+CartPole's reward is 1 per step. Here, uniform noise from [-noise, noise] is added at every step. A policy is evaluated
+by how long it balances the pole, which does not depend on the noise: the mean episode length of the evaluations in the
+second half of training. For each noise and head, the script prints the mean over seeds and Student's t 95 % interval.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HEADS = ("mse", "two_hot", "c51", "hl_gauss")
 
 
 def noisy_cartpole(**settings: Any) -> gymnasium.Env:
-    """CartPole-v1 whose rewards are noisy, by `noise`."""
+    """CartPole-v1 with reward noise from [-noise, noise]."""
     noise = settings.pop("noise")
     env = gymnasium.make("CartPole-v1", **settings)
     rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def balanced(head: str, noise: float, seed: int, steps: int) -> float:
 
 
 def main() -> None:
-    """Trains every combination, a row of the CSV file as each ends."""
+    """Trains every combination. A row is added to the CSV file when a run ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 2.0, 4.0])
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS)

@@ -1,12 +1,12 @@
-"""Whether an algorithm's first update is that of its authors' PyTorch code, from the same weights, batch and noise.
+"""Compares an algorithm's first update with its authors' PyTorch code, from the same weights, batch and noise.
 
     python benchmarks/scripts/online_update.py h2o CHECKOUT     # github t6-thu/H2O
     python benchmarks/scripts/online_update.py ro2o CHECKOUT    # github BattleWen/RO2O
     python benchmarks/scripts/online_update.py dsac_t CHECKOUT  # github Jingliang-Duan/DSAC-v2
 
-CHECKOUT is a clone of the authors' repository, which is only run. Everything is in float64; what would be drawn at
-random is the same numbers in both, one row for all rows of a batch. Prints the largest relative difference of each
-layer after the update; ends with 1 where one is above 1e-5.
+CHECKOUT is a clone of the authors' repository, which is run unchanged. Everything is in float64. Random numbers are
+replaced by the same fixed numbers in both, with equal numbers for all rows of a batch. The script prints the largest
+relative difference of each layer after the update. The exit code is 1 if one is above 1e-5.
 """
 
 import argparse
@@ -33,21 +33,21 @@ SPEC = Spec((OBS,), (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
 
 
 def noise(*shape: Any, **_: Any) -> Tensor:
-    """In the place of standard normal noise: the same numbers in every row."""
+    """Replaces standard normal noise by the same numbers in every row."""
     size = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     size = size.shape if isinstance(size, Tensor) else size
     return torch.linspace(-0.7, 0.9, size[-1]).expand(*size).clone()
 
 
 def uniform(*shape: Any, **_: Any) -> Tensor:
-    """In the place of uniform noise: numbers that differ."""
+    """Replaces uniform noise by evenly spaced numbers."""
     size = shape[0].shape if isinstance(shape[0], Tensor) else shape
     return torch.linspace(0.05, 0.95, size.numel() if isinstance(size, torch.Size) else int(np.prod(size))).view(*size)
 
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """All noise is `noise` and `uniform`."""
+    """Replaces all random noise by `noise` and `uniform`."""
     with (
         mock.patch("torch.randn", noise),
         mock.patch("torch.randn_like", noise),
@@ -60,7 +60,7 @@ def without_chance() -> Iterator[None]:
 
 @contextmanager
 def importable(folder: Path, **absent: dict[str, Any]) -> Iterator[None]:
-    """The authors' modules can be imported; modules that are named but not used stand for nothing."""
+    """Makes the authors' modules importable. Modules that they import but do not use are replaced by stubs."""
     stubs = {name: ModuleType(name) for name in absent}
     for name, content in absent.items():
         vars(stubs[name]).update(content)
@@ -84,14 +84,14 @@ def linear_layers(network: nn.Module) -> list[nn.Linear]:
 
 @torch.no_grad()
 def put(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> None:
-    """Copies our weights and biases, of an ensemble's member, into their linear layers."""
+    """Copies our weights and biases, or those of an ensemble's member, into their linear layers."""
     parameters = [x for layer in linear_layers(theirs) for x in (layer.weight, layer.bias)]
     for its, one in zip(parameters, ours, strict=True):
         its.copy_(one if member is None else one[member].reshape(its.shape))
 
 
 def compare(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> float:
-    """The largest difference of a layer."""
+    """The largest difference over the layers."""
     parameters = [x for layer in linear_layers(theirs) for x in (layer.weight, layer.bias)]
     return max(
         difference((one if member is None else one[member].reshape(its.shape)).detach(), its.detach())
@@ -121,7 +121,7 @@ def compare_h2o(checkout: Path) -> dict[str, float]:
     real, simulated = (type(x)(*(column[: ROWS // 2] for column in x)) for x in (real, simulated))
 
     class Buffer:
-        """Gives the batch as their replay buffer does, to the discriminators as to the critics."""
+        """Returns the batch in the format of their replay buffer, for the discriminators and the critics."""
 
         def sample(self, _: int, scope: str, type: str | None = None) -> dict[str, Tensor]:
             batch = real if scope == "real" else simulated
@@ -144,7 +144,7 @@ def compare_h2o(checkout: Path) -> dict[str, float]:
     with torch.no_grad():
         theirs.log_alpha.constant.copy_(agent.log_alpha)
     of_policy = list(agent.actor.net.parameters())
-    shift = torch.cat([torch.zeros(ACTIONS), torch.ones(ACTIONS)])  # their log standard deviation is less by 1
+    shift = torch.cat([torch.zeros(ACTIONS), torch.ones(ACTIONS)])  # their log standard deviation is lower by 1
     put(policy, [*of_policy[:-1], of_policy[-1].detach() + shift])
     pairs: list[tuple[str, Any, list[Tensor], int | None]]
     pairs = [(f"critic {i + 1}", critics[i], list(agent.critic.parameters()), i) for i in (0, 1)]
@@ -184,7 +184,7 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
     theirs.alpha_optimizer = torch.optim.Adam([theirs.log_alpha], lr=3e-4)
     *trunk, last_weight, last_bias = agent.actor.net.parameters()
     put(actor.trunk, trunk)
-    for i, head in enumerate((actor.mu, actor.log_sigma)):  # halves of our last layer
+    for i, head in enumerate((actor.mu, actor.log_sigma)):  # these are the two halves of our last layer
         put(head, [x.chunk(2)[i] for x in (last_weight, last_bias)])
 
     def in_their_layout(ensemble: nn.Module) -> list[Tensor]:
@@ -198,7 +198,7 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
     with without_chance():
         metrics = agent.update(batch)
         columns = batch.obs, batch.action, batch.reward[:, None], batch.next_obs, batch.terminated.double()[:, None]
-        with mock.patch("torch.log", lambda x: x.sub(1e-6).log()):  # they add it to 1 - tanh^2, where ours is exact
+        with mock.patch("torch.log", lambda x: x.sub(1e-6).log()):  # they add 1e-6 to 1 - tanh^2; ours is exact
             expected = theirs.update(list(columns))
     found = {name: 0.0 for name, *_ in networks}
     for name, network, ours in networks:
@@ -215,7 +215,7 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
 
 
 def authors_of_dsac_t(checkout: Path, config: dsac_t.Config) -> tuple[Any, ModuleType]:
-    """Their agent, and the module of their policy's distribution."""
+    """The authors' agent, and the module of their policy's distribution."""
     tags = {"tb_tags": {name: name for name in ("loss_actor", "loss_critic", "alg_time")}}
     create: dict[str, Any] = {"create_apprfunc": lambda kind, **given: kind(**given)}
     replaced = {"utils.tensorboard_setup": tags, "utils.initialization": create}
@@ -240,7 +240,7 @@ def authors_of_dsac_t(checkout: Path, config: dsac_t.Config) -> tuple[Any, Modul
 
 
 def compare_dsac_t(checkout: Path) -> dict[str, float]:
-    """Of the critics the update; of the policy, which in their code does not wait for it, loss and gradient before."""
+    """Compares the critics' update, and the policy's loss and gradient before it, as in the authors' code."""
     config = dsac_t.Config(half_square=True)
     agent = shaken(dsac_t.DSACT(SPEC, config))
     batch = random_batch(SPEC, 0)
@@ -264,9 +264,9 @@ def compare_dsac_t(checkout: Path) -> dict[str, float]:
     with (
         without_chance(),
         mock.patch("torch.normal", lambda mean, std: noise(mean)),
-        mock.patch.object(distributions, "EPS", 0.0),  # they add it to 1 - tanh^2, where ours is exact
+        mock.patch.object(distributions, "EPS", 0.0),  # they add it to 1 - tanh^2; ours is exact
     ):
-        expected = theirs.local_update(columns, iteration=1)  # at which the policy stands still
+        expected = theirs.local_update(columns, iteration=1)  # the policy is not updated in this iteration
         actor_loss, _ = agent.actor_loss(batch)
         gradient = torch.autograd.grad(actor_loss, list(agent.actor.net.parameters()))
         metrics = agent.update(batch._replace(reward=columns["rew"]), delayed=False)

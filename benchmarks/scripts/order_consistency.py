@@ -1,11 +1,13 @@
-"""How often values rise along the shortest ways of a maze: order consistency (Ahn et al. 2025, arXiv 2505.12737).
+"""Measures how often values increase along the shortest paths in a maze: order consistency (Ahn et al. 2025,
+arXiv 2505.12737).
 
     python benchmarks/scripts/order_consistency.py RUN_DIR... [--figure FILE.png]
 
-Of runs of HIQL, OTA and others that value goals, in one of OGBench's mazes. For every pair of cells a way leads along
-the cells' centers, `--step` long a step. A pair of states on it, k steps apart as the run's subgoals are, is ordered
-where the later one is worth more. Prints the share of ordered pairs by the length of the way that is left to the goal,
-in cells; the mean over runs that differ in their seeds alone.
+This works for runs of HIQL, OTA and other algorithms with a value of goals, in one of OGBench's mazes. For every pair
+of cells, the shortest path goes along the centers of cells in steps of length `--step`. Two states on it that are k
+steps apart, where k is the run's distance to subgoals, are ordered if the later one has the higher value. The script
+prints the share of ordered pairs by the remaining distance to the goal, in cells, as a mean over runs that differ only
+in their seeds.
 """
 
 import argparse
@@ -23,11 +25,11 @@ from zoo.envs.ogbench import PREFIX, GoalEnv
 from zoo.runs.load import load_agent
 
 BIN = 4  # cells
-SUBGOAL_STEPS = 25  # of agents without subgoals
+SUBGOAL_STEPS = 25  # for agents without subgoals
 
 
 def way(maze: Maze, start: tuple[int, int], goal: tuple[int, int], step: float) -> np.ndarray:
-    """The states `[T, 2]` of a shortest way from the center of a cell to that of another."""
+    """The states `[T, 2]` on a shortest path from the center of a cell to the center of another."""
     cells = [start]
     while cells[-1] != goal:
         cells.append(maze.next_cell(cells[-1], goal))
@@ -60,7 +62,7 @@ def consistency(run_dir: Path, step: float) -> dict[int, float]:
         )
         obs[:, :2] = places
         values = agent.goal_values(torch.from_numpy(obs))
-        assert values is not None, f"{run_dir}: it has no values of goals"
+        assert values is not None, f"{run_dir} has no values of goals"
         for one, value in zip(ways, np.split(values.numpy(), np.cumsum([len(one) for one in ways])[:-1]), strict=True):
             left = (len(one) - np.arange(len(one) - apart)) * step / cell
             rises = value[apart:] > value[:-apart]
@@ -73,9 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument(
-        "--step", type=float, default=0.2, help="length of a step; a point's longest along an axis: 0.2"
+        "--step", type=float, default=0.2, help="length of a step (default: 0.2, a point's longest along an axis)"
     )
-    parser.add_argument("--figure", type=Path, help="a PNG file")
+    parser.add_argument("--figure", type=Path, help="PNG file for a plot")
     args = parser.parse_args()
     of_algorithms: dict[str, list[Path]] = defaultdict(list)
     for run_dir in args.runs:

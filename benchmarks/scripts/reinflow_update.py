@@ -1,12 +1,13 @@
-"""Whether ReinFlow's chains, losses and first update are those of its authors' code, from the same weights and noise.
+"""Compares ReinFlow's chains, losses and first update with its authors' code, from the same weights and noise.
 
     python benchmarks/scripts/reinflow_update.py CHECKOUT
 
-`CHECKOUT` is of github ReinFlow/ReinFlow. All is in float64, with small networks that take the zoo's inputs; there
-time is embedded. Its rectified flow acts on the times k/(K - 1) and is judged on k/K; here it acts on k/K too, as its
-shortcut flow does. The weight of the value's loss, there 0.5, is 1: Adam sees it by its epsilon alone. Printed are the
-relative differences of chain and density, of the losses, and of what the update added to the weights, |ours - theirs| /
-|theirs|; and how far from 1 the mean ratio is before the first update, on the authors' own times.
+`CHECKOUT` is a clone of github ReinFlow/ReinFlow. Everything is in float64, with small networks that take the zoo's
+inputs; the authors' networks embed the time. Their rectified flow acts on the times k/(K - 1), but computes densities
+on k/K; here it acts on k/K too, like their shortcut flow. The weight of the value loss is 1 instead of their 0.5, which
+affects Adam only through its epsilon. The script prints the relative differences |ours - theirs| / |theirs| of the
+chains, densities and losses and of the changes of the weights. It also prints how far the mean ratio before the first
+update is from 1 on the authors' own times.
 """
 
 import argparse
@@ -26,11 +27,11 @@ from zoo.spec import Spec
 OBS, ACTIONS, ROWS, STEPS, HIDDEN = 11, 3, 64, 4, [32, 32, 32]
 SPEC = Spec((OBS,), (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
 AT_MOST = 1e-5
-UNUSED = ("einops", "model.common.vit", "model.diffusion.modules", "model.common.modules")  # of frames and time
+UNUSED = ("einops", "model.common.vit", "model.diffusion.modules", "model.common.modules")  # for frames and time
 
 
 def authors(checkout: Path, config: reinflow.Config) -> Any:
-    """Their `PPOFlow`, of networks that take what the zoo's do."""
+    """Their `PPOFlow`, with networks that take the zoo's inputs."""
     sys.path.insert(0, str(checkout))
     sys.modules |= {name: mock.Mock(SinusoidalPosEmb=nn.Identity) for name in UNUSED}
     from model.common.critic import CriticObs  # type: ignore[import-not-found]
@@ -49,13 +50,13 @@ def authors(checkout: Path, config: reinflow.Config) -> Any:
         list(reinflow.NOISE_HIDDEN), False, False, "Tanh",
     ).double()  # fmt: skip
     net = theirs.actor_ft.explore_noise_net
-    net.logvar_min.data.fill_(2 * math.log(config.min_std))  # there of float32
+    net.logvar_min.data.fill_(2 * math.log(config.min_std))  # float32 in their code
     net.logvar_max.data.fill_(2 * math.log(config.max_std))
     return theirs
 
 
 def weights(theirs: Any) -> dict[str, Tensor]:
-    """The weights of the authors' networks, by the names that the zoo's have."""
+    """The weights of the authors' networks, by the zoo's names."""
     noise = theirs.actor_ft.explore_noise_net.mlp_logvar
     found = {}
     for name, network in (("flow.net", theirs.actor_ft.policy.mlp_mean), ("noise", noise), ("value", theirs.critic.Q1)):
@@ -71,7 +72,7 @@ def weights(theirs: Any) -> dict[str, Tensor]:
 
 
 def chain_of(theirs: Any, obs: Tensor, draws: list[Tensor], own_times: bool) -> tuple[Tensor, Tensor]:
-    """The authors' chain and its density, of standard normal `draws`; on their own times, or on k/K."""
+    """The authors' chain and its density, from standard normal `draws`, on their own times or on k/K."""
     left, linspace = iter(draws[1:]), torch.linspace
     first = draws[0].clone()[:, None], torch.distributions.Normal(0.0, 1.0).log_prob(draws[0]).sum(-1)
     with (
@@ -109,7 +110,7 @@ def compare(checkout: Path, noise: str) -> tuple[Differences, float]:
     found = {"chain": relative(own, chain.squeeze(2))}
     found["density"] = relative(ours.log_prob(obs, own)[0], log_prob.clamp(-1, 1))
 
-    old = log_prob + 0.02 * torch.randn(ROWS)  # a policy of some updates before, of which some ratios are clipped
+    old = log_prob + 0.02 * torch.randn(ROWS)  # an earlier policy, so that some ratios are clipped
     advantage, returns = torch.randn(2, ROWS)
     metrics = ours.update(reinflow.Minibatch(obs, own, old.clamp(-1, 1), advantage, returns))
     actor = torch.optim.AdamW(theirs.actor_ft.parameters(), lr=config.actor_lr, weight_decay=0)
@@ -118,7 +119,7 @@ def compare(checkout: Path, noise: str) -> tuple[Differences, float]:
         {"state": obs[:, None]}, chain, returns, returns, advantage, old, normalize_denoising_horizon=True,
         normalize_act_space_dimension=True, verbose=False,
     )  # fmt: skip
-    assert 0.1 < clipped < 0.9, f"{clipped:.0%} of the ratios are clipped, which compares too little"
+    assert 0.1 < clipped < 0.9, f"{clipped:.0%} of the ratios are clipped, so the comparison covers too little"
     (policy_loss + config.entropy_coef * entropy_loss + value_loss).backward()
     actor.step()
     critic.step()
@@ -132,7 +133,7 @@ def compare(checkout: Path, noise: str) -> tuple[Differences, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkout", type=Path, help="of the authors' repository")
+    parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     worst = 0.0
@@ -140,9 +141,9 @@ def main() -> int:
         differences, ratio = compare(args.checkout, noise)
         for name, difference in differences.items():
             print(f"{noise} noise: {name} {difference:.1e}")
-        print(f"{noise} noise: on the authors' own times the ratio before the first update is 1 {ratio - 1:+.1e}")
+        print(f"{noise} noise: on the authors' own times, the ratio before the first update is 1 {ratio - 1:+.1e}")
         worst = max(worst, *differences.values())
-    print(f"largest relative difference: {worst:.1e}; at most {AT_MOST:.0e} is the same")
+    print(f"largest relative difference: {worst:.1e} (tolerance {AT_MOST:.0e})")
     return worst > AT_MOST
 
 

@@ -1,10 +1,10 @@
-"""Whether a change of the code has changed a result: digests of the evaluations of short runs, to the last bit.
+"""Checks whether a change of the code has changed results, with digests of the evaluations of short runs.
 
     python benchmarks/scripts/same.py --write benchmarks/results/digests.json
     python benchmarks/scripts/same.py --compare benchmarks/results/digests.json
 
-Floating-point results depend on the machine and on PyTorch's version: both are written beside the digests, and a
-comparison with another machine's is refused.
+Any difference changes a digest, even in the last bit. Floating-point results depend on the machine and on PyTorch's
+version, so both are written to the file, and a comparison with another machine's file is refused.
 """
 
 import argparse
@@ -39,7 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def digests() -> dict[str, str]:
-    """Of each run's `evaluations.csv`, SHA-256."""
+    """The SHA-256 digest of each run's `evaluations.csv`."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for algo, settings in RUNS.items():
@@ -52,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", type=Path, metavar="FILE", help="write the digests")
-    action.add_argument("--compare", type=Path, metavar="FILE", help="compare them with those of a file")
+    action.add_argument("--compare", type=Path, metavar="FILE", help="compare the digests with those in a file")
     args = parser.parse_args()
     machine = {"processor": processor(), "torch": torch.__version__}
     before = json.loads(args.compare.read_text()) if args.compare else None

@@ -1,13 +1,13 @@
-"""Learning curve of a Stable-Baselines3 algorithm under the zoo's settings and evaluation protocol.
+"""Trains a Stable-Baselines3 algorithm with the zoo's settings and evaluation protocol, for its learning curve.
 
     python benchmarks/scripts/sb3.py sac --env hopper --steps 200000 --out hopper.csv
     python benchmarks/scripts/sb3.py ppo --env pong --steps 1000000 --eval-every 50000 --out pong.csv
 
-Needs the `peers` extra. Writes the columns of a run's `evaluations.csv` that a curve needs, step and return_mean, so
-that the two files lie side by side. `ppo` and `dqn` play Atari games with the settings that stand behind the defaults
-of `algos/ppo.py` and `algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers. Elsewhere
-`ppo` has those for MuJoCo, and Stable-Baselines3 normalizes observations and rewards; `dqn` has the defaults of
-`algos/dqn.py`, but Huber's loss (`algo.value_head=huber`).
+This needs the `peers` extra. It writes the columns of a run's `evaluations.csv` that a learning curve needs, step and
+return_mean. On Atari games, `ppo` and `dqn` have the Atari settings in the comments of `algos/ppo.py` and
+`algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers. On other environments, `ppo` has
+the settings for MuJoCo, and Stable-Baselines3 normalizes observations and rewards; `dqn` has the defaults of
+`algos/dqn.py`, except for the Huber loss (`algo.value_head=huber`).
 """
 
 import argparse
@@ -38,7 +38,7 @@ from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
 EVAL_EPISODES = 10
-EVAL_EPSILON = DQNConfig.eval_epsilon  # of DQN, where an evaluation is not deterministic
+EVAL_EPSILON = DQNConfig.eval_epsilon  # for DQN, if evaluations are not deterministic
 OFF_POLICY: dict[str, Any] = {
     "learning_rate": 3e-4, "buffer_size": 1_000_000, "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1,
     "gradient_steps": 1, "policy_kwargs": {"net_arch": [256, 256]},
@@ -46,12 +46,12 @@ OFF_POLICY: dict[str, Any] = {
 
 
 def falling(start: float) -> Callable[[float], float]:
-    """A straight line to 0."""
+    """A linear schedule to 0."""
     return lambda left: left * start
 
 
 def atari(env: EnvConfig, num_envs: int, seed: int) -> VecEnv:
-    """Training games: a lost life terminates, rewards are clipped, four frames a stack."""
+    """Training games: a lost life terminates, rewards are clipped, and four frames are stacked."""
     load_package(env.id)
     once = {"frameskip": 1, "repeat_action_probability": 0.0}  # the wrapper skips frames itself
     return VecFrameStack(make_atari_env(env.id, num_envs, seed, env_kwargs=once), 4)
@@ -99,7 +99,7 @@ def dqn(env: EnvConfig, seed: int, n_steps: int = 1) -> BaseAlgorithm:
 
 
 class Policy(Agent):
-    """Stable-Baselines3's policy as the zoo evaluates one."""
+    """Wraps Stable-Baselines3's policy as an agent for the zoo's evaluation."""
 
     def __init__(self, model: BaseAlgorithm, spec: Spec) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Policy(Agent):
 
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
         seen = self.statistics.normalize_obs(obs.numpy()) if self.statistics else obs.numpy()
-        greedy = isinstance(self.model, DQN)  # whose own share of random actions is that of training
+        greedy = isinstance(self.model, DQN)  # its own share of random actions is the one for training
         action = torch.as_tensor(self.model.predict(seen, deterministic=greedy or not explore)[0])
         if greedy and explore:
             random = torch.randint(self.spec.num_actions or 0, action.shape)
@@ -117,7 +117,7 @@ class Policy(Agent):
 
 
 class Curve(BaseCallback):
-    """Evaluates on schedule and appends a row at a time, so that a stopped run keeps its curve."""
+    """Evaluates at regular intervals and writes each row at once, so that a stopped run keeps its curve."""
 
     def __init__(self, config: RunConfig, seed: int, every: int, out: Path) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Curve(BaseCallback):
 
 
 def main() -> None:
-    """Trains, evaluating on the way."""
+    """Trains with evaluations."""
     algorithms: dict[str, Callable[..., BaseAlgorithm]] = {"sac": sac, "td3": td3, "ppo": ppo, "dqn": dqn}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("algo", choices=algorithms)
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--eval-every", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--n-steps", type=int, default=1, help="rewards that dqn sums")
+    parser.add_argument("--n-steps", type=int, default=1, help="number of steps in dqn's n-step returns")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,10 +1,10 @@
-"""What the runner of suites costs and gains: IQL runs one after another, through the runner, and side by side.
+"""Measures the overhead and speedup of the runner of suites, with IQL runs one after another and in parallel.
 
     python benchmarks/scripts/scaling.py --runs 8 --steps 4000
 
-Prints the time of as many `zoo run`, each started when the one before has ended; of the runner with one run at a time,
-and what it adds; and of a run a core, without the runner, which is what the machine can give, and with it. Nothing else
-should be running.
+The script prints the time of `zoo run` commands one after another; of the runner with one run at a time, and its
+overhead; and of one run per core, without the runner, which is the machine's limit, and with it. Nothing else should be
+running on the machine.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from zoo.benchmarks.suite import Planned, planned_run
 
 
 def main() -> None:
-    """Measures."""
-    parser = argparse.ArgumentParser(description="What the runner of suites costs and gains.")
+    """Measures and prints the times."""
+    parser = argparse.ArgumentParser(description="Measures the overhead and speedup of the runner of suites.")
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=4000, help="updates of each")
+    parser.add_argument("--steps", type=int, default=4000, help="updates of each run")
     args = parser.parse_args()
     settings = ("algo=iql", "env=hopper", f"steps={args.steps}", f"eval_every={args.steps}", "env.backend=gymnasium")
     runs = [planned_run((*settings, f"seed={seed}"), "scaling") for seed in range(args.runs)]
@@ -45,12 +45,12 @@ def main() -> None:
 
 
 def tell(how: str, seconds: float, more: str = "") -> None:
-    """A line of the table."""
+    """Prints a line of the table."""
     print(f"{how:<37} {seconds:7.1f} s  {more}".rstrip(), flush=True)
 
 
 def bare(runs: list[Planned], folder: Path, jobs: int) -> float:
-    """Seconds that `zoo run` takes, so many at a time, without the runner."""
+    """Seconds that `zoo run` takes with `jobs` processes at a time, without the runner."""
 
     def run(planned: Planned) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -64,7 +64,7 @@ def bare(runs: list[Planned], folder: Path, jobs: int) -> float:
 
 
 def with_runner(runs: list[Planned], folder: Path, jobs: int) -> float:
-    """Seconds."""
+    """Seconds that the runner takes with `jobs` processes at a time."""
     begun = time.perf_counter()
     Runner(runs, folder, Local(jobs, folder)).go()
     return time.perf_counter() - begun

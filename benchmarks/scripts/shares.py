@@ -1,13 +1,14 @@
-"""What an algorithm's time goes into: matrix products, the optimizer, sampling, the environment, Python.
+"""Profiles where an algorithm's time goes: matrix products, the optimizer, sampling, the environment, Python.
 
     OMP_NUM_THREADS=1 python benchmarks/scripts/shares.py iql sac       # default: every algorithm
     OMP_NUM_THREADS=1 python benchmarks/scripts/shares.py --compiled iql
 
-A short run of each on Hopper or CartPole, its loop under PyTorch's profiler once it is warm. Compiled, the optimizer is
-fused with what else is not a product. Python is what remains: the loop, what calls the operators, and what the profiler
-adds, so that shares say where to look and not how fast a run is. The models that mopo, combo and mbrcsl train first
-are left out, but for what their loops do with them. `products alone` is how fast the loop would be if all else took no
-time, where they are a hundredth of it or more: the limit, at this machine's rate of products.
+Each algorithm has a short run on Hopper or CartPole. Its training loop is run under PyTorch's profiler after a warm-up.
+In a compiled update, the optimizer is fused with the other operators that are not matrix products. Python is the rest:
+the loop, the calls of operators, and the profiler's overhead. So the shares show where the time goes, not how fast a
+run is. The training of models in mopo, combo and mbrcsl before the loop is not counted. `products alone` is the speed
+of the loop if everything except matrix products took no time; it is the limit at this machine's speed of products, and
+is given if products take at least a hundredth of the time.
 """
 
 import argparse
@@ -31,7 +32,7 @@ OPTIMIZER = ("_fused_adam", "_foreach")
 COMPILED = ("CompiledFxGraph", "_cpp_fused")
 SAMPLING, ENVIRONMENT = "sampling", "environment"
 GROUPS = ("products", "optimizer", "other operators", "compiled loops", SAMPLING, ENVIRONMENT, "Python")
-WARM, PROFILED = 60, 60  # passes of the loop
+WARM, PROFILED = 60, 60  # iterations of the loop
 
 LEARNING = {"learning_starts": 30}
 STAGED = {"dynamics_epochs": 1, "dynamics_hidden": [200] * 4}
@@ -46,7 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def labelled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, as a range of that name in the profile."""
+    """Wraps a function, so that it is a named range in the profile."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         with record_function(name):
@@ -56,7 +57,7 @@ def labelled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def group(event: FunctionEvent) -> str:
-    """What an operator's own time counts as."""
+    """The group that an operator's own time belongs to."""
     name = event.name.removeprefix("aten::").removeprefix("mkldnn::")
     if name in PRODUCTS:
         return "products"
@@ -66,7 +67,7 @@ def group(event: FunctionEvent) -> str:
 
 
 def seconds_by_group(events: list[FunctionEvent], wall: float) -> dict[str, float]:
-    """The seconds of a profile, by `GROUPS`."""
+    """The seconds in a profile, by `GROUPS`."""
     spent = dict.fromkeys(GROUPS, 0.0)
     for event in events:
         above: FunctionEvent | None = event
@@ -81,7 +82,7 @@ def seconds_by_group(events: list[FunctionEvent], wall: float) -> dict[str, floa
 
 
 def shares(algo: str, compiled: bool) -> tuple[float, dict[str, float]]:
-    """Passes of the loop per second, and the seconds of each group."""
+    """Iterations of the loop per second, and the seconds of each group."""
     chosen = algorithms()[algo]
     env = "hopper" if "continuous" in chosen.action_spaces else "series/hopper" if algo == "stream_td" else "cartpole"
     passes = Run._passes
@@ -116,11 +117,11 @@ def shares(algo: str, compiled: bool) -> tuple[float, dict[str, float]]:
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("algorithms", nargs="*", metavar="ALGO", help=f"of {', '.join(algorithms())}; default: all")
-    parser.add_argument("--compiled", action="store_true", help="the update compiled")
+    parser.add_argument("algorithms", nargs="*", metavar="ALGO", help=f"any of {', '.join(algorithms())}; default: all")
+    parser.add_argument("--compiled", action="store_true", help="compile the update")
     args = parser.parse_args()
     if unknown := set(args.algorithms) - set(algorithms()):
-        parser.error(f"no algorithm {', '.join(sorted(unknown))}: there are {', '.join(algorithms())}")
+        parser.error(f"unknown algorithm {', '.join(sorted(unknown))}; known: {', '.join(algorithms())}")
     EnvStepper.step = labelled(EnvStepper.step, ENVIRONMENT)  # type: ignore[method-assign]
     for owner, name in ((Dataset, "sample"), (ReplayBuffer, "sample"), (ReplayBuffer, "sample_n_step")):
         setattr(owner, name, labelled(getattr(owner, name), SAMPLING))

@@ -1,4 +1,4 @@
-"""How fast the zoo's algorithms are beside their peers, and how their cost grows.
+"""Measures the speed of the zoo's algorithms compared with other libraries, and how their cost scales.
 
     pip install -e '.[peers,envpool,atari]' && pip install --no-deps 'd3rlpy==2.8.1'
     OMP_NUM_THREADS=1 python benchmarks/scripts/speed.py            # everything that is installed
@@ -7,14 +7,13 @@
     OMP_NUM_THREADS=3 python benchmarks/scripts/speed.py vector --threads 3
     OMP_NUM_THREADS=1 python benchmarks/scripts/speed.py scaling --out docs/speed.md
 
-Every subject of a table gets the same shapes and settings (Hopper's, batches of 256), has a process of its own, and is
-timed in turn, round after round; the medians over the rounds and the ratios round by round are what to quote. With
-`--out` the figures are kept in `benchmarks/results/speed.json`, where they replace those of the same section on the
-same processor, and the page is written from all of them.
+All subjects in a table have the same shapes and settings (Hopper's, batches of 256). Each runs in its own process. They
+are timed in turn, round after round; the results are the medians over the rounds and of the ratios in each round. With
+`--out`, the figures are saved in `benchmarks/results/speed.json`, where they replace those of the same section on the
+same processor, and the page is written from that file.
 
-A peer that is not installed is left out. d3rlpy pins an old Gymnasium that it does not need for this, hence
-`--no-deps`. Those in JAX come with the extra `peers-jax`; where that is in another environment, `--jax-python` names
-its Python.
+A library that is not installed is left out. d3rlpy pins an old Gymnasium that is not needed here, hence `--no-deps`.
+Libraries in JAX come with the extra `peers-jax`. If they are in another environment, `--jax-python` names its Python.
 """
 
 import argparse
@@ -47,7 +46,7 @@ FIGURES = Path(__file__).parent.parent / "results" / "speed.json"
 
 
 def shown(section: str, args: argparse.Namespace) -> str:
-    """The command that measures a section, with the names of folders in place of where they are here."""
+    """The command that measures a section, with placeholders for the folders on this machine."""
     words = [f"OMP_NUM_THREADS={args.threads} python benchmarks/scripts/speed.py {section} --rounds {args.rounds}"]
     words += [f"--threads {args.threads}"] * (args.threads > 1)
     given = [name for name in CHECKOUTS if getattr(args, name.replace("-", "_"))]
@@ -57,18 +56,18 @@ def shown(section: str, args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Times what is asked for."""
+    """Measures the requested sections."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"any of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     for name, whose in CHECKOUTS.items():
-        parser.add_argument(f"--{name}", metavar="DIR", help=f"{whose}, to time beside ours")
-    parser.add_argument("--jax-python", default=sys.executable, metavar="PYTHON", help="runs the peers in JAX")
-    parser.add_argument("--out", type=Path, metavar="PAGE", help="keep the figures and write this page of all")
+        parser.add_argument(f"--{name}", metavar="DIR", help=f"{whose}, to compare with")
+    parser.add_argument("--jax-python", default=sys.executable, metavar="PYTHON", help="Python for libraries in JAX")
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="save the figures and write this page from all")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
-        parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
+        parser.error(f"unknown section {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
     for section in args.sections or SECTIONS:
         measured = []
         for table in SECTIONS[section](args):

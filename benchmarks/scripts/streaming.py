@@ -1,15 +1,15 @@
-"""The authors' own stream-x on the zoo's environments: their learning curves, and how far an update lies apart.
+"""Runs the stream-x authors' code on the zoo's environments, or compares its updates with the zoo's.
 
     git clone https://github.com/mohmdelsayed/streaming-drl
     python benchmarks/scripts/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --steps 1000000 --out theirs.csv
     python benchmarks/scripts/streaming.py stream_ac streaming-drl --env HalfCheetah-v5 --agree 300
 
-The first runs their agent and wrappers as they stand, with their script's defaults and main loop, on Gymnasium's
-current task, which ends its episodes where the zoo's do, unless `--max-episode-steps 10000` has them continue as
-classic tasks do in their scripts; it writes the mean return of the episodes that ended in every 1,000 steps, which
-`curves.py --training` reads. The second feeds both agents the same stream from the same weights, within one episode and
-without the time feature, which theirs tells a step late, and fails where the first update already differs. `speed.py
-streaming` has both speeds.
+The first command runs the authors' agent and wrappers unchanged, with the defaults and the main loop of their script,
+on Gymnasium's current version of the task. Episodes have the zoo's time limit; `--max-episode-steps 10000` sets that of
+the classic tasks in their scripts. It writes the mean return of the episodes that ended in every 1,000 steps, for
+`curves.py --training`. The second command gives both agents the same stream, from the same weights, within one episode.
+It leaves out the time feature, which in the authors' code is one step late. It fails if the first update already
+differs. `speed.py streaming` measures both speeds.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from zoo.streaming import Sample
 CLASSES = {"stream_ac": "StreamAC", "stream_q": "StreamQ", "stream_sarsa": "StreamSARSA"}
 ENTROPY_COEF = 0.01
 LOG_EVERY = 1_000
-SAME = 1e-6  # how far weights may lie apart after one update of the same sample
+SAME = 1e-6  # largest allowed difference of the weights after one update on the same sample
 
 
 class Raw(gymnasium.Wrapper):
-    """Keeps what the environment itself said last, and what their time wrapper asks of old Gymnasium's environments."""
+    """Keeps the environment's last output, and has `num_envs`, which the authors' time wrapper needs."""
 
     num_envs = 1
 
@@ -51,7 +51,7 @@ class Raw(gymnasium.Wrapper):
 
 
 class ChannelsLast(gymnasium.ObservationWrapper):
-    """Frames `[C, H, W]` -> `[H, W, C]`, as their networks take them."""
+    """Frames `[C, H, W]` -> `[H, W, C]`, the layout of their networks."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -63,14 +63,14 @@ class ChannelsLast(gymnasium.ObservationWrapper):
 
 
 class Theirs:
-    """Their agent on their wrappers, and their scripts' main loop, a step at a time.
+    """The authors' agent and wrappers, with their scripts' main loop, one step at a time.
 
     Attributes:
-        agent: their learner.
+        agent: their agent.
         raw: the environment below their wrappers.
-        obs: what their agent is given now.
-        action: the last one taken.
-        returns: of the episodes that have ended.
+        obs: the agent's current observation.
+        action: the last action.
+        episodes: the returns and lengths of the episodes that have ended.
     """
 
     def __init__(
@@ -98,21 +98,21 @@ class Theirs:
             env = importlib.import_module("time_wrapper").AddTimeInfo(env)
         self.env = env
         torch.manual_seed(seed)
-        np.random.seed(seed)  # where their exploration comes from
+        np.random.seed(seed)  # their exploration uses NumPy's generator
         shape, actions = env.observation_space.shape, env.action_space
         arguments = {"n_actions": int(actions.n) if discrete else actions.shape[0]}
         arguments |= {"n_channels": shape[-1]} if frames else {"n_obs": shape[0]}
-        if algo != "stream_ac":  # what their scripts' arguments default to, where their classes' do not
+        if algo != "stream_ac":  # the defaults of their scripts, which differ from those of their classes
             fraction = 0.2 if frames and algo == "stream_q" else 0.05
             arguments |= {"exploration_fraction": fraction}
-            if not (frames and algo == "stream_sarsa"):  # which explores for 50,000 steps, however many there are
+            if not (frames and algo == "stream_sarsa"):  # this one always explores for 50,000 steps
                 arguments |= {"total_steps": steps}
         self.agent = getattr(module, CLASSES[algo])(**arguments)
         self.obs, _ = env.reset(seed=seed)
         self.next_action = self.agent.sample_action(self.obs) if algo == "stream_sarsa" else 0
 
     def step(self) -> None:
-        """Acts once, and learns from it."""
+        """Acts once and learns from it."""
         extra: tuple[Any, ...] = ()
         if self.algo == "stream_sarsa":
             self.action = self.next_action
@@ -134,7 +134,7 @@ class Theirs:
 
 
 def ours_like(theirs: Theirs, algo: str) -> Any:
-    """The zoo's agent with the same weights, at the beginning of the same episode."""
+    """The zoo's agent with the same weights, at the start of the same episode."""
     spec = Spec.of(theirs.raw.observation_space, theirs.raw.action_space)
     ours = build(algo, spec)
     with torch.no_grad():
@@ -145,14 +145,14 @@ def ours_like(theirs: Theirs, algo: str) -> Any:
 
 
 def build(algo: str, spec: Spec) -> Any:
-    """The zoo's agent with the settings of the authors' scripts, but for the time."""
+    """The zoo's agent with the settings of the authors' scripts, but without the time feature."""
     hidden = [128] if spec.is_image else [128, 128] if spec.num_actions is None else [32, 32]
     module: Any = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
     return getattr(module, CLASSES[algo])(spec, module.Config(hidden=hidden, time_feature=False))
 
 
 def pairs(ours: Any, theirs: Any) -> list[tuple[Any, list[torch.Tensor]]]:
-    """Each of our networks with their weights and biases in its order."""
+    """Each of our networks, with their weights and biases in our order."""
     if not hasattr(ours, "actor"):
         return [(ours.network, list(theirs.parameters()))]
     if not hasattr(theirs, "policy_net"):
@@ -161,13 +161,13 @@ def pairs(ours: Any, theirs: Any) -> list[tuple[Any, list[torch.Tensor]]]:
             (ours.critic, list(theirs.network_value.parameters())),
         ]
     actor = list(theirs.policy_net.parameters())
-    if len(actor) == 8:  # mean and spread are layers of their own
+    if len(actor) == 8:  # mean and standard deviation are separate layers
         actor = [*actor[:4], torch.cat([actor[4], actor[6]]), torch.cat([actor[5], actor[7]])]
     return [(ours.actor, actor), (ours.critic, list(theirs.value_net.parameters()))]
 
 
 def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
-    """How far the weights lie apart after an update of the same sample, and after many, if an episode is as long."""
+    """Prints the difference of the weights after the first update, and after `steps` updates or the first episode."""
     ours = ours_like(theirs, algo)
     for step in range(1, steps + 1):
         begun = [network.weights.detach().clone() for network, _ in pairs(ours, theirs.agent)]
@@ -176,7 +176,7 @@ def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
         ours.action.copy_(torch.as_tensor(theirs.action))
         ended = raw.terminated or raw.truncated or step == steps
         sample = Sample(torch.tensor(raw.reward), torch.as_tensor(raw.obs), torch.tensor(raw.terminated))
-        if algo == "stream_sarsa":  # learns from the action that was chosen next
+        if algo == "stream_sarsa":  # it learns from the next action
             ours.choose = mock.Mock(return_value=torch.as_tensor(theirs.next_action))
         ours.update(sample)
         if step == 1 or ended:
@@ -186,22 +186,22 @@ def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
                 norm = float(weights.norm())
                 print(f"update {step}: weights of norm {norm:.1f} moved by {moved:.1e}, {apart:.0e} apart")
                 if step == 1 and apart > SAME:
-                    sys.exit(f"they are further apart than {SAME:.0e}")
+                    sys.exit(f"they differ by more than {SAME:.0e}")
         if ended:
             return
 
 
 def main() -> None:
-    """Runs what is asked for."""
-    parser = argparse.ArgumentParser(description="The authors' stream-x beside the zoo's.")
+    """Trains or compares."""
+    parser = argparse.ArgumentParser(description="Runs the stream-x authors' code, or compares it with the zoo's.")
     parser.add_argument("algo", choices=list(CLASSES))
-    parser.add_argument("folder", type=Path, help="github mohmdelsayed/streaming-drl")
+    parser.add_argument("folder", type=Path, help="a clone of github mohmdelsayed/streaming-drl")
     parser.add_argument("--env", required=True, help="a Gymnasium id, or minatar/breakout")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-episode-steps", type=int, help="10,000 in their scripts (default: the task's own)")
-    parser.add_argument("--out", type=Path, help="the CSV file of their learning curve")
-    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare so many updates instead")
+    parser.add_argument("--out", type=Path, help="CSV file for their learning curve")
+    parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare this number of updates instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
     theirs = Theirs(args.algo, args.folder, args.env, args.seed, args.steps, not args.agree, args.max_episode_steps)

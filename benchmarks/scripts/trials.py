@@ -1,10 +1,10 @@
-"""`zoo report`'s bandit over policies beside the authors' own, on the same scores.
+"""Compares `zoo report`'s bandit over policies with the authors' code, on the same scores.
 
     python benchmarks/scripts/trials.py CHECKOUT --python PYTHON
 
-CHECKOUT is github EmptyJackson/unifloral (arXiv 2504.11453); PYTHON has jax and pandas, which its `evaluation.py`
-imports. Prints after how many episodes which mean is reached, and the difference in standard errors: both are means
-over repetitions with random numbers of their own.
+CHECKOUT is a clone of github EmptyJackson/unifloral (arXiv 2504.11453). PYTHON has jax and pandas, which its
+`evaluation.py` imports. The script prints both means by the number of episodes, and their difference in standard
+errors, because both are means over repetitions with different random numbers.
 """
 
 import argparse
@@ -30,7 +30,7 @@ print(json.dumps([values.mean(0).tolist(), values.std(0).tolist()]))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--python", default="python", help="that runs the authors' code")
+    parser.add_argument("--python", default="python", help="Python that runs the authors' code")
     args = parser.parse_args()
     random = np.random.default_rng(0)
     scores = random.normal(random.uniform(20, 90, (12, 1)), random.uniform(2, 30, (12, 1)), (12, 20)).clip(0)
@@ -48,7 +48,7 @@ def main() -> None:
         apart = (ours[:, at].mean() - mean[at]) / errors[at]
         print(f"| {pull} | {ours[:, at].mean():.2f} | {mean[at]:.2f} | {apart:.2f} |")
     largest = np.abs((ours.mean(0) - mean) / errors).max()
-    print(f"\nthe largest of all {PULLS[-1]}: {largest:.2f} standard errors")
+    print(f"\nlargest difference over all {PULLS[-1]} episodes: {largest:.2f} standard errors")
 
 
 if __name__ == "__main__":

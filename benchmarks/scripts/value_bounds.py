@@ -1,11 +1,11 @@
-"""Whether an algorithm's values stay within what returns can be: the largest mean value beside the dataset's bound.
+"""Checks whether an algorithm's values exceed the returns that are possible: compares them with the dataset's bound.
 
     python benchmarks/scripts/value_bounds.py RUN_DIR...
 
-A run's `q` in `metrics.csv` is the mean value of a batch. The bound is the largest discounted return-to-go of the data
-in size, of the rewards that the run learned from, an episode that is truncated continuing for ever at its mean reward.
-A row for each method: of how many runs the values leave ten times the bound or are not finite, the largest such value
-over the bound, and the mean of the runs' last scores.
+A run's `q` in `metrics.csv` is the mean value of a batch. The bound is the largest absolute discounted return-to-go in
+the data, with the rewards that the run learned from; a truncated episode counts as if it continued for ever with its
+mean reward. The table has a row for each method: the number of runs whose values exceed ten times the bound or are not
+finite, the largest value divided by the bound, and the mean of the runs' last scores.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from zoo.runs.load import reopen
 from zoo.settings.config import flat
 from zoo.settings.overrides import as_overrides
 
-BEYOND = 10  # times the bound
+BEYOND = 10  # values above this multiple of the bound are counted
 
 
 def bound(run_dir: Path) -> float:
-    """The largest discounted return-to-go of a run's data, in size."""
+    """The largest absolute discounted return-to-go in a run's data."""
     config, _, _ = reopen(run_dir)
     data, _ = open_dataset(config, spec_of(config.env), torch.device("cpu"), None, None, lambda line: None)
     if getattr(config.algo, "normalize_reward", False):
@@ -36,13 +36,13 @@ def bound(run_dir: Path) -> float:
 
 
 def column(path: Path, name: str) -> np.ndarray:
-    """A column of a CSV file, as numbers."""
+    """The numbers in a column of a CSV file."""
     with path.open() as file:
         return np.array([float(row[name]) for row in csv.DictReader(file)])
 
 
 def settings_that_differ(runs: list[Path]) -> list[str]:
-    """The keys in which the runs differ, but for their seeds and folders."""
+    """The keys in which the runs differ, other than seeds and folders."""
     settings = [flat(json.loads((run_dir / "run.json").read_text())["config"]) for run_dir in runs]
     return [key for key in settings[0] if key not in ("seed", "run_dir") and len({str(s[key]) for s in settings}) > 1]
 

@@ -21,7 +21,7 @@ def random_batch(size: int, spec: Spec, seed: int = 0) -> Batch:
 
 
 def numpy_network(network: torch.nn.Module, x: np.ndarray) -> np.ndarray:
-    """A `MLP` `[B, outputs]` or an `EnsembleMLP` `[members, B, outputs]`, from its parameters, a member at a time."""
+    """The output `[B, outputs]` of an `MLP`, or `[members, B, outputs]` of an `EnsembleMLP`, member by member."""
     parameters = [parameter.detach().numpy() for parameter in network.parameters()]
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     if layers[0][0].ndim == 3:

@@ -1,4 +1,4 @@
-"""Transitions, datasets and models on the device without values."""
+"""Transitions, datasets and models on the device that has no values."""
 
 import numpy as np
 import torch

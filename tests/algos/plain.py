@@ -1,4 +1,4 @@
-"""What the plain implementations are written in: lists of parameters, a network a list, one `torch.optim.Adam` each."""
+"""Helpers for plain implementations: a network is a list of parameters, with its own `torch.optim.Adam`."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,30 +9,30 @@ import torch
 from torch import Tensor
 from torch.distributions import AffineTransform, Normal, TanhTransform
 
-# a learning test is one seed's curve: the same whether EnvPool is installed, and whether there is a compiler
+# for learning tests, which run one seed: results must not depend on whether EnvPool or a compiler is installed
 GYMNASIUM = {"env.backend": "gymnasium", "compile": False}
 
 
 def leaves(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Copies of parameters, to be moved by an optimizer of one's own."""
+    """Copies of parameters, for another optimizer."""
     return [parameter.detach().clone().requires_grad_() for parameter in parameters]
 
 
 def member(ensemble: torch.nn.Module, m: int) -> list[Tensor]:
-    """Copies of one member's parameters of an ensemble: each layer's weight `[outputs, inputs]` and bias."""
+    """Copies of the parameters of one member of an ensemble: each layer's weight `[outputs, inputs]` and bias."""
     return leaves(parameter[m] if i % 2 == 0 else parameter[m, 0] for i, parameter in enumerate(ensemble.parameters()))
 
 
 @torch.no_grad()
 def shake(*networks: torch.nn.Module, by: float = 0.3) -> None:
-    """Moves every parameter by normal noise of a standard deviation, so that no network is a copy of another."""
+    """Adds normal noise to every parameter, so that no network is a copy of another."""
     for network in networks:
         for parameter in network.parameters():
             parameter.add_(by * torch.randn_like(parameter))
 
 
 def forward(parameters: list[Tensor], x: Tensor, activation: Callable[[Tensor], Tensor] = torch.relu) -> Tensor:
-    """A network of weight `[outputs, inputs]`, bias, weight, bias, ..."""
+    """The output of a network given as weight `[outputs, inputs]`, bias, weight, bias, ..."""
     for i in range(0, len(parameters), 2):
         x = x @ parameters[i].T + parameters[i + 1]
         x = activation(x) if i + 2 < len(parameters) else x
@@ -40,7 +40,7 @@ def forward(parameters: list[Tensor], x: Tensor, activation: Callable[[Tensor], 
 
 
 def squashed(mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions `[B, A]` of a Gaussian under tanh within bounds, and their log densities `[B]`: PyTorch's transforms."""
+    """Actions `[B, A]` of a tanh-Gaussian within bounds, and their log densities `[B]`, by PyTorch's transforms."""
     onto_bounds = AffineTransform((low + high) / 2, (high - low) / 2)
     normal = Normal(mean, log_std.exp())
     before = normal.loc + normal.scale * torch.randn(mean.shape, dtype=mean.dtype)
@@ -51,7 +51,7 @@ def squashed(mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) -> tuple[
 
 
 def step(adam: torch.optim.Adam, loss: Tensor, max_norm: float = math.inf) -> None:
-    """One step of PyTorch's optimizer down a loss, its gradient scaled down to a norm."""
+    """One step of PyTorch's optimizer on a loss, with the gradient clipped to a norm."""
     adam.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], max_norm)
@@ -73,6 +73,6 @@ def mean_return(file: Path) -> float:
 
 
 def assert_close(actual: Iterable[Tensor], expected: Iterable[Tensor], atol: float = 1e-6) -> None:
-    """All parameters equal within `atol`."""
+    """Asserts that all parameters are equal within `atol`."""
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one.detach(), other.detach(), rtol=0, atol=atol)

@@ -1,12 +1,12 @@
-"""A device without values, that any machine has: what a GPU would wait for fails here, at a line that is named.
+"""A device without values, which works on any machine: operations for which a GPU would wait fail and name their line.
 
-PyTorch's `meta` tensors have a shape, a dtype and a device, but no values: whatever reads one cannot continue. But they
-mix with some tensors of the CPU, and are copied from it. So under `strict()` every operation is refused that reads a
-value of the device, whose result has a shape that depends on values, or that takes tensors of the device and of the CPU
-at once, one that copies them from the one to the other included.
+PyTorch's `meta` tensors have a shape, a dtype and a device, but no values, so reading one is an error. However, they
+can be mixed with some CPU tensors and copied from the CPU. So `strict()` refuses every operation that reads a value of
+the device, whose result has a shape that depends on values, or that mixes tensors of the device and the CPU, including
+copies between the two.
 
-`FakeTensorMode` with tensors of `cuda` would be nearer to a GPU, but a PyTorch without CUDA cannot index them, nor
-differentiate (it lacks the device's guard).
+`FakeTensorMode` with `cuda` tensors would be closer to a GPU. But without CUDA, PyTorch can neither index nor
+differentiate them, because it lacks the device's guard.
 """
 
 import sys
@@ -26,18 +26,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 DEVICE = torch.device("meta")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(torch.__file__).parent))
 
-IN_PLACE = (torch.ops.aten._fused_adam_.tensor_lr, torch.ops.aten._fused_adamw_.tensor_lr)  # PyTorch lacks them here
+IN_PLACE = (torch.ops.aten._fused_adam_.tensor_lr, torch.ops.aten._fused_adamw_.tensor_lr)  # missing for `meta`
 
 M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 
 
 class StrictDeviceError(AssertionError):
-    """A line does what would make a GPU wait, or fail."""
+    """A line of code would make a GPU wait, or would fail on a GPU."""
 
 
 def is_own(path: str) -> bool:
-    """Whether a file is one of the zoo's or of its tests', but not this one."""
+    """Whether a file is in the zoo or its tests, other than this file."""
     return path != __file__ and not path.startswith(("<", *LIBRARIES))
 
 
@@ -55,12 +55,12 @@ def place(frame: Any, line: int) -> str:
 
 
 def kinds(tensors: Any) -> set[str]:
-    """The kinds of devices on which the tensors among these are."""
+    """The types of devices of the tensors among the given objects."""
     return {x.device.type for x in tree_leaves(tensors) if isinstance(x, Tensor)}
 
 
 class Operations(TorchDispatchMode):
-    """Looks at every operation, those of gradients included, before it is done."""
+    """Checks every operation before it runs, including those of the backward pass."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -85,7 +85,7 @@ class Operations(TorchDispatchMode):
 
 
 class Calls(TorchFunctionMode):
-    """Looks at the few calls that are no operation: they make tensors of numbers, or text and arrays of tensors."""
+    """Checks the few calls that are not operations: they turn numbers into tensors, or tensors into text or arrays."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -99,20 +99,20 @@ class Calls(TorchFunctionMode):
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """Raises StrictDeviceError, which names the line, where a GPU would have to wait, or could not do what is asked."""
+    """Raises StrictDeviceError with the line of code if a GPU would have to wait or could not run the operation."""
     try:
         with Calls(), Operations():
             yield
     except StrictDeviceError:
         raise
-    except Exception as error:  # PyTorch's own: there is nothing that it could have read
+    except Exception as error:  # PyTorch's own error: there was no value to read
         frames = traceback.walk_tb(error.__traceback__)
         *_, last = (place(frame, line) for frame, line in frames if is_own(frame.f_code.co_filename))
         raise StrictDeviceError(f"{last}: {error}") from error
 
 
 def moved(module: M) -> M:
-    """A module, moved to the device as a run moves it to a GPU: its parameters stay the same objects."""
+    """Moves a module to the device as a run moves it to a GPU: its parameters stay the same objects."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         return module.to(DEVICE)
@@ -121,17 +121,17 @@ def moved(module: M) -> M:
 
 
 def on_device(values: Any) -> Any:
-    """Tensors, or tuples, lists and dictionaries of them, on the device."""
+    """Moves tensors, or tuples, lists and dictionaries of tensors, to the device."""
     return tree_map_only(Tensor, lambda x: x.to(DEVICE), values)
 
 
 def with_tensors_on_device(thing: T) -> T:
-    """An object that was made on the CPU, with its tensors on the device, as if it had been made there."""
+    """Moves the tensors of an object that was made on the CPU to the device, as if it had been made there."""
     for name, value in vars(thing).items():
         vars(thing)[name] = DEVICE if isinstance(value, torch.device) else on_device(value)
     return thing
 
 
 def assert_on_device(values: Any) -> None:
-    """There are tensors among these, and all are on the device."""
+    """Asserts that there are tensors among the given objects, and that all of them are on the device."""
     assert kinds(values) == {DEVICE.type}

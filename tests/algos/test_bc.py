@@ -1,4 +1,4 @@
-"""BC against NumPy, a naive choice of episodes, and the policy that it must imitate."""
+"""BC against NumPy, a naive selection of episodes, and the policy that it must imitate."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_an_update_is_one_adam_step_on_that_loss(spec, make_batch):
 
 
 def episodes_of(lengths: list[int], spec) -> tuple[Arrays, list[list[int]]]:
-    """Random transitions in episodes of these lengths, and the places of each episode."""
+    """Random transitions in episodes of the given lengths, and the indices of each episode."""
     rng = np.random.default_rng(0)
     size = sum(lengths)
     ends = np.zeros(size, bool)

@@ -26,7 +26,7 @@ def make(**settings) -> BCQ:
 
 
 def best(q: np.ndarray, logits: np.ndarray, threshold: float) -> list[int]:
-    """For each row the action of the largest value, of those whose probability is above that share of the largest."""
+    """For each row, the action with the largest value among those with a probability above a share of the largest."""
     chosen = []
     for values, row in zip(q, softmax(logits, 1), strict=True):
         allowed = [a for a in range(len(row)) if row[a] / max(row) > threshold]

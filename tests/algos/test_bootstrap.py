@@ -22,9 +22,9 @@ CPU = torch.device("cpu")
 
 
 class Stairs(gymnasium.Env):
-    """Observes `[number of the episode, step in it]`; every other episode terminates after its third step.
+    """Observes `[number of the episode, step in it]`. Every other episode terminates after its third step.
 
-    The others are truncated after their fifth by Gymnasium's time limit. The reward is the step.
+    The others are truncated by Gymnasium's time limit after their fifth step. The reward is the step.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -121,7 +121,7 @@ def test_iql_bootstraps_at_a_truncation_from_the_last_observation_and_not_at_a_t
             file["next_observations"] = rows[:, [0, 2]]
     kept = (
         np.arange(24) if with_next_obs else np.flatnonzero(rows[:, 5] == 0)
-    )  # the file has not their last observation
+    )  # the file does not have their last observation
     rows, actions = rows[kept], actions[kept]
 
     arrays, _ = load_arrays(stairs, str(tmp_path / "stairs.hdf5"))
@@ -130,7 +130,7 @@ def test_iql_bootstraps_at_a_truncation_from_the_last_observation_and_not_at_a_t
     torch.manual_seed(0)
     agent = IQL(spec, IQLConfig(hidden=[16]))
     with torch.no_grad():
-        agent.value[-1].bias.add_(3)  # values far enough from zero to tell
+        agent.value[-1].bias.add_(3)  # values far enough from zero to show a difference
     next_value = network(agent.value, rows[:, [0, 2]])[:, 0]
     q = network(agent.critic, np.concatenate([rows[:, :2], actions], 1))[..., 0]
 

@@ -1,4 +1,4 @@
-"""Cal-QL in a run: what bounds the values, offline and online, and after a run was stopped."""
+"""Cal-QL in a run: the lower bounds of its values, offline, online, and after resuming."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_own_episodes_have_their_returns_once_they_have_ended(unsteady_file, tmp
     (first, last), *rest = buffer["files"]
     assert not rest
     rows = torch.load(run.dir / "replay" / "online_buffer" / f"{first}-{last}.pt", weights_only=True)
-    returns = {}  # of each own observation, by what was lived through
+    returns = {}  # by the run's own observations
     for env in range(num_envs):
         reward, over = (rows[name][env::num_envs].numpy() for name in ("reward", "terminated"))
         obs, start = rows["obs"][env::num_envs], 0

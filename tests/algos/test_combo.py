@@ -22,7 +22,7 @@ def agent(spec) -> COMBO:
 
 
 class Reference:
-    """Eq. 2 and 3 with SAC's actor and temperature before them, everything a loop."""
+    """Eq. 2 and 3, after SAC's actor and temperature updates, in loops."""
 
     def __init__(self, agent: COMBO, spec) -> None:
         self.low, self.high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
@@ -49,7 +49,7 @@ class Reference:
         return torch.min(*(self.q(net, obs, action) for net in nets))
 
     def update(self, batch) -> float:
-        """One update; returns the conservative term's gap, the mean of both critics', by SciPy."""
+        """One update. Returns the gap of the conservative term, as a mean over both critics, by SciPy."""
         shape = batch.action.shape
         action, log_prob = self.draw(batch.obs, torch.randn(shape, dtype=torch.float64))
         step(

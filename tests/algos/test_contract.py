@@ -1,4 +1,4 @@
-"""What every file of `algos/` is held to."""
+"""Requirements for every file in `algos/`."""
 
 import ast
 import copy
@@ -29,26 +29,26 @@ READS_THE_DEVICE = {"item", "cpu", "tolist", "numpy"}
 
 WITH_HEADS = [file for file in algorithms().values() if "value_head" in {s.name for s in settings(file.path, "Config")}]
 
-NORMALIZING = [  # not those of streams, whose observations are normalized before they come to the agent
+NORMALIZING = [  # without streaming algorithms, whose observations are normalized outside of the agent
     file
     for file in algorithms().values()
     if "normalize_obs" in {s.name for s in settings(file.path, "Config")} and file.family != "streaming"
 ]
 WITH_TARGETS = [file for file in algorithms().values() if "self.target_" in file.path.read_text()]
 
-# streams learn along traces, which their own tests follow
+# streaming algorithms use traces, which have their own tests
 WITH_ADAM = [file for file in algorithms().values() if file.family != "streaming"]
 
-# learned in a stage before; cql's weight with lagrange=true alone
+# trained in an earlier stage; cql's weight only with lagrange=true
 NOT_BY_UPDATES = {
     "combo": {"dynamics"}, "mopo": {"dynamics"}, "mbrcsl": {"dynamics", "behavior"}, "dsrl": {"flow"},
     "cql": {"log_weight"},
 }  # fmt: skip
-# of these the next observations count elsewhere too: H2O asks who made a step, the others lower the values there
+# these use next observations elsewhere too: in H2O's discriminators, and where the others lower values
 USES_SUCCESSORS = ("combo", "cql", "h2o")
 
-# What each Adam minimizes, by the formulae of the docstrings, where it is not the loss of its own name: of the terms
-# `x`, which are the losses and metrics of one update and the weights before it, and the config `c`.
+# What each Adam minimizes, by the docstrings' formulas, if it is not the loss with its own name. The arguments are `x`,
+# which has the losses and metrics of one update and the weights before it, and the config `c`.
 SUMS: dict[str, dict[str, Callable[[Any, Any], float]]] = {
     "bcq": {"optimizer": lambda x, c: x.critic_loss + x.behavior_loss},
     "combo": {
@@ -91,7 +91,7 @@ def test_there_are_algorithms():
 
 @each_algorithm
 def test_no_agent_keeps_a_double_without_a_dimension(algorithm):
-    """PyTorch's compiler takes it for a constant, and loses what is written to it."""
+    """PyTorch's compiler treats such a tensor as a constant, so writes to it are lost."""
     for spec in specs(algorithm):
         held = make(algorithm, spec).named_buffers()
         assert not [name for name, x in held if x.dtype == torch.float64 and x.ndim == 0]
@@ -161,7 +161,7 @@ def test_an_update_returns_tensors_without_a_graph(algorithm):
 
 @torch.no_grad()
 def perturb(agent: Agent) -> None:
-    """Moves all weights a little: some layers begin at 0, whatever is observed."""
+    """Adds noise to all weights, because some layers start at 0 and ignore the observation."""
     for parameter in agent.parameters():
         parameter += 0.1 * torch.randn_like(parameter)
 
@@ -172,7 +172,7 @@ def test_updates_move_all_that_learns(algorithm):
         torch.manual_seed(0)
         agent = make(algorithm, spec)
         before = {name: one.detach().clone() for name, one in agent.named_parameters() if one.requires_grad}
-        for seed in range(4):  # a part may learn at every second one
+        for seed in range(4):  # some networks are updated only at every second step
             agent.update(batch_for(agent, seed))
         still = {
             name.split(".")[0] for name, one in agent.named_parameters() if torch.equal(one, before.get(name, one))
@@ -183,16 +183,16 @@ def test_updates_move_all_that_learns(algorithm):
 
 @each_algorithm
 def test_only_termination_stops_bootstrapping(algorithm):
-    """A batch does not hold `truncated`; what follows counts where it is not `terminated`, and nowhere else.
+    """Batches do not have `truncated`: targets bootstrap if and only if a transition is not `terminated`.
 
-    Streams bootstrap from what they observed before, which their own tests follow.
+    Streaming algorithms bootstrap from observations that they keep, which has its own tests.
     """
     for spec in specs(algorithm):
         kind = typing.get_type_hints(algorithm.agent_class.update)["batch"]
         assert "truncated" not in kind._fields
         if not {"terminated", "next_obs"} <= set(kind._fields) or algorithm.family == "streaming":
             continue
-        if algorithm.name == "bc":  # which learns from actions alone
+        if algorithm.name == "bc":  # learns only from actions
             continue
 
         def learned(change: dict[str, Any], spec: Spec = spec) -> torch.Tensor:
@@ -220,7 +220,7 @@ def is_loss(name: str) -> bool:
 
 
 def losses_of(module: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """What its methods of losses return from now on, the latest by name."""
+    """Records what the agent's loss methods return: the latest loss by name."""
     found: dict[str, float] = {}
 
     def spy(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,7 +237,7 @@ def losses_of(module: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> dict[
 
 
 def stages(agent: Agent) -> Iterator[tuple[torch.nn.Module, Callable[[], dict[str, torch.Tensor]]]]:
-    """Each way in which it learns, and the module whose it is: updates, and the stages before them."""
+    """The methods that train the agent, and their modules: updates, and the stages before them."""
     yield agent, lambda: agent.update(doubles(batch_for(agent, 0)))
     if hasattr(agent, "clone"):
         yield agent, lambda: agent.clone(doubles(batch_for(agent, 0, "clone")))
@@ -251,7 +251,7 @@ def stages(agent: Agent) -> Iterator[tuple[torch.nn.Module, Callable[[], dict[st
 
 @pytest.mark.parametrize("algorithm", WITH_ADAM, ids=[file.name for file in WITH_ADAM])
 def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypatch):
-    """Once an update, the loss of its own name or the sum that the docstring states, with its sign: see `SUMS`."""
+    """Once per update, the loss with its name or the sum in the docstring, with the right sign; see `SUMS`."""
     minimize, given = Adam.minimize, {}
 
     def record(adam: Adam, loss: torch.Tensor) -> None:
@@ -261,7 +261,7 @@ def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypa
     monkeypatch.setattr(Adam, "minimize", record)
     for spec in specs(algorithm):
         agent = make(algorithm, spec, **WEIGHTS.get(algorithm.name, {})).double()
-        perturb(agent)  # no loss is 0, so that a wrong sign shows
+        perturb(agent)  # no loss is 0, so that a wrong sign is detected
         sums = SUMS.get(algorithm.name, {})
         learned = set()
         for module, learn in stages(agent):
@@ -280,7 +280,7 @@ def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypa
                 assert given[adam] == [pytest.approx(expected, rel=1e-6)], name
                 assert abs(expected) > 1e-6, f"{name}: 0 has no sign"
                 totals[f"{part}loss"] = expected
-            for name in losses.keys() & logged.keys():  # by itself, or with all that was added to it
+            for name in losses.keys() & logged.keys():  # alone, or with everything that was added to it
                 one, total = losses[name], totals.get(name, losses[name])
                 assert logged[name] in (pytest.approx(one, rel=1e-6), pytest.approx(total, rel=1e-6)), name
             assert given.keys() <= set(module.children())
@@ -314,7 +314,7 @@ def test_what_is_acted_on_is_the_normalized_observation(algorithm):
 
 @pytest.mark.parametrize("algorithm", WITH_TARGETS, ids=[file.name for file in WITH_TARGETS])
 def test_target_networks_follow_theirs_by_tau(algorithm):
-    """As they are before the step or after it: both are in use."""
+    """Targets may follow the network's weights from before the step or after it: both are in use."""
     for spec in specs(algorithm):
         torch.manual_seed(0)
         taus = {"tau": 0.25, "flow_tau": 0.4} if algorithm.name == "expo" else {"tau": 0.25}
@@ -368,7 +368,7 @@ def doubles(batch: Any) -> Any:
 @pytest.mark.slow
 @each_algorithm
 def test_agents_updated_together_learn_as_each_does_alone(algorithm):
-    """In float64, in which Adam's first steps, down gradients that may be rounding alone, are the same."""
+    """In float64: in float32, gradients may be only rounding errors, and then Adam's first steps differ."""
     for spec in specs(algorithm):
         together = []
         for seed in range(2):
@@ -444,7 +444,7 @@ def test_a_critic_learns_with_every_value_head(algorithm, head):
 
 @each_algorithm
 def test_declares_whether_it_needs_a_dataset(algorithm):
-    if algorithm.data not in ("none", "required"):  # the setting above 0 of which it takes one
+    if algorithm.data not in ("none", "required"):  # a setting: above 0, it uses a dataset
         assert algorithm.setting == "online"
         assert 0 <= getattr(algorithm.module.Config(), algorithm.data) < 1
     else:

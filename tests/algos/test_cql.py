@@ -23,7 +23,7 @@ def make(spec, **settings) -> CQL:
 
 
 class Reference:
-    """Eq. 4 with the soft maximum of appendix F, SAC's actor and temperature; everything from the weights before."""
+    """Eq. 4 with the soft maximum of appendix F, SAC's actor and temperature, all with the weights before an update."""
 
     def __init__(
         self, agent: CQL, spec, lagrange: bool = False, max_target: bool = False, calibrated: bool = False,
@@ -45,7 +45,7 @@ class Reference:
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic], 3e-4)
 
     def draw(self, obs, noise):
-        """Actions and their log densities, by the change of variables that torch.distributions makes."""
+        """Actions and their log densities, by torch.distributions' change of variables."""
         mean, log_std = forward(self.policy, obs).chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
         affine = torch.distributions.AffineTransform((self.low + self.high) / 2, (self.high - self.low) / 2)
@@ -147,7 +147,7 @@ def test_four_updates_equal_loops_with_the_same_actions(spec, make_batch, settin
 
 
 def test_the_gap_is_that_of_actions_in_minus_1_to_1_whatever_their_units(make_batch):
-    """One task twice, with actions from -1 to 1 and from 3 to 4, and the same networks but for the critics' inputs."""
+    """The same task with actions from -1 to 1 and from 3 to 4; the networks differ only in the critics' inputs."""
     one, two = (make(Spec((3,), low, high), lagrange=True) for low, high in (((-1, -1), (1, 1)), ((3, 3), (4, 4))))
     with torch.no_grad():
         for critic in (two.critic, two.target_critic):
@@ -164,7 +164,7 @@ def test_the_gap_is_that_of_actions_in_minus_1_to_1_whatever_their_units(make_ba
 
 
 def test_values_below_what_the_data_returned_are_not_pushed_further_down(spec, make_batch):
-    """Where the return exceeds every value, the soft maximum is that return, and has no gradient left."""
+    """If the return exceeds every value, the soft maximum is the return and has no gradient."""
     agent = make(spec, calibrated=True)
     with torch.no_grad():
         agent.critic[-1].weight *= 0.01

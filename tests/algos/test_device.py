@@ -1,4 +1,4 @@
-"""No agent waits for its device, or mixes in tensors of the CPU; see `strict_device`."""
+"""No agent waits for its device or uses CPU tensors with it; see `strict_device`."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from zoo.spec import Spec
 from zoo.streaming import StreamAgent
 from zoo.streaming.optimizers import OPTIMIZERS
 
-CHOICES = {  # of settings that are a name
+CHOICES = {  # settings whose values are names
     "value_head": (*SCALAR, *CATEGORICAL), "optimizer": tuple(OPTIMIZERS),
     "f": ("chi2", "chi2_exact", "tv", "reverse_kl"),
 }  # fmt: skip
@@ -23,13 +23,13 @@ each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids
 
 
 def observations(algorithm):
-    """Vectors, and frames where it takes them."""
+    """Specs with vector observations, and with frames if the algorithm takes them."""
     frames = Spec((2, 6, 6), num_actions=4)
     return [*specs(algorithm), *([frames] if algorithm.takes_frames("discrete") else [])]
 
 
 def variants():
-    """Every algorithm as it is, and with one setting changed: each that is on or off, and each name of `CHOICES`."""
+    """Every algorithm with its defaults, and with one setting changed: each switch, and each name in `CHOICES`."""
     for name, algorithm in algorithms().items():
         yield pytest.param(algorithm, {}, id=name)
         for field in dataclasses.fields(algorithm.module.Config):

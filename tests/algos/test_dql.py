@@ -27,7 +27,7 @@ def mish(x: np.ndarray) -> np.ndarray:
 
 
 def network(layers, x: np.ndarray) -> np.ndarray:
-    """Affine layers with Mish between them."""
+    """A network of affine layers with Mish between them."""
     parameters = [parameter.detach().numpy() for parameter in layers]
     for weight, bias in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
         x = mish(x @ weight.T + bias)
@@ -41,14 +41,14 @@ def q_values(critic, obs, action) -> np.ndarray:
 
 
 def predicted(policy, obs, x, k: np.ndarray) -> np.ndarray:
-    """The noise in `x`, after `k` `[B]` steps from 0: eight frequencies from 1 to 1/10,000, their sines and cosines."""
+    """The predicted noise in `x` at steps `k` `[B]`, embedded by the sines and cosines of eight frequencies."""
     phase = k[:, None] * np.exp(-math.log(10_000) / 7 * np.arange(8))
     embedded = network(policy.embedding.parameters(), np.concatenate([np.sin(phase), np.cos(phase)], -1))
     return network(policy.net.parameters(), np.concatenate([x, embedded, obs], -1))
 
 
 def signals(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """The variances and the products of one less them."""
+    """The variances beta, and the cumulative products of 1 - beta."""
     t = np.arange(1, steps + 1)
     beta = 1 - np.exp(-0.1 / steps - 0.5 * 9.9 * (2 * t - 1) / steps**2)
     return beta, np.cumprod(1 - beta)
@@ -78,7 +78,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def test_schedule_is_that_of_the_variance_preserving_sde():
-    """The signal that is left after t of T steps is exp(-integral of the rate 0.1 + 9.9 s over [0, t/T])."""
+    """After t of T steps, the remaining signal is exp(-integral of the rate 0.1 + 9.9 s over [0, t/T])."""
     for steps in (1, 5, 50):
         share = np.arange(1, steps + 1) / steps
         left = np.exp(-(0.1 * share + 9.9 * share**2 / 2))
@@ -131,7 +131,7 @@ def test_the_value_climbed_is_one_critics_in_units_of_the_others_size(spec, make
 
 
 def test_gradients_go_back_through_every_step_of_the_chain(spec):
-    """The noise that the chain begins with moves the action, by the derivative that differences give."""
+    """The gradient of the action with respect to the chain's initial noise equals finite differences."""
     torch.manual_seed(0)
     policy = DenoisingPolicy(3, spec.action_low, spec.action_high, [16], 5).double()
     policy.net[-1].weight.data *= 0.1  # so that nothing is clipped
@@ -177,7 +177,7 @@ def test_a_candidate_that_is_valued_log_4_more_is_taken_four_times_as_often(spec
 
 @pytest.mark.slow
 def test_of_two_spots_in_the_data_the_policy_finds_the_one_that_pays():
-    """Actions about -0.5 and 0.5, of which 0.5 pays most. Their mean is where none of the data is."""
+    """Actions are near -0.5 and 0.5, and 0.5 has the highest reward. There are no data at their mean."""
     torch.manual_seed(0)
     agent = DQL(Spec((1,), (-1.0,), (1.0,)), Config(hidden=[64, 64], actor_lr=3e-3, critic_lr=3e-3))
     for _ in range(800):

@@ -65,7 +65,7 @@ def test_hubers_loss_and_adams_epsilon_without_clipping_equal_pytorchs():
     adam = torch.optim.Adam(online, 1e-3, eps=1e-2)
     for seed in range(3):
         data = batch(seed)
-        data = data._replace(reward=10 * data.reward)  # errors on both sides of Huber's bend
+        data = data._replace(reward=10 * data.reward)  # errors in both parts of the Huber loss
         agent.update(data)
         with torch.no_grad():
             y = data.reward + data.discount * plain_q(target, data.next_obs, False).amax(1)

@@ -19,10 +19,10 @@ def make(spec, **settings) -> DSACT:
 
 
 class Reference:
-    """The losses as the authors' code has them, a critic after the other, each a network of its own.
+    """The losses as in the authors' code, with a separate network for each critic.
 
     Args:
-        square: of an error of the spread: the Huber loss of the authors, or twice that.
+        square: the loss of an error of the spread: the authors' Huber loss, or twice that.
     """
 
     def __init__(self, agent: DSACT, spec, square) -> None:
@@ -95,7 +95,7 @@ def test_six_updates_equal_a_naive_implementation_with_the_same_noise(spec, make
     begin = [parameter.detach().clone() for parameter in agent.parameters()]
     for seed in range(6):
         batch = make_batch(seed)
-        batch = batch._replace(reward=60 * batch.reward)  # some errors beyond the Huber loss's 50, some clipped
+        batch = batch._replace(reward=60 * batch.reward)  # some errors above the Huber loss's 50, some clipped
         torch.manual_seed(seed)
         agent.update(batch, delayed=seed % 2 == 0)
         torch.manual_seed(seed)
@@ -121,7 +121,7 @@ def test_between_its_turns_actor_temperature_and_all_targets_stand_still(spec, m
 
 @pytest.mark.parametrize(("half", "share"), [(False, 1.0), (True, math.sqrt(0.5))])
 def test_the_spread_becomes_the_standard_deviation_of_rewards_or_with_half_squares_less(spec, make_batch, half, share):
-    """A reward of 5 +- 2 that ends the episode. The clipping to 3 S takes some of the tails: with half squares more."""
+    """A reward of 5 +- 2 ends the episode. Clipping to 3 S cuts off parts of the tails, more with half squares."""
     torch.manual_seed(0)
     agent = DSACT(spec, Config(hidden=[8], critic_lr=3e-3, half_square=half)).double()
     batch = make_batch(0)

@@ -1,4 +1,4 @@
-"""DSRL: its losses by naive loops, its stages, and that it steers by noise alone."""
+"""DSRL: its losses against naive loops, its stages, and that it steers the flow only by its noise."""
 
 import copy
 
@@ -20,7 +20,7 @@ def agent():
 
 
 def by_hand(agent, obs, noise):
-    """The flow's actions, in a loop over samples and steps."""
+    """The flow's actions, by a loop over samples and steps."""
     actions = []
     for o, x in zip(obs, noise, strict=True):
         for k in range(4):

@@ -1,4 +1,4 @@
-"""Decision Transformer: that it sees the past alone, its attention and loss, its windows, and that it acts on them."""
+"""Decision Transformer: that it sees only the past, its attention and loss, its windows, and how it acts with them."""
 
 import h5py
 import numpy as np
@@ -86,7 +86,7 @@ def test_windows_are_stretches_of_an_episode_with_its_steps_and_what_was_still_t
     zoo.train(
         "dt", env="pendulum", dataset=str(tmp_path / "data.hdf5"), steps=3, algo_config=config, seed=0, **settings
     )
-    normalized = (obs - obs.mean(0)) / (obs.std(0) + 1e-3)  # as the zoo normalizes
+    normalized = (obs - obs.mean(0)) / (obs.std(0) + 1e-3)  # as in the zoo
     firsts = set()
     for batch in taken:
         for b in range(40):
@@ -151,7 +151,7 @@ def test_an_action_that_was_observed_is_kept_when_its_array_changes(spec):
         policy.begin(1)
     for seen in obs:
         action = policies[0].act(seen)
-        buffer[:] = policies[1].act(seen[::-1].copy()[::-1])  # also a view that runs backwards
+        buffer[:] = policies[1].act(seen[::-1].copy()[::-1])  # also a view with a negative stride
         np.testing.assert_allclose(buffer, action, rtol=1e-6)
         policies[0].observe(seen, action, 1.0)
         policies[1].observe(seen, buffer, 1.0)
@@ -182,7 +182,7 @@ def test_what_comes_after_an_episodes_end_is_not_learned_from(agent, spec):
 
 
 def test_learns_an_action_that_only_the_past_tells(spec):
-    """The action wanted is the first number of the observation before: a policy of the present could not know it."""
+    """The right action is the first number of the previous observation, which a policy without memory cannot know."""
     torch.manual_seed(0)
     agent = DT(spec, Config(**SMALL | {"lr": 3e-3, "warmup": 1}))
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)

@@ -23,15 +23,15 @@ def make(spec, total_steps=1_000_000, **settings) -> DVL:
     return agent
 
 
-# --- What V becomes ---------------------------------------------------------------------------------------------------
+# --- The value that V converges to ------------------------------------------------------------------------------------
 
-BANDIT = np.random.default_rng(0).normal(size=2_000)  # the values of a state's actions, as often as the data takes them
+BANDIT = np.random.default_rng(0).normal(size=2_000)  # values of a state's actions, as distributed in the data
 
 
 def learned_value(spec, q: np.ndarray, **settings) -> float:
-    """The V at which the gradient changes its sign, over the values that the critics give to one state's actions.
+    """The V at which the gradient changes its sign, for the critics' values of one state's actions.
 
-    Not where the loss is least: reverse_kl's is scaled by what it does not differentiate.
+    This is not the minimum of the loss, because reverse_kl's loss is scaled by a factor without gradient.
     """
     agent, q_ = make(spec, **settings), torch.from_numpy(q)
 
@@ -56,7 +56,7 @@ def test_reverse_kl_regresses_the_log_of_the_mean_exponential(spec, temperature)
 
 @pytest.mark.parametrize("temperature", [0.5, 0.7, 0.9])
 def test_exact_chi_square_weighs_actions_by_a_density_that_sums_to_what_the_loss_says(spec, temperature):
-    """Where the derivative is 0, lambda E[max(1 + d / 2, 0)] = 1 - lambda: linear weights, those of d < -2 are 0."""
+    """The derivative is 0 if lambda E[max(1 + d / 2, 0)] = 1 - lambda: weights are linear, and 0 for d < -2."""
     value = learned_value(spec, BANDIT, f="chi2_exact", temperature=temperature)
     weight = np.maximum(1 + (BANDIT - value) / 2, 0)
     assert temperature * weight.mean() == pytest.approx(1 - temperature, abs=1e-5)
@@ -132,7 +132,7 @@ def test_random_actions_lie_within_the_bounds_and_count_beside_the_data(spec, ma
 
 
 def test_three_updates_equal_a_plain_step_by_step_implementation(spec, make_batch):
-    """Value, then the actor by the new value, then the critics by the new value, then their targets."""
+    """The order is value, actor with the new value, critics with the new value, target critics."""
     agent = make(spec, total_steps=20, f="tv", temperature=0.8, value_layer_norm=False, huber_delta=0.5)
     low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
     value, policy = leaves(agent.value.parameters()), leaves(agent.actor.net.parameters())

@@ -1,4 +1,4 @@
-"""EDAC against a naive implementation that draws the same actions, its diversity over all pairs of critics."""
+"""EDAC against a naive implementation with the same actions, with a loop over all pairs of critics."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from zoo.nn.layers import EnsembleLinear
 
 
 class Reference:
-    """Algorithm 1: temperature, actor, critics; a network a critic, a loop over their pairs."""
+    """Algorithm 1: temperature, actor, critics, with a network for each critic and a loop over their pairs."""
 
     def __init__(self, agent: EDAC, spec, eta: float) -> None:
         self.low, self.high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
@@ -79,7 +79,7 @@ def test_six_updates_equal_a_naive_implementation_with_the_same_actions(spec, ma
 
 
 def test_lb_sacs_critics_normalize_before_the_activation(spec):
-    """Linear, LayerNorm, ReLU, as CORL's lb_sac.py has it; the normalization's own weights begin at 1 and 0."""
+    """Linear, LayerNorm, ReLU, as in CORL's lb_sac.py. The normalization's weights start at 1 and its biases at 0."""
     agent = EDAC(spec, Config(num_critics=2, hidden=[8, 8], eta=0, critic_layer_norm=True))
     obs, action = torch.randn(5, spec.obs_dim), torch.rand(5, spec.action_dim)
     found = agent.critic(obs, action)
@@ -97,7 +97,7 @@ def test_lb_sacs_critics_normalize_before_the_activation(spec):
 
 
 def test_the_policy_begins_near_no_action_whatever_it_observes(spec):
-    """As in the authors' code: a last layer uniform within 1e-3, the other layers' biases 0.1."""
+    """As in the authors' code: the last layer is uniform within 1e-3, and the other layers' biases are 0.1."""
     *hidden, last = (layer for layer in EDAC(spec, Config(num_critics=2)).actor.net if isinstance(layer, nn.Linear))
     assert len(hidden) == 3
     assert all((layer.bias == 0.1).all() for layer in hidden)

@@ -1,4 +1,4 @@
-"""EXPO: candidates, choice and losses by naive loops over samples."""
+"""EXPO: candidates, their selection and losses against naive loops over samples."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ def make(**settings):
 @pytest.mark.parametrize("scale", [0.05, 0.7])
 def test_edits_can_have_the_entropy_that_they_are_held_to(scale):
     agent = make(edit_scale=scale)
-    uniform = torch.distributions.Uniform(torch.full((2,), -scale), scale).entropy().sum()  # of edits, the most
+    uniform = torch.distributions.Uniform(torch.full((2,), -scale), scale).entropy().sum()  # maximum size of an edit
     assert float(uniform) - agent.target_entropy == pytest.approx(2 * math.log(2) + 1)
     assert make(target_entropy=-7.0).target_entropy == -7
 

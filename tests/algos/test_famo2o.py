@@ -1,4 +1,4 @@
-"""FamO2O: its parts against naive loops, and a balance that finds the better of its family."""
+"""FamO2O: its parts against naive loops, and a balance policy that finds the better policies of the family."""
 
 import copy
 import math
@@ -105,12 +105,12 @@ def test_the_family_learns_at_uniform_b_offline_and_at_the_balances_online(spec,
 
 
 def test_the_balance_finds_what_the_critics_value(monkeypatch):
-    """Where the critics value the family's action more the larger b is at some states, and the smaller at others."""
+    """The critics prefer a large b at some states and a small b at others."""
     torch.manual_seed(0)
     spec = Spec((1,), (-1.0,), (1.0,))
     agent = FamO2O(spec, Config(hidden=[32], lowest=1.0, highest=5.0, actor_lr=3e-3))
     monkeypatch.setattr(agent.actor, "sample", lambda inputs: inputs)  # the state, and b's sines and cosines
-    monkeypatch.setattr(agent, "least_value", lambda obs, inputs: -10 * obs[:, 0] * inputs[:, 3])  # of b / 21.5
+    monkeypatch.setattr(agent, "least_value", lambda obs, inputs: -10 * obs[:, 0] * inputs[:, 3])  # for b / 21.5
     with torch.no_grad():
         agent.log_alpha.fill_(-3)
     obs = torch.where(torch.rand(256, 1) < 0.5, -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""FQL's losses against NumPy with the noise of the same seed; the flow clones, and the policy goes uphill from it."""
+"""FQL's losses against NumPy with the same noise. The flow clones the data, and the policy improves on the flow."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def network(module, *inputs) -> np.ndarray:
-    """Layers with GELU between them."""
+    """A network of affine layers with GELU between them."""
     x = np.concatenate(inputs, -1)
     parameters = [parameter.detach().numpy() for parameter in module.net.parameters()]
     for weight, bias in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
@@ -56,7 +56,7 @@ def bounded(spec, x) -> np.ndarray:
 
 
 def draws(seed: int, *likes: str) -> list[np.ndarray]:
-    """What the 32 transitions' next calls of `randn` (`[32, 2]`) and `rand` (`[32]`) give after a seed."""
+    """The next random numbers of `randn` (`[32, 2]`) and `rand` (`[32]`) after a seed."""
     torch.manual_seed(seed)
     shapes = {"normal": (torch.randn, (32, 2)), "uniform": (torch.rand, (32,))}
     return [draw(shape, dtype=torch.float64).numpy() for draw, shape in (shapes[like] for like in likes)]
@@ -111,7 +111,7 @@ def test_the_policys_loss_moves_neither_flow_nor_critic(spec, make_batch):
 
 @pytest.mark.slow
 def test_the_flow_keeps_both_spots_of_the_data_and_the_policy_goes_uphill_from_them():
-    """Where the value of an action is itself, alpha |mu - x_1|^2 - mu is least at mu = x_1 + 1 / (2 alpha)."""
+    """If the value of an action is the action itself, alpha |mu - x_1|^2 - mu is minimal at x_1 + 1 / (2 alpha)."""
     torch.manual_seed(0)
     agent = FQL(Spec((1,), (-1.0,), (1.0,)), Config(hidden=[64, 64], alpha=5.0, lr=1e-3))
     for _ in range(1_500):

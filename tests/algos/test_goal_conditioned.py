@@ -1,4 +1,4 @@
-"""What the goal-conditioned algorithms share: what they need, and what they learn of a maze."""
+"""Tests of all goal-conditioned algorithms: their requirements, and what they learn in a maze."""
 
 import csv
 from pathlib import Path
@@ -24,7 +24,7 @@ BOOTSTRAPPING = [file for file in ALGORITHMS if file.name in ("gciql", "gcivl", 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A file in OGBench's layout: ten episodes of `navigate`, each with a last state that has no successor."""
+    """A file in OGBench's layout: ten episodes of `navigate`, whose last states have no next state."""
     arrays = mazes.collect("ogbench/pointmaze-medium", "navigate", 10_000, seed=0)
     path = tmp_path_factory.mktemp("goals") / "navigate.npz"
     obs = arrays.obs.reshape(10, 1_000, 2)
@@ -130,7 +130,7 @@ def test_states_of_another_size_than_the_goals_are_refused(data, tmp_path, monke
 
 
 def test_episodes_of_data_may_be_longer_than_those_of_the_task(tmp_path, monkeypatch):
-    """OGBench collects the giant maze's in 2,000 steps, and ends an evaluation's after 1,000."""
+    """For the giant maze, OGBench's data have episodes of 2,000 steps, and its evaluations of 1,000."""
     monkeypatch.chdir(tmp_path)
     states, action = np.random.default_rng(0).normal(size=(2, 2_001, 2)).astype(np.float32)
     np.savez("long.npz", observations=states, actions=action.clip(-1, 1), terminals=np.arange(2_001) == 2_000)
@@ -145,7 +145,7 @@ def test_shares_of_goals_must_sum_to_one(capsys):
 
 @pytest.mark.parametrize("algorithm", BOOTSTRAPPING, ids=[file.name for file in BOOTSTRAPPING])
 def test_nothing_follows_a_goal_that_is_reached(algorithm):
-    """The successor's value counts, and where the state is its goal it does not."""
+    """A target includes the next state's value, except if the state is the goal."""
     (spec,) = specs(algorithm)
 
     def learned(reached: bool, shift: float) -> torch.Tensor:

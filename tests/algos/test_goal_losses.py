@@ -1,6 +1,6 @@
-"""The losses of goal-conditioned algorithms, by their formulas, a transition at a time.
+"""The losses of goal-conditioned algorithms against their formulas, one transition at a time.
 
-`benchmarks/scripts/goals_update.py` holds whole updates against OGBench's agents.
+`benchmarks/scripts/goals_update.py` compares whole updates with OGBench's agents.
 """
 
 import math
@@ -21,7 +21,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def prepared(agent: Agent):
-    """An agent whose biases are not 0 and whose targets are not what they follow, and a batch for it; float64."""
+    """An agent in float64 with nonzero biases and with targets that differ from their networks, and a batch for it."""
     torch.manual_seed(0)
     agent = agent.double()
     shake(agent, by=0.2)
@@ -38,7 +38,7 @@ def rows(x: torch.Tensor) -> np.ndarray:
 
 
 def log_density(mean: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Of a Gaussian of standard deviation 1."""
+    """The log density of a Gaussian with standard deviation 1."""
     return -((x - mean) ** 2 + LOG_2PI).sum(-1) / 2
 
 
@@ -47,7 +47,7 @@ def asymmetric(advantage: float, error: float, expectile: float) -> float:
 
 
 def close(loss: torch.Tensor, expected: float) -> None:
-    """Equal, but for settings that are constants of float32."""
+    """Asserts equality, except for the rounding of settings that are float32 constants."""
     np.testing.assert_allclose(loss.item(), expected, rtol=1e-6)
 
 
@@ -87,7 +87,7 @@ def expectile_of_successors(agent, batch, expectile: float) -> float:
 
 
 def weights(agent, obs, later, goal, beta: float) -> np.ndarray:
-    """How much more a step counts that came nearer to the goal."""
+    """The weights of transitions: larger for steps that got closer to the goal."""
     now, then = (rows(agent.values(agent.value, x, goal)).mean(0) for x in (obs, later))
     return np.minimum(np.exp(beta * (then - now)), 100)
 

@@ -1,7 +1,8 @@
 """Every sampler and corruption works with every offline algorithm.
 
-Both are done to a dataset before an algorithm sees it. So two algorithms, one of transitions and one of windows, take
-all pairs; the others each sampler and each corruption once or more.
+Both are applied to a dataset before an algorithm sees it. So all pairs are tested with two algorithms, one that learns
+from transitions and one that learns from windows; the others are tested with each sampler and each corruption at least
+once.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from zoo.settings.registry import algorithms
 
 OFFLINE = [algorithm for algorithm in algorithms().values() if algorithm.data == "required"]
 CORRUPTIONS = ("none", *(f"random-{part}" for part in PARTS))
-# of settings that algorithms have: what makes a run short
+# settings for short runs, if an algorithm has them
 SMALL = {
     "batch_size": 32, "hidden": [16], "num_actions": 2, "num_critics": 2, "layers": 1, "width": 16, "context": 5,
     "warmup": 10, "members": 2, "elites": 1, "dynamics_hidden": [32, 32, 32, 32], "dynamics_epochs": 12,

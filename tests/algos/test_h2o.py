@@ -1,4 +1,4 @@
-"""H2O: its ratio and losses against naive loops, and a ratio of densities that is known."""
+"""H2O: its ratio and losses against naive loops, and a known density ratio."""
 
 import importlib
 import math
@@ -26,13 +26,13 @@ def make(spec, **settings) -> H2O:
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Those of the dataset, and those of the simulator."""
+    """A batch of transitions from the dataset, and one from the simulator."""
     split = len(batch.reward) // 2
     return Batch(*(x[:split] for x in batch)), Batch(*(x[split:] for x in batch))
 
 
 def ratio(agent, obs, action, next_obs) -> list[float]:
-    """Eq. 9 by the probabilities of both discriminators."""
+    """Eq. 9 from the probabilities of both discriminators."""
     of_action = agent.of_action(obs, action)
     action_probs = of_action.softmax(-1).tolist()
     step_probs = (agent.of_step(obs, action, next_obs) + of_action).softmax(-1).tolist()
@@ -146,7 +146,7 @@ def test_the_discriminators_logits_lie_within_2(spec):
 
 
 def test_discriminators_learn_a_ratio_of_densities_that_is_known():
-    """Where true next states are N(a, 1) and simulated ones N(a + 1, 1), log p / p_sim = 1/2 - (s' - a)."""
+    """If true next states are N(a, 1) and simulated ones N(a + 1, 1), then log p / p_sim = 1/2 - (s' - a)."""
     torch.manual_seed(0)
     agent = H2O(Spec((1,), (-1.0,), (1.0,)), Config(hidden=[32, 32], input_noise=0, discriminator_lr=3e-3))
     for _ in range(600):

@@ -70,7 +70,7 @@ def test_deterministic_actor_loss_is_the_weighted_squared_error(spec, make_batch
 
 
 class Reference:
-    """IQL step by step: value, then critics and their targets, then actor; one Adam a network, all from Eq. 5 to 7."""
+    """IQL step by step by Eq. 5 to 7: value, critics and their targets, actor, each with its own Adam."""
 
     DECAY_STEPS = 20
 

@@ -1,4 +1,4 @@
-"""Losses that algorithms have in common, against loops over samples: temperatures, cloned flows, actors that climb."""
+"""Losses that several algorithms share, against loops over samples: temperature, flow cloning, actor losses."""
 
 import inspect
 
@@ -35,7 +35,7 @@ def test_a_temperature_rises_where_entropy_is_below_its_target_and_falls_above(a
 
 @pytest.mark.parametrize("name", ["dsrl", "edac", "expo", "h2o", "rlpd", "sac"])
 def test_the_entropy_that_is_logged_is_that_of_the_policy(name):
-    """Of a Gaussian before the tanh that is e^3 times as narrow, it is nearly 3 nats less for each of two actions."""
+    """With a Gaussian before tanh that is e^3 times as narrow, it is almost 3 nats lower for each of two actions."""
     logged, algorithm = [], algorithms()[name]
     for narrower in (0.0, 3.0):
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ def test_the_entropy_that_is_logged_is_that_of_the_policy(name):
 
 @pytest.mark.parametrize("name", ["cql", "edac", "expo", "riql", "rlpd", "td3"])
 def test_a_single_critic_gives_metrics_that_are_numbers(name):
-    """A run ends where one is not."""
+    """A metric that is not finite would end the run."""
     algorithm, more = algorithms()[name], {"edac": {"eta": 0.0}, "expo": {"subset": 1}, "rlpd": {"subset": 1}}
     agent = make(algorithm, specs(algorithm)[0], num_critics=1, **more.get(name, {}))
     assert all(value.isfinite() for value in agent.update(batch_for(agent, 0)).values())

@@ -1,4 +1,4 @@
-"""MBRCSL: what it imagines, what it keeps of that, and what the policy learns from."""
+"""MBRCSL: its imagined episodes, which of them it keeps, and the data of its policy."""
 
 import json
 
@@ -54,7 +54,7 @@ REWARDS = (0.0, 3.0)
 
 
 def episodes(returns: list[float]) -> Imagined:
-    """Two steps each, of which the second is rewarded."""
+    """Episodes of two steps, with a reward at the second one."""
     count = len(returns)
     reward = torch.zeros(count, 2)
     reward[:, 1] = torch.tensor(returns)
@@ -134,7 +134,7 @@ def test_the_policy_is_asked_for_the_best_that_was_imagined(run_dir):
 
 
 def test_imagined_episodes_begin_like_real_ones(run_dir, pendulum_file):
-    """Before errors have grown, the cosine and sine of the angle lie on a circle and rewards follow from the state."""
+    """While errors are small, the cosine and sine of the angle are on a circle, and rewards follow from the state."""
     kept, real = read_d4rl(run_dir / "rollouts.hdf5", 200), read_d4rl(pendulum_file, 200)
     early = np.arange(len(kept.reward)) % 200 < 10
     obs, action, reward, next_obs = (field[early] for field in kept[:4])

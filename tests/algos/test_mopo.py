@@ -1,4 +1,4 @@
-"""MOPO against a plain implementation, and the rollouts that it learns from."""
+"""MOPO against a plain implementation, and its model rollouts."""
 
 import itertools
 import math
@@ -121,4 +121,4 @@ def test_imagines_anew_when_due_and_learns_from_rollouts_and_data(pendulum_file,
 def test_a_share_of_the_data_that_is_no_transition_is_refused():
     with pytest.raises(ValueError, match=r"real_fraction=0.05 of algo.batch_size=8 is no transition"):
         Config(batch_size=8)
-    Config(batch_size=8, real_fraction=0)  # of the model alone
+    Config(batch_size=8, real_fraction=0)  # only from the model

@@ -40,7 +40,7 @@ def bounded(spec, x) -> np.ndarray:
 
 
 def one_step(spec, policy, obs, noise) -> np.ndarray:
-    """The action that noise becomes between the times 1 and 0."""
+    """The action that the flow makes from noise, from time 1 to time 0."""
     with torch.no_grad():
         velocity = policy(obs, noise, torch.zeros(len(obs)).double(), torch.ones(len(obs)).double())
     return bounded(spec, (noise - velocity).numpy())
@@ -55,7 +55,7 @@ def forward_mode(policy, obs, x, r, t, v) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_velocity_and_its_derivative_are_those_of_pytorchs_forward_mode(dtype):
-    """In float32 and of this size, layers take the library that was measured to be faster."""
+    """In float32 and with this size, layers use the library that was measured to be faster."""
     torch.manual_seed(0)
     policy = MeanFlowPolicy(5, (-1.0, -1.0), (1.0, 1.0), [256, 256]).to(dtype)
     obs, x, v = (torch.randn(64, n, dtype=dtype) for n in (5, 2, 2))
@@ -142,9 +142,9 @@ def test_without_candidates_acting_takes_noise_0_and_with_them_the_most_valued(s
 
 @pytest.mark.slow
 def test_the_field_learns_the_average_velocities_of_a_gaussians_flow():
-    """Where actions have standard deviation 0.3, the flow takes x at t to x sigma(r) / sigma(t) at r.
+    """For actions with standard deviation 0.3, the flow moves x at time t to x sigma(r) / sigma(t) at time r.
 
-    There sigma(t)^2 is 0.09 (1 - t)^2 + t^2, and the velocity at t itself is x sigma'(t) / sigma(t).
+    Here sigma(t)^2 is 0.09 (1 - t)^2 + t^2, and the velocity at time t is x sigma'(t) / sigma(t).
     """
     torch.manual_seed(0)
     agent = OFQL(Spec((1,), (-1.0,), (1.0,)), Config(hidden=[64, 64], eta=0.0, lr=1e-3))

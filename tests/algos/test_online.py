@@ -1,4 +1,4 @@
-"""Offline algorithms that continue online, and SAC with half of its batches from a dataset."""
+"""Offline algorithms that continue online, and SAC with half of each batch from a dataset."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import algorithms
 
 SMALL = {"eval_episodes": 1, "logger": "none", "log_every": 10, "algo_config": {"hidden": [16], "batch_size": 32}}
-ABLE = [  # from a buffer; on-policy ones learn from their latest steps alone
+ABLE = [  # algorithms with a buffer; on-policy algorithms learn only from their latest steps
     name
     for name, algorithm in algorithms().items()
     if algorithm.setting == "offline to online" and algorithm.family != "on-policy"
@@ -41,7 +41,7 @@ def test_two_batches_as_one_keep_every_transition_whole():
 
 @pytest.fixture
 def batches(monkeypatch):
-    """`batches(algo)`: the list that every batch of its updates will be added to."""
+    """`batches(algo)`: a list to which every batch of the algorithm's updates is added."""
 
     def of(algo: str) -> list[Batch]:
         agent_class, seen = algorithms()[algo].agent_class, []
@@ -65,7 +65,7 @@ def test_either_batch_gives_whole_transitions():
 
 @pytest.fixture
 def own_reward(monkeypatch):
-    """Marks what is collected by a reward that no dataset has."""
+    """Marks collected transitions by a reward that no dataset has."""
     step = EnvStepper.step
     monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + 0 * t.reward))
 
@@ -96,7 +96,7 @@ def test_online_batches_are_drawn_uniformly_from_dataset_and_own_transitions(
     found = sum(map(own, seen))
     spread = sum(32 * share * (1 - share) for share in shares) ** 0.5
     assert abs(found - 32 * sum(shares)) < 4 * spread
-    assert sum(map(own, seen[:10])) < 8  # not a quarter of a dozen batches: there are but ten such transitions
+    assert sum(map(own, seen[:10])) < 8  # far below a quarter: there are only ten such transitions
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.5, 16), (1.0, 32)])
@@ -134,7 +134,7 @@ def test_iql_learns_online_at_the_learning_rate_it_began_with(pendulum_file, tmp
 
 @pytest.mark.slow
 def test_awac_still_balances_after_its_first_online_updates(balancing_file, tmp_path):
-    """With half of every batch from its first few transitions it returned 7 here, of 1,000 before."""
+    """When half of every batch was from its first few transitions, the return fell from 1,000 to 7 here."""
     returns = []
     for seed in (0, 1):
         run = zoo.train(

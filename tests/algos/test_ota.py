@@ -12,7 +12,7 @@ SPEC = Spec((6,), (-1.0, -1.0), (1.0, 1.0), goal_dim=3)
 
 
 def agents() -> tuple[ota.OTA, hiql.HIQL]:
-    """The two with the same weights, OTA's values alike."""
+    """An OTA and a HIQL agent with the same weights. OTA's two values are equal."""
     torch.manual_seed(0)
     theirs = hiql.HIQL(SPEC, hiql.Config(hidden=[16])).double()
     shake(theirs, by=0.1)
@@ -42,7 +42,7 @@ def test_with_options_of_one_step_it_is_hiql():
 
 
 def test_an_option_costs_one_and_is_discounted_once():
-    """The upper value's loss, of each transition by itself."""
+    """The upper value's loss, for each transition separately."""
     ours, _ = agents()
     batch, config = doubles(ours), ours.config
     total = 0.0

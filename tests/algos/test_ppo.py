@@ -1,4 +1,4 @@
-"""PPO against a plain implementation in the manner of CleanRL, and against the task that it must learn."""
+"""PPO against a plain implementation in CleanRL's style, and on a task that it must learn."""
 
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ def test_the_divergence_and_the_share_that_is_clipped_are_of_the_ratio_on_both_s
 
 
 def test_the_variance_that_is_explained_is_that_of_the_returns():
-    """Without a discount a return is a reward, which the value explains as far as it is right."""
+    """With discount 0, a return is a reward, and the value explains as much of it as is correct."""
     agent, data = make(CONTINUOUS, discount=0.0, normalize_reward=False), rollout(CONTINUOUS)
     value = agent.value(data.obs).detach().squeeze(-1)
     data = data._replace(reward=value + 0.1 * data.reward)

@@ -1,4 +1,4 @@
-"""RCSL: its loss, what it is asked for while it acts, and that it does what it is asked for."""
+"""RCSL: its loss, the target return while it acts, and that the policy follows the target return."""
 
 import shutil
 
@@ -168,7 +168,7 @@ def test_near_is_near_where_all_returns_are_the_same_too(target, taken):
 
 @BOTH
 def test_does_what_it_is_asked_for(spec, agent_class, config_class):
-    """Half of the data does one thing for a return of 0, half another for a return of 1."""
+    """Half of the data has one action and returns 0, and half has another action and returns 1."""
     torch.manual_seed(0)
     agent = agent_class(spec, config_class(hidden=[32], lr=1e-2, weight_decay=0.0))
     good, poor = torch.tensor([2.0, -1.2]), torch.tensor([0.0, -1.8])

@@ -1,4 +1,4 @@
-"""ReBRAC's losses against NumPy with the noise of the same seed, and what the dataset does next."""
+"""ReBRAC's losses against NumPy with the same noise, and the dataset's next actions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""ReCOIL: its losses against naive loops, its updates against a plain implementation, the data that it takes."""
+"""ReCOIL: its losses against naive loops, its updates against a plain implementation, and its data."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def make(spec, total_steps=1_000_000, **settings) -> ReCOIL:
 
 
 class Halves(NamedTuple):
-    """A random mixture, as many random expert transitions, and both as one batch."""
+    """Random transitions of the mixture, the same number of the expert, and both as one batch."""
 
     mixture: Batch
     expert: Batch
@@ -87,7 +87,7 @@ def test_critics_give_the_expert_the_bound_and_take_the_mixture_for_costly(spec,
 
 
 def test_a_terminal_transition_of_the_mixture_is_worth_the_lower_bound(spec, halves):
-    """-2 + gamma * -M = -M: to end an episode is no way out of what its steps cost."""
+    """-2 + gamma * -M = -M: ending an episode does not avoid the cost of its steps."""
     agent, (_, _, both) = make(spec), halves()
     both = both._replace(terminated=torch.ones(64, dtype=torch.bool))
     with torch.no_grad():
@@ -96,11 +96,11 @@ def test_a_terminal_transition_of_the_mixture_is_worth_the_lower_bound(spec, hal
         for m in (0, 1):
             list(agent.critic.parameters())[-1][m] = -200.0
     loss, _, _ = agent.critic_loss(both)
-    assert loss.item() == pytest.approx(2 * 0.5 * 400**2)  # of the expert's half alone
+    assert loss.item() == pytest.approx(2 * 0.5 * 400**2)  # only for the expert's half
 
 
 def test_three_updates_equal_a_plain_step_by_step_implementation(spec, halves):
-    """Value, then the actor by the new value, then the critics by the new value, then their targets."""
+    """The order is value, actor with the new value, critics with the new value, target critics."""
     agent = make(spec, total_steps=20, temperature=2.0)
     low, high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()
     value, policy = leaves(agent.value.parameters()), leaves(agent.actor.net.parameters())
@@ -169,7 +169,7 @@ def test_the_run_records_whose_episodes_it_imitates(tmp_path, pendulum_file):
 
 
 def test_rewards_are_never_looked_at(tmp_path, pendulum_file):
-    """The same weights from data whose rewards are all others."""
+    """Data with other rewards give the same weights."""
     other = tmp_path / "other.hdf5"
     other.write_bytes(pendulum_file.read_bytes())
     with h5py.File(other, "r+") as file:

@@ -1,4 +1,4 @@
-"""ReinFlow: densities and losses by torch.distributions and naive loops, its stages, and runs that are resumed."""
+"""ReinFlow: densities and losses against torch.distributions and naive loops, its stages, and resumed runs."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ def make(**settings) -> ReinFlow:
 
 
 def rollout(agent: ReinFlow, steps: int = 16, envs: int = 2) -> Transition:
-    """What the agent did, in an environment of random observations, rewards and ends."""
+    """A rollout of the agent, with random observations, rewards and ends of episodes."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(steps + 1, envs, 3))
     next_obs = obs[1:].copy()
@@ -54,7 +54,7 @@ class Reference:
         self.noise = leaves(agent.noise.parameters()) if agent.config.noise == "learned" else []
 
     def after(self, obs, x, k) -> Normal:
-        """Of the point that follows `x` `[A]` at step `k`."""
+        """The distribution of the point after `x` `[A]` at step `k`."""
         time = torch.tensor([k / K]).double()
         gelu = lambda y: torch.nn.functional.gelu(y, approximate="tanh")  # noqa: E731
         mean = x + forward(self.flow, torch.cat([obs, x, time])[None], activation=gelu)[0] / K
@@ -95,7 +95,7 @@ def test_a_chains_density_and_entropy_are_those_of_its_gaussians(noise):
 
 
 def test_a_chain_is_drawn_from_the_gaussians_whose_density_it_is_given():
-    """Each step's noise is standard normal, within three deviations, by mean and deviation of a naive loop."""
+    """By the means and deviations of a naive loop, each step's noise is standard normal, within three deviations."""
     agent, count = make(), 3000
     obs = torch.tensor([0.3, -1.2, 0.8]).double().expand(count, 3)
     torch.manual_seed(3)
@@ -123,7 +123,7 @@ def test_noise_lies_between_its_bounds_and_reaches_them():
 
 
 def test_the_ratio_is_1_before_the_first_update():
-    """Rollout and update see one grid of times; on the authors' two it is not."""
+    """The rollout and the update use the same times. With the authors' two grids of times, the ratio is not 1."""
     agent = make()
     whole = agent.prepare(rollout(agent))
     log_prob, _ = agent.log_prob(whole.obs, whole.chain)
@@ -181,7 +181,7 @@ def test_a_rollout_is_learned_from_as_by_naive_loops():
 
 
 def so_far(data: Transition) -> list[float]:
-    """The discounted returns so far at each step."""
+    """The discounted sum of past rewards at each step."""
     found = []
     for n in range(data.reward.shape[1]):
         total = 0.0

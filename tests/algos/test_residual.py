@@ -1,4 +1,4 @@
-"""Residual learning: corrections of a frozen run's actions, which begin at nothing."""
+"""Residual learning: corrections of a frozen run's actions, which start at zero."""
 
 import json
 import shutil
@@ -96,7 +96,7 @@ def test_a_residual_policy_that_has_moved_is_not(algo, base, tmp_path):
 
 
 def test_what_is_learned_from_are_corrections_of_what_the_environment_was_given(base, tmp_path, monkeypatch):
-    """By the formula: an action is the base's, plus a tenth of the correction in units of half the range, clipped."""
+    """An action is the base's action plus a tenth of the correction times half the range, clipped."""
     given, step = [], EnvStepper.step
     monkeypatch.setattr(EnvStepper, "step", lambda envs, action: (given.append(step(envs, action)), given[-1])[1])
     seen, update = [], SAC.update
@@ -205,7 +205,7 @@ def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monk
 
 @pytest.fixture(scope="module")
 def generator(tmp_path_factory, pendulum_file):
-    """The folder of a run whose policy makes actions of noise."""
+    """The folder of a run whose policy turns noise into actions."""
     folder = tmp_path_factory.mktemp("generator") / "run"
     zoo.train(
         "dsrl", **SMALL, dataset=pendulum_file, steps=50, run_dir=folder,

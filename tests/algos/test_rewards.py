@@ -1,4 +1,4 @@
-"""`reward_scale` and `reward_shift`: what is learned from is rescaled, what is reported is not."""
+"""`reward_scale` and `reward_shift`: training rewards are rescaled, reported returns are not."""
 
 import json
 
@@ -17,7 +17,7 @@ SMALL = {"env": "pendulum", "eval_episodes": 1, "eval_every": 10_000, "logger": 
 
 @pytest.fixture
 def rewards_given(monkeypatch):
-    """Every reward that the training environments give."""
+    """A list of every reward from the training environments."""
     given, begin = [], EnvStepper.__init__
 
     def recorded(stepper, envs, *others):
@@ -37,7 +37,7 @@ def rewards_given(monkeypatch):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """`batches(agent_class)`: the list that every batch of its updates will be added to."""
+    """`batches(agent_class)`: a list to which every batch of the agent's updates is added."""
 
     def of(agent_class):
         seen, update = [], agent_class.update
@@ -79,7 +79,7 @@ def test_returns_that_are_reported_are_of_the_environments_rewards(tmp_path, bat
 
 
 def test_a_range_of_returns_is_that_of_the_rescaled_rewards(pendulum_file, tmp_path, batches):
-    """So that normalized rewards span 1000, however they were scaled before."""
+    """So normalized rewards have a range of 1000, however they were scaled before."""
     seen = batches(IQL)
     for run, scale in (("one", 1), ("ten", 10)):
         zoo.train(

@@ -1,4 +1,4 @@
-"""RIQL's differences from IQL: the quantile against NumPy's, Huber's loss against PyTorch's; without them it is IQL."""
+"""RIQL's differences from IQL: the quantile against NumPy, the Huber loss against PyTorch. Without them it is IQL."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_critic_loss_is_equation_8_with_clipped_targets(spec, make_batch, networ
 
 @pytest.mark.parametrize("head", ["two_hot", "c51"])
 def test_over_bins_the_critics_minimize_the_cross_entropy_of_clipped_targets(spec, make_batch, network, head):
-    """A target's mass lies on the two bins next to it; clipped are targets, by `target_bounds`, and not values."""
+    """A target's probability is on the two bins next to it. `target_bounds` clips targets, not values."""
     bins = np.linspace(-2, 2, 9)
     settings = {"value_head": head, "v_min": -2.0, "v_max": 2.0, "num_bins": 9, "target_bounds": [-0.6, 0.9]}
     agent, batch = make(spec, **settings), make_batch()
@@ -61,7 +61,7 @@ def test_over_bins_the_critics_minimize_the_cross_entropy_of_clipped_targets(spe
     metrics = agent.update(batch)
     assert metrics["critic_loss"].item() == pytest.approx(np.mean(losses), rel=1e-6)
     assert metrics["q"].item() == pytest.approx(np.mean(values), rel=1e-6)
-    assert metrics["clipped_targets"].item() == 0  # the bounds lie within the bins
+    assert metrics["clipped_targets"].item() == 0  # the bounds are within the bins
 
 
 def test_two_critics_their_minimum_and_squares_make_iql(spec, make_batch):

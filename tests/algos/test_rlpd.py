@@ -1,4 +1,4 @@
-"""RLPD against a loop over critics that draws the same actions and the same subset; what its batches are made of."""
+"""RLPD against a loop over critics with the same actions and the same subset, and the contents of its batches."""
 
 import copy
 
@@ -17,7 +17,7 @@ E, SUBSET, UTD = 5, 2, 3
 
 
 def network(parameters, x, norm):
-    """Linear layers with layer normalization, where asked for, before each ReLU; by the formula."""
+    """Linear layers with optional layer normalization before each ReLU, by the formula."""
     parameters = list(parameters)
     while parameters:
         weight, bias = parameters.pop(0), parameters.pop(0)
@@ -44,7 +44,7 @@ def members(ensemble):
 
 
 class Reference:
-    """The authors' update: critics and targets UTD times, each on a minibatch; actor, temperature on the last."""
+    """The authors' update: critics and targets UTD times, each on a minibatch; actor and temperature on the last."""
 
     def __init__(self, agent, spec, config):
         self.config, self.low, self.high = config, torch.tensor(spec.action_low), torch.tensor(spec.action_high)
@@ -186,7 +186,7 @@ def batches(monkeypatch):
 def test_half_of_every_batch_is_its_own_and_the_actor_learns_from_the_last_of_a_step(
     pendulum_file, tmp_path, batches, monkeypatch
 ):
-    marked = EnvStepper.step  # by a reward that no dataset has
+    marked = EnvStepper.step  # marked by a reward that no dataset has
     monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := marked(envs, a))._replace(reward=1e6 + 0 * t.reward))
     zoo.train(
         "rlpd", env="pendulum", dataset=pendulum_file, steps=14, num_envs=2, eval_every=14, eval_episodes=1,

@@ -21,7 +21,7 @@ def make(spec, **settings) -> RO2O:
 
 
 def perturbations(agent, batch, radius) -> torch.Tensor:
-    """Those that the next call will take."""
+    """The perturbations of the next call."""
     state = torch.get_rng_state()
     near = agent.perturbed(batch.obs, radius) - batch.obs
     torch.set_rng_state(state)
@@ -82,7 +82,7 @@ def test_what_the_policy_does_nearby_is_moved_down_by_the_critics_disagreement(s
     q = agent.critic(near.flatten(0, 1), action).squeeze(-1)
     spread = np.std(q.detach().numpy(), axis=0, ddof=1)
     assert loss.item() == pytest.approx(np.mean((0.7 * spread) ** 2), rel=1e-6)  # u is float32
-    (expected,) = torch.autograd.grad((q * torch.from_numpy(2 * 0.7 * spread)).mean(), weight)  # each falls alike
+    (expected,) = torch.autograd.grad((q * torch.from_numpy(2 * 0.7 * spread)).mean(), weight)  # same factor for each
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-14)
 
 
@@ -96,7 +96,7 @@ def test_uncertainty_falls_linearly_to_its_least(spec, make_batch):
 
 
 def test_uncertainty_falls_by_as_much_as_it_should_in_float32(spec, make_batch):
-    """The default, 5e-7, is no multiple of the least by which a number near 1 can change, 6e-8."""
+    """The default, 5e-7, is not a multiple of 6e-8, the spacing of float32 numbers just below 1."""
     agent = RO2O(spec, Config(hidden=[8], num_critics=2, perturbations=1))
     batch = Batch(*(x.float() if x.is_floating_point() else x for x in make_batch(0)))
     for _ in range(200):

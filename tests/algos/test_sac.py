@@ -18,7 +18,7 @@ def make(spec, **settings) -> SAC:
 
 
 class Reference:
-    """Equations 5, 9 and 18 one after the other; every critic is a network of its own."""
+    """Equations 5, 9 and 18, one after the other, with a separate network for each critic."""
 
     def __init__(self, agent: SAC, spec) -> None:
         self.bounds = torch.tensor([spec.action_low, spec.action_high]).double()

@@ -1,4 +1,4 @@
-"""The streaming algorithms against plain transcriptions of the paper's, and as runs."""
+"""The streaming algorithms against plain implementations from the paper, and in runs."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ COMMON = {"hidden": [16, 8], "discount": DISCOUNT, "trace_lambda": LAMBDA, "spar
 
 
 class Plain:
-    """A network as lists of weights, and the paper's ObGD on them, a layer at a time."""
+    """A network as lists of weights, and the paper's ObGD, one layer at a time."""
 
     def __init__(self, network: StreamNetwork, kappa: float) -> None:
         parts = torch.split(network.weights.detach().clone(), network.sizes)
@@ -71,7 +71,7 @@ class Plain:
 
 
 class History:
-    """Normalized observations and scaled rewards from everything that was seen."""
+    """Normalizes observations and scales rewards by everything observed so far."""
 
     def __init__(self) -> None:
         self.obs: list[np.ndarray] = []
@@ -94,7 +94,7 @@ class History:
 
 
 def stream(steps: int = 40):
-    """Samples, with the first observation of another episode after every terminal or truncated one, else None."""
+    """Samples. After a terminal or truncated one, also the first observation of the next episode; otherwise None."""
     rng = torch.Generator().manual_seed(0)
     for t in range(1, steps + 1):
         terminated, truncated = torch.tensor(t % 13 == 0), t % 17 == 0
@@ -204,7 +204,7 @@ def test_an_agent_that_does_not_explore_takes_the_best_action_at_each_moment_of_
         assert torch.equal(agent.act(obs), best)
         agent.observe(obs, best, torch.zeros(200))
         seen.append(best)
-    assert not torch.equal(seen[0], seen[2])  # or the time would tell nothing
+    assert not torch.equal(seen[0], seen[2])  # otherwise the time would give no information
     agent.begin(200)
     assert torch.equal(agent.act(obs), seen[0])
 
@@ -338,7 +338,7 @@ def test_the_share_of_random_actions_falls_from_one_to_epsilon(algo):
 )
 @torch._inductor.config.patch(fallback_random=True)
 def test_a_compiled_update_leaves_everything_as_the_eager_one_does(algo, spec):
-    """Weights, traces, statistics, the time, and the action, drawn from the same random numbers."""
+    """Compares weights, traces, statistics, the time and the action, with the same random numbers."""
     module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa, "stream_td": stream_td}[algo]
     states = []
     for compiled in (False, True):
@@ -418,7 +418,7 @@ def test_an_agent_holds_weights_traces_and_statistics_and_no_more():
 
 
 def run(*arguments: str, capsys) -> str:
-    """Standard error and output of a run that is refused or fails."""
+    """The output of a run that is refused or fails."""
     assert main(["run", *arguments, "logger=none"]) != 0
     captured = capsys.readouterr()
     return captured.err + captured.out
@@ -446,7 +446,7 @@ def test_prediction_where_there_is_something_to_decide_is_refused(capsys, tmp_pa
 
 
 class Odd(gymnasium.Env):
-    """Its episodes end after ten steps; gives NaN after so many."""
+    """An environment whose episodes end after ten steps, and whose observations are NaN after some steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -466,7 +466,7 @@ class Odd(gymnasium.Env):
 
 @pytest.fixture
 def odd():
-    """`odd(**kwargs)`: the id of an environment, with a step limit or without."""
+    """`odd(**kwargs)`: the id of an environment with or without a time limit."""
     ids = []
 
     def register(limit: int | None = None, **kwargs) -> str:

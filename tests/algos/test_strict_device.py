@@ -1,4 +1,4 @@
-"""The device without values refuses what a GPU would wait for, and names the line."""
+"""The device without values refuses operations for which a GPU would wait, and names their line."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from zoo.nn.optim import Adam
 
 
 class Linear(Agent):
-    """Predicts 0 by a linear layer. Each method but these is a way to wait for the device, in one line."""
+    """A linear layer that predicts 0. Each other method waits for the device, in one line."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 1)
         self.optimizer = Adam(self.parameters(), 1e-3, max_norm=1.0)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.stray = torch.ones(3)  # no buffer: it stays where it is
+        self.stray = torch.ones(3)  # not a buffer, so it is not moved to the device
 
     def update(self, batch: Tensor, mistake: str = "no_mistake") -> Metrics:
         x = getattr(self, mistake)(batch)

@@ -16,7 +16,7 @@ def make(spec, **settings) -> TD3:
 
 
 class Reference:
-    """Algorithm 1 of the paper, or DDPG's with one critic, no delay and no noise; every critic a network of its own."""
+    """Algorithm 1 of the paper, or DDPG with one critic, no delay and no noise. Each critic is a separate network."""
 
     def __init__(self, agent: TD3, spec, critics: int, delay: int, noise: float) -> None:
         self.low, self.high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()

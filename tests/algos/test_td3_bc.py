@@ -15,7 +15,7 @@ def make(spec, **settings) -> TD3BC:
 
 
 class Reference:
-    """TD3 with Eq. 5 for the actor; every critic a network of its own."""
+    """TD3 with Eq. 5 for the actor, with a separate network for each critic."""
 
     def __init__(self, agent: TD3BC, spec) -> None:
         self.low, self.high = torch.tensor(spec.action_low).double(), torch.tensor(spec.action_high).double()

@@ -1,4 +1,4 @@
-"""What training loops pass on: how many updates a step, of which data, with which of the settings."""
+"""Training loops: the number of updates per step, their data, and their settings."""
 
 import csv
 from collections.abc import Callable
@@ -28,7 +28,7 @@ SMALL = {"hidden": [16], "batch_size": 32}
 
 @pytest.fixture
 def calls(monkeypatch):
-    """`calls(owner, "name")`: what a method is given from then on, positional and by name, a tuple a call."""
+    """`calls(owner, "name")`: records a method's calls from then on, each as its positional and named arguments."""
 
     def of(owner: type, name: str) -> list[tuple[Any, ...]]:
         seen, original = [], getattr(owner, name)
@@ -45,7 +45,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def marked(monkeypatch):
-    """Training environments pay a million more than any dataset does."""
+    """Rewards of the training environments are higher by a million than any dataset's."""
     step = EnvStepper.step
     monkeypatch.setattr(EnvStepper, "step", lambda envs, a: (t := step(envs, a))._replace(reward=1e6 + t.reward))
 
@@ -222,7 +222,7 @@ def test_goals_are_of_the_shares_the_discount_and_the_steps_that_are_set(tmp_pat
 
 
 class Columns(NamedTuple):
-    """A dataset's columns in float64, each transition's action another where they are continuous."""
+    """A dataset's columns in float64. Continuous actions are different for each transition."""
 
     path: Path
     obs: np.ndarray
@@ -236,9 +236,9 @@ class Columns(NamedTuple):
 
 
 def write_episodes(path: Path, obs_dim: int, num_actions: int | None = None, seed: int = 0) -> Columns:
-    """Twelve episodes of five transitions, whose entries lie about other numbers, each as far apart as no other.
+    """Writes twelve episodes of five transitions. Entries have different spreads, and means increase over the steps.
 
-    With episodes as short, observations and next observations have other means.
+    So observations and next observations have different means.
     """
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(12, 6, obs_dim)) * (1 + np.arange(obs_dim)) + 3 + seed + np.arange(6)[:, None]
@@ -260,18 +260,18 @@ def write_episodes(path: Path, obs_dim: int, num_actions: int | None = None, see
 
 
 class Seen(Exception):
-    """The first batch has come: the run needs to go no further."""
+    """Raised at the first batch, to end the run."""
 
 
 @pytest.fixture
 def first_batch(monkeypatch, tmp_path) -> Callable[..., tuple[Agent, Any]]:
-    """`first_batch(algorithm, data, config, ...)`: what the first update of a run is given, and its agent."""
+    """`first_batch(algorithm, data, config, ...)`: the arguments of a run's first update, and the agent."""
 
     def of(algorithm: Algorithm, data: Columns, config: dict[str, Any], **more: Any) -> tuple[Agent, Any]:
         def learn(agent: Agent, batch: Any, *args: Any, **how: Any) -> None:
             raise Seen(agent, batch)
 
-        for method in ("clone", "update"):  # of a flow before all else, and of everything
+        for method in ("clone", "update"):  # `clone` trains a flow before everything else, `update` all
             if hasattr(algorithm.agent_class, method):
                 monkeypatch.setattr(algorithm.agent_class, method, learn)
         env = "pendulum" if "continuous" in algorithm.action_spaces else "cartpole"
@@ -284,7 +284,7 @@ def first_batch(monkeypatch, tmp_path) -> Callable[..., tuple[Agent, Any]]:
 
 
 def assert_normalized(batch: Any, data: Columns, mean: np.ndarray, std: np.ndarray, scale: float = 1.0) -> None:
-    """A batch holds rows of the dataset, observations and rewards by these numbers."""
+    """Asserts that a batch has rows of the dataset, normalized by the given statistics."""
     row = batch.index.numpy() if "index" in batch._fields else np.abs(batch.action.numpy() - data.action.T).argmin(1)
     assert len(set(row)) > 20
     close = {"rtol": 1e-4, "atol": 1e-4}
@@ -315,7 +315,7 @@ def test_the_dataset_is_normalized_as_far_as_the_settings_say(tmp_path, first_ba
     data = write_episodes(tmp_path / "data.hdf5", *((4, 2) if discrete else (3,)))
     config = {"normalize_obs": normalized}
     mean, std, scale = np.zeros(data.obs.shape[1]), np.ones(data.obs.shape[1]), 1.0
-    if normalized:  # RIQL takes the statistics of both
+    if normalized:  # RIQL's statistics are those of both
         states = np.concatenate([data.obs, data.next_obs]) if algorithm.name == "riql" else data.obs
         mean, std = states.mean(0), states.std(0) + 1e-3
     if hasattr(algorithm.module.Config(), "normalize_reward"):

@@ -1,4 +1,4 @@
-"""The runner of suites: what is run, once, whatever happens on the way."""
+"""The runner of suites: which runs it starts, and that each runs once, even after crashes and interruptions."""
 
 import csv
 import importlib.util
@@ -36,7 +36,7 @@ GRIDS = """\
 
 @pytest.fixture
 def suites(tmp_path, monkeypatch):
-    """`suites(text)`: makes `mine` the only suite there is, in an empty working directory."""
+    """`suites(text)`: makes `mine` the only suite, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
 
     def write(text: str) -> None:
@@ -175,7 +175,7 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_runs(suites, caps
         ("launcherr=ray", "launcherr does not exist"),
         ("launcher", "launcher"),
         ("--stall=0", "--stall 0 must be above 0"),
-        ("run_dir=a b", "run_dir=a b: each run of a suite has a folder of its own. Say where they are: --dir 'a b'"),
+        ("run_dir=a b", "run_dir=a b: each run of a suite has its own folder. Name the folder for all: --dir 'a b'"),
         ("logger=wnadb", "logger=wnadb does not exist. There are: tensorboard, wandb, trackio"),
         ("device=cuda", "device=cuda is not on this machine. Try: device=cpu."),
         ("device=gpu", "device=gpu is not on this machine. Try: device=cpu."),
@@ -231,10 +231,10 @@ def test_failures_end_with_one_full_stop(suites):
         with pytest.raises(RunError, match=r"[^.]\. The same command tries them again\.$"):
             runner.failures([Job(run, Path(run.name), state="failed", attempts=2, error=error)])
     with pytest.raises(
-        RunError, match=r"1 of 1 runs failed: hopper-.* begin the suite again\.$"
+        RunError, match=r"1 of 1 runs failed: hopper-.* start the suite again\.$"
     ):  # it was never started
         runner.failures(
-            [Job(run, Path(run.name), state="failed", error="has finished: rm -r x, and begin the suite again")]
+            [Job(run, Path(run.name), state="failed", error="has finished: rm -r x, and start the suite again")]
         )
 
 
@@ -297,7 +297,7 @@ def test_what_has_finished_is_never_run_again_and_a_dry_run_runs_nothing(suites,
     assert out.count("finished") == 4
     assert "nothing is left to do" in out
     assert main(["bench", "mine", "--dry-run", "steps=320000"]) == 0
-    assert re.search(r": about .+, evaluations aside$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r": about .+, plus evaluations$", capsys.readouterr().out, re.MULTILINE)
 
 
 BROKEN = """\
@@ -313,8 +313,8 @@ os.execv(sys.executable, [sys.executable, "-m", "zoo.cli", *sys.argv[1:]])
     ("what", "says"),
     [
         ("sys.exit('zoo: no luck')", r"ended with 1: zoo: no luck"),
-        ("os.kill(os.getpid(), 9)", r"ended with -9: it said nothing"),
-        ("time.sleep(1000)", r"wrote nothing for 15 s: it said nothing"),
+        ("os.kill(os.getpid(), 9)", r"ended with -9: it printed nothing"),
+        ("time.sleep(1000)", r"wrote nothing for 15 s: it printed nothing"),
     ],
 )
 def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_others_go_on(
@@ -340,7 +340,7 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
 
 
 class Elsewhere:
-    """A launcher whose processes do at once what is said, one after another."""
+    """A launcher whose processes do the given things at once, one after another."""
 
     places = (None,)
     gpus = 0
@@ -405,7 +405,7 @@ def test_a_full_queue_is_waited_for_while_own_runs_are_in_it(suites, tmp_path, m
     runs = plan("mine")[:4]
 
     class Queue:
-        """Takes two processes at a time, each of which ends a few looks later."""
+        """Takes two processes at a time. Each ends after it has been polled a few times."""
 
         places = (None,) * 4
         gpus = 0
@@ -436,7 +436,7 @@ def test_a_full_queue_is_waited_for_while_own_runs_are_in_it(suites, tmp_path, m
     monkeypatch.setattr(runner, "POLL", 0.01)
     jobs = Runner(runs, tmp_path / "a", Queue()).go()
     assert [job.state for job in jobs] == ["finished"] * 4
-    assert 0 < Queue.refused < 4  # not at every look
+    assert 0 < Queue.refused < 4  # not at every poll
 
 
 def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, capsys):
@@ -445,17 +445,17 @@ def test_a_run_of_other_code_than_was_planned_does_not_count(suites, tmp_path, c
     for _ in range(2):  # it is there the second time
         (job,) = Runner([run], tmp_path / "a", Elsewhere(ends("finished", 0, run, code="edited meanwhile"))).go()
         assert job.state == "failed"
-        assert f"made by other code than when it was planned: rm -r {job.dir}" in job.error
+        assert f"run by other code than was planned: rm -r {job.dir}" in job.error
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda d: (d / "evaluations.csv").unlink(), "has finished, but it is half-written (FileNotFoundError"),
-        (lambda d: (d / "run.json").unlink(), "has a checkpoint, but no run.json that can be read"),
+        (lambda d: (d / "run.json").unlink(), "has a checkpoint, but no readable run.json"),
         (
             lambda d: (d / "run.json").write_text('{"status": "fin'),
-            "has a checkpoint, but no run.json that can be read",
+            "has a checkpoint, but no readable run.json",
         ),
     ],
 )
@@ -467,7 +467,7 @@ def test_a_damaged_folder_is_left_alone_and_what_to_do_is_said(suites, tmp_path,
     jobs = Runner([one, two], tmp_path / "a", Elsewhere()).go()
     assert [job.state for job in jobs] == ["failed", "finished"]
     assert says in jobs[0].error
-    assert f"rm -r {jobs[0].dir}, and begin the suite again" in jobs[0].error
+    assert f"rm -r {jobs[0].dir}, and start the suite again" in jobs[0].error
     assert (jobs[0].dir / "checkpoint.pt").exists()
 
 
@@ -478,7 +478,7 @@ def test_of_a_run_that_goes_on_only_what_is_left_is_estimated(suites, tmp_path, 
     (folder / "metrics.csv").write_text("step,steps_per_second\n900000,100.0\n")
     asked = ["bench", "mine", "--dry-run", "seed=0", "algo=stream_ac", "steps=1000000", "--dir", str(tmp_path / "a")]
     assert main([*asked, "--jobs", "1"]) == 0
-    assert "1 runs, 1 at a time: about 17 min, evaluations aside" in capsys.readouterr().out
+    assert "1 runs, 1 at a time: about 17 min, plus evaluations" in capsys.readouterr().out
 
 
 def test_a_suite_takes_no_less_than_its_longest_run(suites, tmp_path, capsys):
@@ -489,7 +489,7 @@ def test_a_suite_takes_no_less_than_its_longest_run(suites, tmp_path, capsys):
     asked = ["bench", "mine", "--dry-run", "seed=1,2", "algo=stream_ac", "steps=1000000", "--dir", str(tmp_path / "a")]
     for jobs, says in (("1", "33 min"), ("2", "17 min"), ("16", "17 min")):
         assert main([*asked, "--jobs", jobs]) == 0
-        assert f"2 runs, {jobs} at a time: about {says}, evaluations aside" in capsys.readouterr().out
+        assert f"2 runs, {jobs} at a time: about {says}, plus evaluations" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["a,b (1)", "café=x", "it's [here]"])
@@ -537,9 +537,9 @@ def test_gpus_are_those_that_are_given(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["gpus=0,7"], "there is no GPU 7 here, but 0, 1"),
-        (["per_gpu=-1"], "per_gpu must be at least 0"),
-        (["per_gpu=x"], "per_gpu=x: per_gpu must be at least 0, a whole number.$"),
+        (["gpus=0,7"], "there is no GPU 7 here. GPUs: 0, 1"),
+        (["per_gpu=-1"], "per_gpu must be a whole number of at least 0"),
+        (["per_gpu=x"], "per_gpu=x: per_gpu must be a whole number of at least 0.$"),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(monkeypatch, tmp_path, options, says):
@@ -550,7 +550,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch, tmp_path, options, say
 
 
 def test_a_run_starts_on_the_gpu_with_the_most_memory_left(monkeypatch):
-    """Also where those that were started just now have not filled theirs yet, and where others use a GPU."""
+    """Also if the newest processes have not allocated their memory yet, and if other processes use a GPU."""
     rows = [["0", "GPU-a", "80000", "80000"], ["1", "GPU-b", "50000", "80000"], ["2", "GPU-c", "1000", "80000"]]
     monkeypatch.setattr(launchers, "nvidia_smi", lambda *fields: rows)
     free = list(places := ["0", "1", "2"] * 4)
@@ -558,7 +558,7 @@ def test_a_run_starts_on_the_gpu_with_the_most_memory_left(monkeypatch):
     for _ in range(5):
         taken.append(roomiest(free, places))
         free.remove(taken[-1])
-    assert taken == ["0", "0", "1", "1", "0"]  # where 80, 60, 50, 50 and 40 GB are left
+    assert taken == ["0", "0", "1", "1", "0"]  # with 80, 60, 50, 50 and 40 GB left
     assert roomiest(["GPU-b", "GPU-c"], ["GPU-b", "GPU-c"]) == "GPU-b"
 
 
@@ -609,7 +609,7 @@ def test_a_worker_whose_time_is_over_or_that_is_cancelled_asks_its_run_for_a_che
         elif scancel:
             signal.raise_signal(signal.SIGTERM)
         else:
-            raise SystemExit  # as a queue's library does from a signal's handler
+            raise SystemExit  # as a queue's library does in a signal handler
 
     before = signal.signal(signal.SIGALRM, over)
     passed_over = signal.signal(signal.SIGTERM, lambda *_: None)  # as by submitit
@@ -658,7 +658,7 @@ def start(folder: Path, *arguments: str, stdout: int = subprocess.DEVNULL) -> "s
 
 
 def alive(folder: Path) -> list[int]:
-    """The runs that continue in a folder, by their processes."""
+    """The processes of runs in a folder that are still running."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

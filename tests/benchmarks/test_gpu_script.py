@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py`: the same script where there is no GPU, and what it would measure where there is one."""
+"""`benchmarks/gpu.py`: what it does without a GPU, and what it would measure with one."""
 
 import importlib
 import inspect
@@ -21,7 +21,7 @@ TIMING = "zoo.benchmarks.scripts.timing"
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch):
-    """The script sets variables of the environment; building a subject seeds the generator."""
+    """Restores the environment variables, which the script sets, and the generator, which building a subject seeds."""
     for name in ("TORCHINDUCTOR_COMPILE_THREADS", "PYTHONUNBUFFERED"):
         monkeypatch.setenv(name, "1")
     state = torch.get_rng_state()
@@ -90,7 +90,7 @@ def test_every_algorithm_is_measured():
 def test_every_algorithm_learns_from_batches_of_random_rows(algo):
     agent = gpu.make(algo, torch.device("cpu"))
     batch = gpu.source(agent, torch.device("cpu"), size=4, rows=50)
-    torch.manual_seed(0)  # else the two may be the same row
+    torch.manual_seed(0)  # otherwise the two may be the same row
     first, second = batch(), batch()
     assert not all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
     before = [parameter.clone() for parameter in agent.parameters()]
@@ -105,7 +105,7 @@ def test_several_agents_are_updated_at_once():
 
 
 def test_the_cuda_graph_of_several_agents_is_replayed_alone(monkeypatch):
-    """By a stand-in."""
+    """Uses a stand-in for the CUDA graph."""
     monkeypatch.setattr(cuda_graph, "recorded", tape.recorded)
     monkeypatch.setattr(cuda_graph, "warmed_up", tape.warmed_up)
     monkeypatch.setattr(gpu, "accelerated", lambda update, how, device: Replayed(update, device))
@@ -164,7 +164,7 @@ def test_what_no_time_is_left_for_is_named():
     subjects = {"zoo, bc": Subject("gpu.py", "updates", {"algo": "bc", **TINY})}
     lines: list[str] = []
     assert list(measure_within([Table("Updates", 2, subjects)], 0.5, lines.append)) == []
-    assert lines == ["Updates: zoo, bc was not measured: its time was over"]
+    assert lines == ["Updates: zoo, bc was not measured: the time limit was reached"]
     lines.clear()
     assert list(measure_within([Table("Updates", 2, subjects)], -1, lines.append)) == []
     assert lines == ["Updates: zoo, bc was not measured: no time was left"]

@@ -1,4 +1,4 @@
-"""Runs of a suite that differ in their seeds alone, as one process."""
+"""Runs of a suite that differ only in their seeds share a process."""
 
 import csv
 import json
@@ -60,7 +60,7 @@ def test_on_gpus_runs_that_differ_in_their_seeds_alone_are_a_process_and_no_gpu_
 
 
 class OneGpu:
-    """A launcher with one GPU, whose processes do at once what is said of the folders that they are given."""
+    """A launcher with one GPU, whose processes do the given things to their folders at once."""
 
     places, gpus = (None,), 1
 
@@ -89,7 +89,7 @@ def write(run_dir: Path, run: Planned, status: str) -> None:
 
 
 def leaves(runs: list[Planned], exits: int, *statuses: str | None) -> Callable[[list[Path]], int]:
-    """A process that leaves these statuses in the folders that it is given, one after another; None: no checkpoint."""
+    """A process that writes the given statuses into its folders, one each; None: without a checkpoint."""
 
     def end(dirs: list[Path]) -> int:
         for run_dir, status in zip(dirs, statuses, strict=True):
@@ -117,7 +117,7 @@ def test_where_the_process_is_lost_each_is_tried_again_alone(planned, tmp_path):
     jobs = Runner(runs, tmp_path / "a", launcher).go()
     assert launcher.started == [(names, False), (names[:1], True), (names[1:], False)]
     assert [job.state for job in jobs] == ["failed", "finished"]
-    assert jobs[0].error == "ended with -9: it said nothing"
+    assert jobs[0].error == "ended with -9: it printed nothing"
 
 
 def test_new_ones_and_those_that_go_on_are_a_process_each_and_what_has_finished_is_in_none(planned, tmp_path):
@@ -152,7 +152,7 @@ def test_a_folder_may_be_called_anything(planned, tmp_path):
 
 
 class OnCpu(Local):
-    """Takes one process at a time, and this machine for a GPU, if `gpus` says so."""
+    """Takes one process at a time. With `gpus`, it treats this machine as a GPU."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
         super().__init__(1, folder)
@@ -173,7 +173,7 @@ def numbers(run_dir: Path) -> list[float]:
 
 
 def same(runs: list[Planned], found: Path, expected: Path) -> None:
-    """The program's rounding is not that of a run alone, bit for bit; that of runs one after another is."""
+    """The program rounds differently from a run alone; runs one after another are equal to it bit for bit."""
     for run in runs:
         if run.settings["algo"]["name"] == "bc":
             assert evaluations(found / run.name) == evaluations(expected / run.name)

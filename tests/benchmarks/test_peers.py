@@ -1,4 +1,4 @@
-"""Other libraries' runs: each of their formats gives steps and returns, and stands in the report beside the zoo's."""
+"""Other libraries' runs: steps and returns are read from each format, and the report compares them with the zoo's."""
 
 import csv
 import json
@@ -96,10 +96,10 @@ def test_timesteps_that_are_whole_floats_are_written_as_whole_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("timesteps", "says"),
     [
-        ([10.0, np.nan], "its timesteps hold nan, which is no number of steps"),
-        ([10.0, np.inf], "its timesteps hold inf, which is no number of steps"),
-        ([10.0, 20.5], "its timesteps hold 20.5, which is no number of steps"),
-        ([10, -20], "its timesteps hold -20, which is no number of steps"),
+        ([10.0, np.nan], "its timesteps contain nan, which is not a number of steps"),
+        ([10.0, np.inf], "its timesteps contain inf, which is not a number of steps"),
+        ([10.0, 20.5], "its timesteps contain 20.5, which is not a number of steps"),
+        ([10, -20], "its timesteps contain -20, which is not a number of steps"),
         (["10", "20"], "its timesteps are of type <U2, not numbers"),
     ],
 )
@@ -118,9 +118,7 @@ def test_the_events_of_several_runs_are_not_taken_for_one(tmp_path):
         writer = SummaryWriter(str(tmp_path / f"Hopper__sac__{seed}"))
         writer.add_scalar("charts/episodic_return", seed, 10)
         writer.close()
-    with pytest.raises(
-        UsageError, match="charts/episodic_return is there of more than one run; give the folder of one"
-    ):
+    with pytest.raises(UsageError, match="charts/episodic_return is in more than one run; give the folder of one"):
         curve(tmp_path, HOPPER)
 
 
@@ -278,7 +276,7 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
             ["algo=sac", "env=hopper", "--steps-column", "t"],
             "no column of steps, such as t.",
         ),
-        ("step,return_mean\n1,2\n", ["algo=sac", "env=hopper", "run_dir=a"], "run_dir=a: the run gets a folder of its"),
+        ("step,return_mean\n1,2\n", ["algo=sac", "env=hopper", "run_dir=a"], "run_dir=a: the run gets its own folder"),
     ],
 )
 def test_what_holds_no_results_is_refused(tmp_path, capsys, text, given, says):

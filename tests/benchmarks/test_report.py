@@ -1,4 +1,4 @@
-"""The report: what it takes for a run, what it calls it, what it sets beside it, and the page in a real browser."""
+"""The report: which folders are runs, how runs are named and compared, and the page in a real browser."""
 
 import csv
 import errno
@@ -30,7 +30,7 @@ VERSIONS = {"zoo": "0.1.0"}
 
 @pytest.fixture
 def run(tmp_path):
-    """`run(name, overrides, values)`: makes the folder of a run that has finished; `training`: its episodes' return."""
+    """`run(name, overrides, values)`: makes the folder of a finished run; `training`: returns of training episodes."""
 
     def make(name: str, overrides: str, values: list[float], training: float | None = None, **record: object) -> Path:
         config, algorithm, settings = compose(overrides.split())
@@ -97,7 +97,7 @@ def test_a_run_is_called_by_its_task_and_by_what_was_changed_of_its_method(run, 
 def test_the_summary_names_the_gpus_of_runs_on_one_and_their_memory(run, tmp_path):
     run("a", "algo=iql env=hopper", [1.0], hardware={"gpu": "NVIDIA H100"}, gpu_memory=3 * 2**30)
     run("b", "algo=iql env=hopper seed=1", [1.0], hardware={"gpu": "NVIDIA A100"}, gpu_memory=2**30)
-    assert "On NVIDIA A100, NVIDIA H100. A run had at most 3.0 GiB of a GPU's memory." in summary(build(tmp_path))
+    assert "On NVIDIA A100, NVIDIA H100. A run used at most 3.0 GiB of a GPU's memory." in summary(build(tmp_path))
 
 
 def test_the_summary_names_no_gpu_that_no_run_used(run, tmp_path):
@@ -298,7 +298,7 @@ def test_a_run_in_the_folder_of_another_is_left_out_and_said(run, tmp_path):
     run("mine/a", "algo=ppo env=cartpole", [10.0])
     run("mine/a/seed1", "algo=ppo env=cartpole seed=1", [10.0])
     results, notes = read(tmp_path)
-    assert (len(results), notes) == (1, ["mine/a/seed1 is left out: it lies in the folder of the run a"])
+    assert (len(results), notes) == (1, ["mine/a/seed1 is left out: it is inside the folder of the run a"])
 
 
 def test_runs_behind_links_are_read_each_once(run, tmp_path):
@@ -472,7 +472,7 @@ def test_fewer_than_three_seeds_have_no_interval_and_the_reason_is_said(run, tmp
     for seed in range(3):
         run(f"dqn-{seed}", f"algo=dqn env=cartpole seed={seed}", [10.0 + seed])
     assert main(["report", str(tmp_path)]) == 0
-    assert "Fewer than 3 seeds have no interval: they do not say how far runs lie apart." in capsys.readouterr().out
+    assert "There is no interval for fewer than 3 seeds, which are too few" in capsys.readouterr().out
     rows = {row["method"]: row for row in table(tmp_path, "results") if row["figure"] == "final"}
     assert rows["ppo"]["low"] == rows["ppo"]["high"] == ""
     assert float(rows["dqn"]["low"]) < 11 < float(rows["dqn"]["high"])
@@ -694,7 +694,7 @@ def test_other_dynamics_are_another_task(run, tmp_path):
 
 @pytest.mark.parametrize("data", ["navigate", "pointmaze-medium-navigate-v0.npz"])
 def test_ogbenchs_successes_stand_beside_runs_on_its_data(run, tmp_path, data):
-    """They are means of the last three evaluations."""
+    """OGBench's published figures are means of the last three evaluations."""
     run("a", f"algo=hiql preset=paper env=pointmaze-medium dataset={data}", [0.1, 0.6, 0.7, 0.8])
     (reference,) = (
         one for one in published.builtin() if (one.task, one.algorithm) == ("ogbench/pointmaze-medium-navigate", "HIQL")
@@ -798,7 +798,7 @@ def test_a_part_of_the_data_is_not_the_data(run, tmp_path):
 def test_rows_of_ones_own_count_and_those_that_match_nothing_are_said(run, tmp_path, capsys):
     run("a", "algo=ppo env=hopper steps=2048", [1.0])
     own = tmp_path / "own.csv"
-    header = "\ufefftask,algorithm,mean,std,seeds,steps,source\n"  # as spreadsheets begin a file
+    header = "\ufefftask,algorithm,mean,std,seeds,steps,source\n"  # spreadsheets start a file with these bytes
     own.write_text(
         f"{header}Hopper-v5,PPO,2.0,,3,2048,mine\nHoper-v5,PPO,2.0,,3,2.048e3,mine\nHopper-v5,SAC,2.0,,3,2048,mine\n"
     )
@@ -898,7 +898,7 @@ def test_over_tasks_with_other_numbers_of_runs_probabilities_of_improvement_coun
     found = {one["tasks"]: one["probability"].value for one in report.improvements}
     hopper, walker = "hopper, medium", "walker2d, medium"
     assert found == {(hopper, walker): pytest.approx(0.8), (hopper,): pytest.approx(0.6), (walker,): 1.0}
-    assert any("iql counts with 3 of the runs of each, as many as it has on all" in note for note in report.notes)
+    assert any("iql counts with 3 runs per task, because one task has no more" in note for note in report.notes)
 
 
 def test_methods_of_the_same_tasks_are_compared_over_them(run, tmp_path):
@@ -976,7 +976,7 @@ def test_settings_that_differ_are_chosen_by_trying_and_seeds_are_policies(run, t
         assert known[1] == pytest.approx(40, abs=3)
         assert known[5] == pytest.approx(60)  # each of four policies was played, and none varies
         text = (tmp_path / folder / "report" / "report.md").read_text()
-        assert "| hopper, medium | iql | 4 | 2 | " in text.partition("## Settings chosen by trying")[2]
+        assert "| hopper, medium | iql | 4 | 2 | " in text.partition("## Settings chosen by a bandit")[2]
         assert (tmp_path / folder / "report" / "trials.png").read_bytes().startswith(b"\x89PNG")
         page = (tmp_path / folder / "report" / "report.html").read_text()
         assert '"lines": [["hopper, medium", "iql", 4, 2, ' in page
@@ -1047,7 +1047,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 def seen(page: Path, **view: str | list[str]) -> str:
-    """What a browser has made of the page; errors of its script are part of that."""
+    """The page as a browser renders it, including errors of its script."""
     address = f"{page.resolve().as_uri()}#{urlencode(view, doseq=True)}"
     shown = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
@@ -1079,7 +1079,7 @@ def test_the_page_shows_curves_tables_and_filters_in_a_browser_without_a_network
     assert "max_episode_steps=100</label>" not in whole  # is no dataset
     for text in ("hopper, medium", "corl-team/CORL", "other data", "iql-2/run.json", "zoo run algo=iql env=hopper"):
         assert text in whole
-    assert "Settings chosen by trying" not in whole
+    assert "Settings chosen by a bandit" not in whole
     links = re.findall(r'<a href="(\.\./[^"]+)"', whole)
     assert len(links) == 3 * 12  # run.json, metrics.csv and evaluations.csv: these have no config.yaml
     assert all((page.parent / link).exists() for link in links)
@@ -1113,7 +1113,7 @@ def test_the_page_has_what_is_reached_by_trying_of_the_tasks_that_it_shows(run, 
     assert main(["report", str(tmp_path)]) == 0
     page = tmp_path / "report" / "report.html"
     for view, count in (({}, 2), ({"env": ["walker2d"]}, 1)):  # what is hidden
-        table = seen(page, **view).partition("Settings chosen by trying</h2>")[2].partition("</table>")[0]
+        table = seen(page, **view).partition("Settings chosen by a bandit</h2>")[2].partition("</table>")[0]
         assert table.count("<tr") == 1 + count
         assert table.count("50.0 [50.0, 50.0]") == 7 * count
 

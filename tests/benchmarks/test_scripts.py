@@ -1,4 +1,4 @@
-"""The scripts, run as scripts: their own folder is then the first place where Python looks for a module."""
+"""The scripts, run as scripts: then Python looks for modules in the scripts' folder first."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_the_maze_is_drawn_with_episodes_of_any_length(tmp_path):
         file["actions"], file["rewards"] = np.zeros((9, 2)), np.ones(9)
         file["terminals"], file["timeouts"] = np.zeros(9, bool), np.isin(np.arange(9), (2, 4, 8))
     output = script("maze", str(tmp_path / "maze.hdf5"), "--out", str(tmp_path / "maze.png"))
-    assert "3 episodes, returns 2.0 to 4.0; 2 come to the goal, 1 of them without the detour" in output
+    assert "3 episodes, returns 2.0 to 4.0; 2 reach the goal, 1 of them without the detour" in output
     assert (tmp_path / "maze.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,6 +1,7 @@
-"""The page of speeds shows what was measured, and no change makes the zoo slower than the common way.
+"""The page of speeds shows the measured figures, and the zoo is not slower than code in the usual style.
 
-Speeds are compared within one process, by each one's fastest round: other work on the machine makes rounds slower only.
+Speeds are compared within one process, by the fastest round of each, because other work on the machine only makes
+rounds slower.
 """
 
 import json
@@ -29,7 +30,7 @@ def one_thread():
 
 
 def times_as_fast(subject: Run, other: Run) -> float:
-    """By their fastest rounds, in turn."""
+    """The ratio of their fastest rounds, which are timed in turn."""
     fastest = [float("inf")] * 2
     for _ in range(2 + ROUNDS):  # the first two warm up, and may be slow
         for i, run in enumerate((subject, other)):
@@ -84,7 +85,7 @@ def test_the_page_is_what_the_kept_figures_give():
 
 
 def write(folder, name: str, body: str) -> Subject:
-    """A subject of a file's own, which is built by a function `build`."""
+    """Writes a file with a function `build`, and returns its subject."""
     (folder / name).write_text(f"import time\ndef build(**given):\n{body}")
     return Subject(str(folder / name), "build")
 

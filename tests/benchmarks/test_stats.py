@@ -165,7 +165,7 @@ def test_the_difference_to_a_published_figure_has_welchs_interval():
 
 
 def test_a_population_standard_deviation_is_that_of_a_smaller_sample():
-    """Of the runs 0, 0, 0, 1 NumPy's is 0.433, the sample's 0.5."""
+    """For the runs 0, 0, 0, 1, NumPy's is 0.433 and the sample's is 0.5."""
     runs, ours = np.array([0.0, 0, 0, 1]), np.array([0.4, 0.5, 0.7, 0.6])
     population = Published(runs.mean(), runs.std(), 4, "x", ddof=0)
     sample = Published(runs.mean(), runs.std(ddof=1), 4, "x")

@@ -1,4 +1,4 @@
-"""What is reached by choosing among policies by trying them: the bandit, and its place in the report."""
+"""The bandit that chooses among policies, and its section in the report."""
 
 import math
 import random
@@ -27,7 +27,7 @@ def naive(policies: list[list[float]], pulls: int, repeats: int) -> np.ndarray:
 
 def test_the_bandit_reaches_what_a_loop_over_arms_reaches():
     made = np.random.default_rng(0)
-    policies = [made.normal(made.uniform(20, 80), 15, 4 + i) for i in range(11)]  # of several numbers of episodes
+    policies = [made.normal(made.uniform(20, 80), 15, 4 + i) for i in range(11)]  # different numbers of episodes
     values = reached(policies, 40)
     expected = naive([list(policy) for policy in policies], 40, 3000)
     error = values.std(0) * math.sqrt(1 / REPEATS + 1 / 3000)

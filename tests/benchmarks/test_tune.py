@@ -1,4 +1,4 @@
-"""The search for settings: it finds what is best, with seeds that do not judge it, and continues where it was."""
+"""The hyperparameter search: it finds the best settings, tests them with other seeds, and can be continued."""
 
 import csv
 import json
@@ -50,7 +50,7 @@ def test_the_best_of_a_known_function_is_found_and_judged_with_other_seeds(monke
     assert best["algo.epochs"] == "2"
     assert {seeds for _, seeds in asked[:-1]} == {(7, 8, 9)}
     assert asked[-1] == (float(best["algo.lr"]), (5, 6))
-    assert "with seeds 5,6, which chose nothing" in out
+    assert "with seeds 5,6 (the test seeds)" in out
     assert f"algo.lr={best['algo.lr']}" in out.splitlines()[-2]
 
 
@@ -63,7 +63,7 @@ def test_a_search_begun_again_runs_nothing_twice(capsys):
     ]  # fmt: skip
     assert main([*SEARCH, *given]) == 0
     first = capsys.readouterr().out
-    assert first.count("running") == 3  # two trials, and the best with the other seed
+    assert first.count("running") == 3  # two trials, and the best one with the test seed
     runs = {path: path.stat().st_mtime_ns for path in Path("tune").rglob("checkpoint.pt")}
     assert len(runs) == 3
     assert len(list(Path("tune/ppo-cartpole/search").rglob("checkpoint.pt"))) == 2
@@ -117,22 +117,22 @@ def test_of_predictions_those_with_the_least_error_are_best(monkeypatch, capsys)
     ("given", "says"),
     [
         (["algo.lr=1e-3"], "has nothing to search"),
-        (["algo.lr=1e-3,1e-2", "run_dir=mine"], "run_dir=mine: each run of a search has a folder of its own. Give the"),
-        (["algo.lr=1e-3,1e-2", "seeds=3"], "seeds=3: a search takes seed=0,1,2, and sweeper.seeds=[...] of the runs"),
+        (["algo.lr=1e-3,1e-2", "run_dir=mine"], "run_dir=mine: each run of a search has its own folder. Name the"),
+        (["algo.lr=1e-3,1e-2", "seeds=3"], "seeds=3: a search takes seed=0,1,2 for the test seeds and sweeper.seeds"),
         (["algo.lr=1e-3,1e-2", "sweeper.n_trials=0"], "sweeper.n_trials=0 must be at least 1"),
         (["algo.lr=1e-3,1e-2", "sweeper.jobs=-1"], "sweeper.jobs=-1 must be at least 1"),
         (["algo.lr=1e-3,1e-2", "sweeper.seeds=[]"], "sweeper.seeds=[] must be at least one seed"),
-        (["algo.lr=1e-3,1e-2", "sweeper.seeds=[7,7]"], "sweeper.seeds=[7, 7] must be at least one seed, and each once"),
-        (["algo.lr=1e-3,1e-2", "sweeper.seeds=7,8,7"], "sweeper.seeds=[7, 8, 7] must be at least one seed, and each"),
+        (["algo.lr=1e-3,1e-2", "sweeper.seeds=[7,7]"], "sweeper.seeds=[7, 7] must be at least one seed, without"),
+        (["algo.lr=1e-3,1e-2", "sweeper.seeds=7,8,7"], "sweeper.seeds=[7, 8, 7] must be at least one seed, without"),
         (["algo.lr=1e-3,1e-2", "device=gpu"], "device=gpu is not on this machine. Try: device=cpu."),
-        (["algo.lr=1e-3,1e-2", "seed=1,2,1"], "seed=[1, 2, 1] must be at least one seed, and each once"),
-        (["algo.lr=1e-3,1e-2", "seed=[0,1]"], "seed=[0,1] are no seeds. Give numbers, such as seed=0,1,2"),
-        (["algo.lr=1e-3,1e-2", "seed=abc"], "seed=abc are no seeds"),
-        (["algo.lr=1e-3,1e-2", "seed=interval(0,3)"], "seed=interval(0,3) are no seeds"),
+        (["algo.lr=1e-3,1e-2", "seed=1,2,1"], "seed=[1, 2, 1] must be at least one seed, without duplicates"),
+        (["algo.lr=1e-3,1e-2", "seed=[0,1]"], "seed=[0,1] are not seeds. Give numbers, such as seed=0,1,2"),
+        (["algo.lr=1e-3,1e-2", "seed=abc"], "seed=abc are not seeds"),
+        (["algo.lr=1e-3,1e-2", "seed=interval(0,3)"], "seed=interval(0,3) are not seeds"),
         (["algo.lr=1e-3,1e-2", "sweepers=3"], "sweepers does not exist"),
         (["algo=bc", "env=hopper", "algo.lr=1e-3,1e-2", "dataset=nowhere"], "3 of 3 runs lack their dataset"),
         (["algo.lr=1e-3,1e-2", "sweeper.trials=3"], "sweeper.trials does not exist. Nearest: n_trials"),
-        (["algo.lr=1e-3,1e-2", "seed=1000"], "seed 1000 would choose the settings and test them"),
+        (["algo.lr=1e-3,1e-2", "seed=1000"], "seed 1000 is both a tuning and a test seed"),
         (["algo.learning=1e-3,1e-2"], "algo.learning does not exist"),
         (["algo.lr=1e-3,1e-2", "sweeper=ax"], "sweeper=ax does not exist. There is: optuna."),
         (["algo.lr=interval(1"], "algo.lr=interval(1"),

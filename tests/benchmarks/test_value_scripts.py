@@ -1,4 +1,4 @@
-"""Scripts that judge values: their bounds, whether they rise along shortest ways, whether critics agree on actions."""
+"""Scripts that check values: their bounds, their order along shortest paths, and the agreement of critics."""
 
 import csv
 import sys
@@ -55,7 +55,7 @@ def test_values_that_leave_ten_times_the_largest_return_are_counted(pendulum_fil
 
 
 class Knowing:
-    """Values a place by how many cells are left to the goal."""
+    """An agent whose value of a place is given by the number of cells left to the goal."""
 
     class spec:  # noqa: N801
         state_dim = 2
@@ -83,11 +83,11 @@ def test_values_by_distance_rise_along_every_way_and_others_along_none(monkeypat
     monkeypatch.setattr(order_consistency, "load_agent", lambda run_dir: (config, Knowing(Maze(world), sign), {}))
     found = order_consistency.consistency(tmp_path, step=0.2)
     assert set(found.values()) == {share}
-    assert list(found) == [0, 1, 2]  # no way is longer than twelve cells
+    assert list(found) == [0, 1, 2]  # no path is longer than twelve cells
 
 
 class TwoCritics:
-    """Critics that value an action by its first number: the second twice as much, in the same order or in the other."""
+    """Critics that value an action by its first number. The second critic's value is twice the first, times a sign."""
 
     class spec:  # noqa: N801
         action_low, action_high, action_dim = (-2.0, 0.0), (2.0, 4.0), 2

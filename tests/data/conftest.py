@@ -1,4 +1,4 @@
-"""A Minari store of the test's own, the `zoo` command in this process, and small episodes in the D4RL layout."""
+"""A separate Minari store for each test, the `zoo` command in this process, and small episodes in D4RL's layout."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from zoo.data.arrays import Arrays
 
 
 class Result(NamedTuple):
-    """What a command left: exit code and what it printed."""
+    """The exit code of a command, and what it printed."""
 
     code: int
     out: str
@@ -22,7 +22,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The local Minari store, empty; the working folder is beside it."""
+    """The local Minari store, empty; the working directory is next to it."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -42,7 +42,7 @@ def zoo(store: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result
 
 
 def episodes(lengths: list[int], terminated: list[bool], seed: int = 0, obs_dim: int = 3) -> Arrays:
-    """Episodes of random numbers, shaped like Pendulum-v1's; no observation occurs twice but as a successor."""
+    """Episodes of random numbers with Pendulum-v1's shapes. Each observation occurs once as `obs`."""
     rng = np.random.default_rng(seed)
     parts = []
     for length, ends in zip(lengths, terminated, strict=True):
@@ -83,5 +83,5 @@ def same(left: Arrays, right: Arrays) -> bool:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content."""
+    """Every file in a folder and its subfolders, with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Where a name is looked for, in which order, and what is said when it is nowhere."""
+"""Where the name of a dataset is looked up, in which order, and the message if it is not found."""
 
 import json
 import re
@@ -23,7 +23,7 @@ ENV = EnvConfig(id="Pendulum-v1")
 
 @pytest.fixture
 def places(store, tmp_path, monkeypatch):
-    """Puts a dataset of so many steps under an id of the store, or of the package."""
+    """Puts a dataset with a number of steps under an id in the store or in the package."""
     monkeypatch.setattr(catalog, "EMBEDDED", tmp_path / "embedded")
 
     def put(place: str, steps: int, embedded: bool = False) -> None:
@@ -72,7 +72,7 @@ def test_a_mixture_takes_whole_episodes_from_the_start_of_each_part(store) -> No
         minari_id = f"zoo/pendulum/{name}-v0"
         write_minari(rows, store / minari_id, minari_id, ENV.id, {}, force=False, flat=True)
     mixed, sources = load_arrays(ENV, "a+25%b")
-    assert mixed.episode_lengths.tolist() == [3] * 10 + [4] * 3  # 25 % of 40 is 10: two episodes do not hold it
+    assert mixed.episode_lengths.tolist() == [3] * 10 + [4] * 3  # 25 % of 40 is 10: two episodes are too short
     assert (mixed.obs[30:42] == parts["b"].obs[:12]).all()
     assert [source.name for source in sources] == ["zoo/pendulum/a-v0", "zoo/pendulum/b-v0"]
 
@@ -85,7 +85,7 @@ def test_an_unknown_name_is_answered_by_the_nearest_and_how_to_get_one(places) -
     for part in ("Nearest: replay", "Make one: zoo data make pendulum", "import one: zoo data import FILE.hdf5"):
         assert part in message
     assert "minari" not in message
-    places("pendulum", 2)  # a folder that is no ENV/DATASET
+    places("pendulum", 2)  # a folder that is not ENV/DATASET
     with pytest.raises(UsageError, match="Nearest: replay"):
         resolve(ENV, "repaly")
 
@@ -138,7 +138,7 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds(store, monkeypatc
 
 
 class Hub:
-    """A remote of Minari's, in a folder: what `minari.storage.hosting` asks of any."""
+    """A Minari remote in a folder, with the interface that `minari.storage.hosting` needs."""
 
     folder = None
     breaks = False
@@ -192,7 +192,7 @@ def test_a_hub_dataset_is_downloaded_once(store, hub, monkeypatch) -> None:
 def test_of_two_downloads_at_once_the_second_takes_what_the_first_one_got(store, hub, monkeypatch) -> None:
     def download_dataset(self, dataset_id, path) -> None:
         shutil.copytree(self.folder / dataset_id, path / dataset_id)
-        shutil.copytree(self.folder / dataset_id, store / dataset_id)  # another process's, meanwhile
+        shutil.copytree(self.folder / dataset_id, store / dataset_id)  # written by another process in the meantime
 
     monkeypatch.setattr(hub, "download_dataset", download_dataset)
     assert steps(resolve(ENV, "expert")) == 6

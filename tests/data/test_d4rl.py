@@ -1,4 +1,4 @@
-"""Reading D4RL-layout files, old ones too, against loops over their rows."""
+"""Reads files in D4RL's layout, including old ones, and compares with loops over their rows."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ LIMIT = 5  # steps after which the imagined environment truncates
 
 
 def naive(rows: Arrays, next_observations: bool, timeouts: bool, limit: int) -> list[tuple[int, np.ndarray, bool]]:
-    """Row, successor and whether its episode is known to end there truncated, of each step that D4RL's rule keeps."""
+    """The row, the next row, and whether the episode is known to be truncated there, for each step that D4RL keeps."""
     kept = []
     step, size = 0, len(rows.reward)
     for i in range(size):

@@ -78,7 +78,7 @@ def test_thinned_data_is_whole_episodes_in_order_of_about_that_size(ends, size) 
     assert all(row.tobytes() in kept for row in thinned.obs)
     lengths = arrays.episode_lengths.tolist()
     position = 0
-    for length in thinned.episode_lengths.tolist():  # an increasing subsequence of the episodes
+    for length in thinned.episode_lengths.tolist():  # the episodes are in increasing order
         position = lengths.index(length, position) + 1
     total = len(arrays.reward)
     if total <= size:

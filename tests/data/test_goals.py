@@ -1,4 +1,4 @@
-"""Goals for transitions: which states they are, how often, and what is said of them."""
+"""Goals for transitions: which states are goals, with which probability, and whether they are reached."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ from zoo.data.samplers import SamplerConfig
 from zoo.errors import UsageError
 from zoo.spec import Spec
 
-LENGTHS = (6, 3, 1, 9)  # transitions; an episode has a state more
+LENGTHS = (6, 3, 1, 9)  # numbers of transitions; an episode has one more state
 FIRST = np.cumsum([0, *(length + 1 for length in LENGTHS)])  # the number of each episode's first state
 SPEC = Spec((2,), (-1.0,), (1.0,), goal_dim=1)
 
 
 def numbered(sampler: SamplerConfig | None = None, missing_ends: str = "") -> Dataset:
-    """Episodes whose states are numbered, all through; later episodes return more."""
+    """Episodes whose states are numbered consecutively. Later episodes have higher returns."""
     obs = np.concatenate([first + np.arange(length) for first, length in zip(FIRST[:-1], LENGTHS, strict=True)])
     reward = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     ends = np.isin(obs + 1, FIRST[1:] - 1)
@@ -33,7 +33,7 @@ def last_state(state: int) -> int:
 
 
 def starts() -> list[int]:
-    """The states that a transition begins in."""
+    """The states in which transitions start."""
     return [state for state in range(FIRST[-1]) if state != last_state(state)]
 
 
@@ -55,7 +55,7 @@ def uniform(state: int) -> dict[int, float]:
 
 
 def expected(later: dict[int, dict[int, float]], shares: tuple[float, float, float]) -> np.ndarray:
-    """How probable each pair of state and goal is, `[states, states]`."""
+    """The probability of each pair of state and goal, `[states, states]`."""
     table = np.zeros((FIRST[-1], FIRST[-1]))
     for state in starts():
         table[state, state] += shares[0]
@@ -67,7 +67,7 @@ def expected(later: dict[int, dict[int, float]], shares: tuple[float, float, flo
 
 
 def follow(state: torch.Tensor, goal: torch.Tensor, probabilities: np.ndarray) -> bool:
-    """Whether pairs of state and goal are drawn with these probabilities, by a chi-squared test."""
+    """Whether pairs of state and goal are sampled with the given probabilities, by a chi-squared test."""
     found = np.zeros_like(probabilities)
     np.add.at(found, (state.long().numpy()[:, 0], goal.long().numpy()[:, 0]), 1)
     possible = probabilities > 0
@@ -91,7 +91,7 @@ def test_a_batch_holds_whole_transitions_and_says_where_the_goal_is_the_state():
     torch.testing.assert_close(batch.action, batch.obs / 100)
     assert torch.equal(batch.reached, (batch.obs == batch.value_goal)[:, 0])
     by_value = expected({state: geometric(state, 0.99) for state in starts()}, (0.2, 0.5, 0.3))
-    share = by_value.trace()  # those that were drawn by chance too
+    share = by_value.trace()  # including random goals that equal the state
     assert share > 0.21
     assert abs(float(batch.reached.float().mean()) - share) < 4 * (share * (1 - share) / 1_000) ** 0.5
 

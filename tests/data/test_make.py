@@ -1,4 +1,4 @@
-"""`zoo data make`: D4RL's five kinds by their definitions, from one small SAC run."""
+"""`zoo data make`: D4RL's five kinds of datasets by their definitions, from one small SAC run."""
 
 import csv
 import json
@@ -26,8 +26,8 @@ from .conftest import same, tree
 
 KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 SMALL = ["--steps", "600", "algo.learning_starts=100", "eval_every=100", "eval_episodes=4", "algo.hidden=[32,32]"]
-SMALL += [f"algo.{part}_lr=0.003" for part in ("actor", "critic", "alpha")]  # so that 600 steps teach something
-RANDOM_RETURN = 5.2  # of configs/env/inverted_pendulum.yaml
+SMALL += [f"algo.{part}_lr=0.003" for part in ("actor", "critic", "alpha")]  # so that it learns something in 600 steps
+RANDOM_RETURN = 5.2  # from configs/env/inverted_pendulum.yaml
 
 
 def store_of(home: Path) -> Path:
@@ -35,7 +35,7 @@ def store_of(home: Path) -> Path:
 
 
 def make_in(home: Path, *arguments: str) -> int:
-    """Runs `zoo data make inverted_pendulum ...` with that folder as working folder and place of the store."""
+    """Runs `zoo data make inverted_pendulum ...` with a folder as the working directory and for the store."""
     home.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -45,7 +45,7 @@ def make_in(home: Path, *arguments: str) -> int:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder in which all five kinds were made: `runs/` and `store/`."""
+    """A folder with all five kinds of datasets: `runs/` and `store/`."""
     home = tmp_path_factory.mktemp("made")
     assert make_in(home, *KINDS, "--size", "700", *SMALL) == 0
     return home
@@ -190,7 +190,7 @@ def test_random_data_needs_no_training(tmp_path) -> None:
 def test_a_command_that_was_stopped_makes_what_it_had_not_made_yet(made, tmp_path, capsys) -> None:
     home, arguments = tmp_path / "home", [*KINDS, "--size", "700", *SMALL]
     shutil.copytree(made, home)
-    assert make_in(home, *arguments) == 2  # all is there
+    assert make_in(home, *arguments) == 2  # everything already exists
     assert "random-v0 exists" in capsys.readouterr().err
     for kind in ("expert", "medium-expert"):
         shutil.rmtree(store_of(home) / f"{kind}-v0")
@@ -200,7 +200,7 @@ def test_a_command_that_was_stopped_makes_what_it_had_not_made_yet(made, tmp_pat
     assert tree(store_of(home)).items() >= before.items()
     assert same(read(home, "medium-expert"), read(made, "medium-expert"))
     shutil.rmtree(store_of(home) / "expert-v0")
-    assert make_in(home, *arguments, "--seed", "1") == 2  # another command's are not taken for its own
+    assert make_in(home, *arguments, "--seed", "1") == 2  # runs of another command are not reused
     assert "random-v0 exists" in capsys.readouterr().err
 
 
@@ -326,7 +326,7 @@ def test_data_have_the_environments_rewards_and_the_time_limit_of_the_training(c
 
 
 def test_the_replay_of_dqn_is_its_first_transitions_in_order(cartpole) -> None:
-    """Uniform at first, by `epsilon`, and in whole episodes."""
+    """The first actions are uniform, because of `epsilon`, and the dataset has whole episodes."""
     data = read_minari(cartpole / "store" / "zoo" / "cartpole" / "medium-replay-v0" / "data")
     ended = data.terminated | data.truncated
     going_on = np.flatnonzero(~ended)

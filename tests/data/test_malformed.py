@@ -1,4 +1,4 @@
-"""Data that would be learned from wrongly: refused, or its fault reported, in one line."""
+"""Malformed data is refused or reported in one line."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ QUICK = ("steps=4", "eval_every=4", "eval_episodes=1", "logger=none", "algo.hidd
 
 
 def unmarked() -> Arrays:
-    """Four episodes, of which the file says of one only that it ends."""
+    """Four episodes. The file marks the end of only one of them."""
     arrays = episodes([40, 30, 50, 20], [False] * 4)
     return arrays._replace(truncated=np.arange(140) == 139)
 
@@ -48,7 +48,7 @@ def test_nothing_that_depends_on_where_episodes_end_takes_data_that_does_not_say
     with pytest.raises(UsageError, match="zoo data import FILE pendulum/NAME"):
         use(data)
     use(Dataset(episodes([40, 30], [False, True]), SPEC, torch.device("cpu")))
-    assert len(data.sample(16).index) == 16  # single transitions are right all the same
+    assert len(data.sample(16).index) == 16  # single transitions are still correct
 
 
 WITH_ENDS = {
@@ -152,7 +152,7 @@ def test_actions_are_of_the_environments_type_whatever_the_files():
 def test_how_long_a_run_plays_does_not_change_what_was_recorded(tmp_path):
     rows = episodes([200, 200], [False, False])
     columns = dict(zip(("observations", "actions", "rewards", "next_observations", "terminals"), rows, strict=False))
-    with h5py.File(tmp_path / "old.hdf5", "w") as file:  # without successors and ends, as D4RL's first ones
+    with h5py.File(tmp_path / "old.hdf5", "w") as file:  # without next observations and ends, like D4RL's first files
         file.update({name: column for name, column in columns.items() if name != "next_observations"})
     ends = rows.truncated | rows.terminated
     names = ("obs", "action", "reward", "next_obs")
@@ -171,7 +171,7 @@ def test_episodes_may_be_as_long_as_the_run_asks_for(zoo, tmp_path):
     assert "end after 200. Give the file timeouts; if they do last longer: env.max_episode_steps=400" in zoo(*run).err
     for limit in (400, 500):
         assert zoo(*run, f"env.max_episode_steps={limit}").code == 0
-    assert "end after 200" in zoo(*run, "env.max_episode_steps=50").err  # shorter ones do not cut the data's
+    assert "end after 200" in zoo(*run, "env.max_episode_steps=50").err  # a shorter limit does not cut the data
     assert zoo("data", "import", file, "pendulum/long").code == 0
     assert zoo("run", "env=pendulum", "dataset=long", "algo=td3_bc", "sampler=return", *QUICK).code == 0
     assert "lengths from 400 to 400 steps" in zoo("data", "verify", "pendulum/long").out

@@ -1,4 +1,4 @@
-"""Scripted data of OGBench's Point Mazes: by OGBench's rules."""
+"""Scripted data of OGBench's Point Mazes follow OGBench's rules."""
 
 import numpy as np
 import pytest
@@ -71,11 +71,11 @@ def test_episodes_are_whole_and_what_the_environment_did(maze):
     inside = ~arrays.truncated[:-1]
     np.testing.assert_array_equal(arrays.next_obs[:-1][inside], arrays.obs[1:][inside])
     free = np.linalg.norm(arrays.next_obs - arrays.obs - 0.2 * arrays.action, axis=1) < 1e-5
-    assert free.mean() > 0.5  # the others touched a wall, or were teleported
+    assert free.mean() > 0.5  # the other steps touched a wall or were teleported
 
 
 def test_a_ball_in_a_portal_is_seen_there_before_it_is_elsewhere():
-    """What OGBench's environment observes, and what agents are evaluated on."""
+    """So it is in OGBench's environment, in which agents are evaluated."""
     arrays = mazes.collect("ogbench/pointmaze-teleport", "navigate", 10_000, seed=0)
     world = GoalEnv("pointmaze-teleport").env
     portals, radius = np.array(world._teleport_info["teleport_in_xys"]), 1.5 * world._teleport_info["teleport_radius"]

@@ -1,4 +1,4 @@
-"""Returns-to-go of datasets and of a run's own episodes, against sums written out."""
+"""Returns-to-go of datasets and of a run's own episodes, against explicit sums."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def written_out(rewards: list[float], terminated: bool) -> list[float]:
 def episodes_of(seed: int) -> list[tuple[list[float], bool]]:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 9, 30)
-    missed = [([-1.0] * 4, False)]  # a sparse task's goal
+    missed = [([-1.0] * 4, False)]  # the goal of a sparse task
     return [(rng.choice([-1.0, 0.0, 0.5], length).tolist(), bool(rng.random() < 0.5)) for length in lengths] + missed
 
 
@@ -70,11 +70,11 @@ def test_own_returns_follow_the_datasets_and_are_known_when_their_episode_has_en
     )
     steps, rng = 40, np.random.default_rng(2)
     buffer = ReplayBuffer(steps * num_envs, SPEC, CPU)
-    by_episode = MonteCarloReturns(data, GAMMA)  # reads the latest steps only
+    by_episode = MonteCarloReturns(data, GAMMA)  # reads only the latest steps
     returns.take_in(buffer)
     by_episode.take_in(buffer)
     assert torch.isinf(returns.all[len(data) :]).all()
-    running = [[] for _ in range(num_envs)]  # of each environment, the steps and rewards of its episode
+    running = [[] for _ in range(num_envs)]  # for each environment, the steps and rewards of its episode
     expected = np.full((steps, num_envs), -np.inf)
     for step in range(steps - 5):
         r = rng.choice([-1.0, 1.0], num_envs).astype(np.float32)

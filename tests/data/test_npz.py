@@ -1,4 +1,4 @@
-"""NumPy's archives of NeoRL-2, OGBench and D4RL's fields, read, against loops over their rows."""
+"""Reads NumPy archives of NeoRL-2, of OGBench and with D4RL's fields, and compares with loops over their rows."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_ogbenchs_last_rows_are_successors_only(tmp_path) -> None:
 
 
 def test_what_ogbench_makes_of_its_files_ends_where_its_trajectories_do_and_terminates_by_its_masks(tmp_path) -> None:
-    rows = episodes([2, 2, 3], [True, False, False])  # the first two are one trajectory, with its goal within
+    rows = episodes([2, 2, 3], [True, False, False])  # the first two are one trajectory with a goal in the middle
     last = np.array([0, 0, 0, 1, 0, 0, 1.0])
     columns = {"observations": rows.obs, "actions": rows.action, "next_observations": rows.next_obs, "terminals": last}
     task = {"rewards": rows.reward, "masks": 1.0 - rows.terminated}

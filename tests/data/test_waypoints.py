@@ -1,4 +1,4 @@
-"""Point Maze's scripted data: detours, and no episode that takes the best way."""
+"""Point Maze's scripted data: detours, and no episode on the best path."""
 
 import numpy as np
 import pytest
@@ -18,12 +18,12 @@ def arrays() -> Arrays:
 
 
 def positions(arrays: Arrays) -> np.ndarray:
-    """`[episodes, steps, 2]`."""
+    """The positions `[episodes, steps, 2]`."""
     return arrays.obs.reshape(-1, 200, 4)[:, :, :2]
 
 
 def visits(arrays: Arrays, cell: tuple[int, int]) -> np.ndarray:
-    """Whether each episode comes to a cell, `[episodes]`."""
+    """Whether each episode visits a cell, `[episodes]`."""
     return (np.abs(positions(arrays) - waypoints.center(cell)).max(-1) < 0.5).any(1)
 
 

@@ -1,4 +1,4 @@
-"""An environment whose every observation is known in advance, and a quiet place to run the others."""
+"""Environments with known observations, and a temporary working directory."""
 
 import gymnasium
 import numpy as np
@@ -29,14 +29,14 @@ class Counting(gymnasium.Env):
 
 @pytest.fixture
 def counting():
-    """Its id. Longer episodes are truncated after 8 steps; one of length 8 is terminated and truncated."""
+    """The id of `Counting`. Episodes are truncated after 8 steps; one of length 8 is terminated and truncated."""
     gymnasium.register("Counting-v0", Counting, max_episode_steps=8)
     yield "Counting-v0"
     del gymnasium.registry["Counting-v0"]
 
 
 class InPlace(Counting):
-    """The same, whose observations are one array, which it changes in place, as it does the action that it is given."""
+    """The same, but its observations are one array that it changes in place. It changes the given action too."""
 
     def __init__(self):
         self.array = np.zeros(2, np.float32)
@@ -53,16 +53,16 @@ class InPlace(Counting):
 
 @pytest.fixture
 def in_place():
-    """Its id. Episodes end as those of `counting`."""
+    """The id of `InPlace`. Its episodes end like those of `counting`."""
     gymnasium.register("InPlace-v0", InPlace, max_episode_steps=8)
     yield "InPlace-v0"
     del gymnasium.registry["InPlace-v0"]
 
 
 class Succeeding(Counting):
-    """The same, and says of a step whether it is a success: the second of a long episode, the last of one of three.
+    """The same, with successes: the second step of a long episode is one, and the last step of an episode of three.
 
-    And of a start, as mazes do, or not, as Adroit does.
+    The reset reports success too, as in mazes, or does not, as in Adroit.
     """
 
     def __init__(self, of_starts):
@@ -81,7 +81,7 @@ class Succeeding(Counting):
 
 @pytest.fixture(params=[True, False], ids=["starts too", "steps alone"])
 def succeeding(request):
-    """Its id."""
+    """The id of `Succeeding`."""
     gymnasium.register("Succeeding-v0", Succeeding, max_episode_steps=8, kwargs={"of_starts": request.param})
     yield "Succeeding-v0"
     del gymnasium.registry["Succeeding-v0"]
@@ -89,7 +89,7 @@ def succeeding(request):
 
 @pytest.fixture(params=["gymnasium", "envpool"])
 def backend(request):
-    """Each backend in turn, where it is installed."""
+    """Each backend in turn, if it is installed."""
     return pytest.importorskip(request.param).__name__
 
 

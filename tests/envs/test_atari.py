@@ -1,4 +1,4 @@
-"""Atari games: the same task from both backends, and what a lost life is to the agent that learns."""
+"""Atari games: both backends have the same task, and how a lost life is handled in training."""
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,7 @@ TIME_LIMIT = 27_000
 
 @pytest.fixture(params=["gymnasium", "envpool"])
 def backend(request):
-    """Each backend in turn, where what plays Atari games with it is installed."""
+    """Each backend in turn, if its packages for Atari games are installed."""
     pytest.importorskip({"gymnasium": "ale_py", "envpool": "envpool"}[request.param])
     return request.param
 
@@ -30,7 +30,7 @@ def game(name, backend, num_envs=1, training=False, sticky=0.0):
 
 
 def play(envs, steps, seed=0, space_seed=0):
-    """The first observations and what each of so many steps with random actions returned."""
+    """The first observations, and the results of a number of steps with random actions."""
     first, _ = envs.reset(seed=seed)
     rng = np.random.default_rng(space_seed)
     actions = rng.integers(envs.single_action_space.n, size=steps)
@@ -40,7 +40,7 @@ def play(envs, steps, seed=0, space_seed=0):
 def test_both_backends_show_the_same_game():
     pytest.importorskip("ale_py")
     pytest.importorskip("envpool")
-    # Ms. Pac-Man has no FIRE: games that began with as many frames of doing nothing are one game
+    # Ms. Pac-Man has no FIRE: games with the same number of initial no-ops are equal
     begun = {name: game("MsPacman", name, 12).reset(seed=0)[0][:, -1] for name in ("gymnasium", "envpool")}
     seeds = next((i, j) for i in range(12) for j in range(12) if (begun["gymnasium"][i] == begun["envpool"][j]).all())
     ours, theirs = (
@@ -52,7 +52,7 @@ def test_both_backends_show_the_same_game():
         for a, b in zip(ours[t][1:4], theirs[t][1:4], strict=True):  # reward, terminated, truncated
             np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(ours[t][4]["zoo/game_over"], theirs[t][4]["zoo/game_over"])
-        if 4 <= t < over:  # the observations of the first steps hold frames from before the game
+        if 4 <= t < over:  # the observations of the first steps contain frames from before the game
             np.testing.assert_array_equal(ours[t][0], theirs[t][0])
         lives_lost += int(ours[t][2][0])
     assert lives_lost == 3
@@ -67,7 +67,7 @@ def test_a_lost_life_changes_what_the_agent_sees_of_the_game_and_not_the_game(ba
     for (obs, reward, terminated, truncated, info), whole in zip(steps, whole_steps, strict=True):
         np.testing.assert_array_equal(obs, whole[0])
         np.testing.assert_array_equal(reward, whole[1])
-        np.testing.assert_array_equal(info["zoo/game_over"], whole[2])  # a game never ends but by its last life here
+        np.testing.assert_array_equal(info["zoo/game_over"], whole[2])  # here a game ends only with its last life
         assert not truncated.any()
         assert not whole[3].any()
         np.testing.assert_array_equal(info.get("_final_obs", np.zeros(2, bool)), terminated)
@@ -124,7 +124,7 @@ def test_a_game_that_does_not_end_is_truncated_after_its_time_limit(backend):
     envs = game("MontezumaRevenge", backend, training=True)
     envs.reset(seed=0)
     for step in range(1, TIME_LIMIT + 1):
-        _, _, terminated, truncated, info = envs.step(np.zeros(1, int))  # nothing happens to who does nothing
+        _, _, terminated, truncated, info = envs.step(np.zeros(1, int))  # nothing happens without actions
         assert not terminated[0]
         assert truncated[0] == info["zoo/game_over"][0] == (step == TIME_LIMIT)
 
@@ -164,7 +164,7 @@ def test_actions_that_always_stick_are_never_taken(backend):
     np.testing.assert_array_equal(observed(1.0, up), observed(1.0, down))
     assert not np.array_equal(observed(0.0, up), observed(0.0, down))
     sometimes = observed(0.25, both)
-    np.testing.assert_array_equal(sometimes, observed(0.25, both))  # the seed decides which stick
+    np.testing.assert_array_equal(sometimes, observed(0.25, both))  # which actions stick depends on the seed
     assert not np.array_equal(sometimes, observed(0.0, both))
 
 
@@ -191,7 +191,7 @@ def test_an_untrained_dqn_ends_its_games_of_breakout_in_evaluation(backend):
 
 
 class Scripted(VectorEnv):
-    """Two games that lose lives, end and are truncated as it is written. Observes the step, as frames would be."""
+    """Two games with scripted lives, ends and truncations. Observations are the step, in the shape of frames."""
 
     #          lives after the step  terminated      truncated
     SCRIPT = (
@@ -251,7 +251,7 @@ def test_fire_begins_a_life_whatever_the_agent_does(training):
     envs.reset()
     for _ in Scripted.SCRIPT:
         envs.step(np.array([0, 0]))
-    # not where a game begins, which presses FIRE by itself: the second one's in the third step, the first one's at last
+    # not at the start of a game, which presses FIRE itself: the second one's in the third step, the first one's at last
     assert script.actions == [[0, 0], [0, 1], [1, 0], [0, 0], [0, 0]]
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's environments under the one autoreset rule, on an environment that counts its own steps."""
+"""Autoreset of Gymnasium's environments, tested with an environment that counts its steps."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*share an object")  # Gymnasium
 
 @pytest.fixture(params=["counting", "in_place"])
 def experience(request):
-    """What 60 steps of 5 environments put into a buffer, `[60, 5, ...]`, and the episodes reported on the way."""
+    """The content of a buffer after 60 steps of 5 environments, `[60, 5, ...]`, and the reported episodes."""
     episodes = []
     envs = make(EnvConfig(request.getfixturevalue(request.param)), NUM_ENVS)
     stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
@@ -66,7 +66,7 @@ def test_every_finished_episode_is_reported_once_with_its_return_and_length(expe
 
 
 def test_random_actions_are_not_the_environments_random_numbers():
-    """Hopper's start is drawn by its generator alone, as the first random action is by that of the action space."""
+    """Hopper's start comes only from its generator, and the first random action from that of the action space."""
     for seed in (7, [7, 8]):
         envs = make(EnvConfig("Hopper-v5", backend="gymnasium"), 2)
         stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *episode: None)

@@ -17,7 +17,7 @@ FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 def drive(envs, choose, steps):
-    """Steps `envs` through a stepper into a buffer: its columns `[steps, N, ...]`, and the last observations."""
+    """Steps `envs` and fills a buffer. Returns the buffer's columns `[steps, N, ...]` and the last observations."""
     stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: None)
     buffer = ReplayBuffer(steps * stepper.num_envs, stepper.spec, stepper.device)
     for step in range(steps):
@@ -28,14 +28,14 @@ def drive(envs, choose, steps):
 
 
 def at_random(env_id, num_envs):
-    """Uniform actions, the same ones at each call."""
+    """A policy with uniform actions, which are the same for each call."""
     space = make(EnvConfig(env_id), num_envs).action_space
     space.seed(1)
     return lambda step, obs: space.sample()
 
 
 def uphill(env_id, num_envs):
-    """MountainCar: push the way the car rolls, the first cars seldom, the last always. Some arrive in time."""
+    """MountainCar: pushes in the direction in which the car rolls, rarely the first cars and always the last one."""
     rng = np.random.default_rng(0)
     diligence = np.linspace(0.3, 1, num_envs)
     return lambda step, obs: np.where(rng.random(num_envs) > diligence, 1, np.where(obs[:, 1] < 0, 0, 2))
@@ -47,7 +47,7 @@ def balance_the_first(env_id, num_envs):
 
 
 def set_state(env, obs):
-    """Puts an environment of Gymnasium into the state that was observed, and observes it."""
+    """Sets one of Gymnasium's environments to an observed state, and returns its observation."""
     env, obs = env.unwrapped, obs.astype(np.float64)
     match env.spec.id:
         case "CartPole-v1":
@@ -59,7 +59,7 @@ def set_state(env, obs):
         case "InvertedPendulum-v5":
             env.set_state(obs[:2], obs[2:])
         case "Hopper-v5":
-            env.set_state(np.array([0, *obs[:5]]), obs[5:])  # where it stands is not observed and makes no difference
+            env.set_state(np.array([0, *obs[:5]]), obs[5:])  # the position is not observed and makes no difference
         case "Reacher-v5":
             joints = np.arctan2(obs[2:4], obs[:2])
             env.set_state(np.array([*joints, *obs[4:6]]), np.array([*obs[6:8], 0, 0]))
@@ -67,7 +67,7 @@ def set_state(env, obs):
 
 
 class StartFrom(gymnasium.Wrapper):
-    """Each reset starts the next episode from the next of `starts`, because the backends draw different ones."""
+    """Starts each episode from the next of `starts`, because the backends sample different initial states."""
 
     def __init__(self, env: gymnasium.Env, starts: Iterator[np.ndarray]) -> None:
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""DeepMind Control through EnvPool: the flat observations, the tasks' length, and one environment at a time."""
+"""DeepMind Control in EnvPool: flat observations, lengths of tasks, and single environments."""
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,7 @@ def test_an_observation_is_the_dictionarys_entries_one_after_another(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "num_actions"),  # of dm_control's tasks
+    ("name", "size", "num_actions"),  # dm_control's tasks
     [
         ("cheetah-run", 17, 6),
         ("dog-run", 223, 38),

@@ -70,7 +70,7 @@ def test_scores_are_of_the_task_as_it_is():
     assert score() == score("env.gravity=2", "env.changed_in=training") == own
     assert score("env.gravity=2") is score("env.action_noise=0.1", "env.changed_in=evaluation") is None
     assert score("env.gravity=2", "env.random_score=0", "env.expert_score=100") == 50
-    assert score("env.gravity=2", "env.random_score=0") is None  # the other would be of the task as it is
+    assert score("env.gravity=2", "env.random_score=0") is None  # the other would be the unchanged task
     given = compose(["algo=sac", "env=hopper", "env.random_score=0", "env.expert_score=100"])[0]
     assert given.env.score_source is None
 
@@ -128,7 +128,7 @@ def test_ogbenchs_tasks_can_be_changed_too():
     for _ in range(2):
         envs.reset(seed=0)
         seen.append([envs.step(np.array([[0.5, 0.5]], np.float32))[0] for _ in range(3)])
-    np.testing.assert_array_equal(*seen)  # the noise is of the seed
+    np.testing.assert_array_equal(*seen)  # the noise depends on the seed
     model = envs.envs[0].unwrapped.model
     np.testing.assert_allclose(model.opt.gravity, 0.5 * plain.opt.gravity)
     np.testing.assert_allclose(model.geom_friction, 0.3 * plain.geom_friction)

@@ -1,4 +1,4 @@
-"""Images from any environment: channels first, bytes or scaled numbers; what is ambiguous is refused."""
+"""Images from any environment: channels first, as bytes or scaled numbers. Ambiguous shapes are refused."""
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from zoo.runs.stepper import EnvStepper
 
 
 class Pictures(gymnasium.Env):
-    """Observes random numbers of a space; an episode is five steps, and an action of 1 pays 1."""
+    """Observes samples of a space. An episode has five steps, and the action 1 has reward 1."""
 
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -34,7 +34,7 @@ class Pictures(gymnasium.Env):
 
 @pytest.fixture
 def pictures():
-    """`pictures(space)`: the id of an environment that observes it."""
+    """`pictures(space)`: the id of an environment with this observation space."""
 
     def register(space):
         gymnasium.register("Pictures-v0", Pictures, kwargs={"space": space})
@@ -129,7 +129,7 @@ def test_learns_from_images_of_any_layout(pictures, tmp_path, space, algo):
 
 
 def test_a_replay_of_colour_images_gives_back_what_was_seen(pictures, monkeypatch, tmp_path):
-    """No stack of frames: no channel of an image is one of the image before."""
+    """Colour images are not stacks of frames: their channels are not those of the previous image."""
     seen, replayed = [], []
     step = EnvStepper.step
 

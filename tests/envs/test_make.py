@@ -1,4 +1,4 @@
-"""Every environment of the zoo can be made and stepped; what cannot be made says in one line what to type instead."""
+"""Every environment in the zoo can be made and stepped. If one cannot be made, one line says what to type instead."""
 
 import sys
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_envpool_has_nothing_of_another_name(env_id):
         ("MiniGrid-Empty-5x5-v0", True),
         ("minatar/breakout", False),
         ("Taxi-v4", False),
-        ("Blackjack-v1", False),  # EnvPool's observes another way
+        ("Blackjack-v1", False),  # EnvPool's version has other observations
         ("phys2d/CartPole-v1", False),
     ],
 )
@@ -125,7 +125,7 @@ def test_auto_is_envpool_where_it_is_installed_and_has_the_environment(env_id, h
     assert resolve_backend(EnvConfig(env_id)) == ("envpool" if has_it else "gymnasium")
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert resolve_backend(EnvConfig(env_id)) == "gymnasium"
-    assert resolve_backend(EnvConfig(env_id, backend="envpool")) == "envpool"  # which make refuses
+    assert resolve_backend(EnvConfig(env_id, backend="envpool")) == "envpool"  # `make` refuses it
 
 
 def test_an_environment_of_the_users_own_is_not_mistaken_for_envpools_of_the_same_name(counting, monkeypatch):
@@ -223,7 +223,7 @@ def test_time_limits_are_those_of_gymnasium():
 
 @pytest.mark.parametrize("limit", [7, 300])
 def test_episodes_are_as_long_as_they_are_asked_to_be(limit, backend):
-    config = EnvConfig("Pendulum-v1", backend=backend, max_episode_steps=limit)  # whose own are of 200 steps
+    config = EnvConfig("Pendulum-v1", backend=backend, max_episode_steps=limit)  # its default is 200 steps
     envs = make(config, 2)
     envs.reset(seed=0)
     ends = [envs.step(np.zeros((2, 1), np.float32))[3].tolist() for _ in range(2 * limit)]
@@ -243,7 +243,7 @@ def test_reference_scores_are_not_those_of_episodes_of_another_length():
 
 
 def test_an_ant_mazes_score_is_the_percentage_of_episodes_that_reach_the_goal():
-    returns = np.array([0.0, 1.0, 350.0, 0.0])  # it pays on at the goal
+    returns = np.array([0.0, 1.0, 350.0, 0.0])  # it has rewards after reaching the goal
     for env_id in ("AntMaze_UMaze-v5", "AntMaze_Large_Diverse_GR-v4"):
         np.testing.assert_array_equal(EnvConfig(env_id).normalize(returns), [0, 100, 100, 0])
     assert EnvConfig("AntMaze_UMazeDense-v5").normalize(returns) is None

@@ -63,7 +63,7 @@ def test_the_game_is_minatars_own():
 def test_an_episode_is_truncated_after_ten_thousand_steps():
     env = gymnasium.make("minatar/freeway")
     env.reset(seed=0)
-    raw_game(env).act = lambda action: (0, False)  # which no game of MinAtar's lasts
+    raw_game(env).act = lambda action: (0, False)  # no MinAtar game lasts so long
     for step in range(1, 10_001):
         truncated = env.step(0)[3]
         assert truncated == (step == 10_000)
@@ -86,7 +86,7 @@ def test_no_final_observation_is_lost_and_none_is_a_reset():
 
 
 def test_an_episode_does_not_depend_on_the_one_before():
-    """A step may repeat the action before it: the first one of an episode has none."""
+    """A step may repeat the previous action, but the first step of an episode has no previous action."""
     env = gymnasium.make("minatar/breakout")
 
     def played(seed):

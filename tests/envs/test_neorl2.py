@@ -63,7 +63,7 @@ def test_demands_change_three_times_in_a_thousand_steps():
     env.reset(seed=1)
     demands = [env.step(np.zeros(1))[0][1] for _ in range(60_000)]
     changes = np.count_nonzero(np.diff(demands))
-    # of draws with probability 0.003 a quarter leaves the demand as it is
+    # a quarter of the changes, which have probability 0.003, keep the same demand
     expected, spread = 60_000 * 0.003 * 0.75, math.sqrt(60_000 * 0.003 * 0.75)
     assert abs(changes - expected) < 4 * spread
     assert set(demands) == {50, 80, 110, 140}

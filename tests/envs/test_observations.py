@@ -1,4 +1,4 @@
-"""Observations stay what they were: a rollout keeps those of many steps."""
+"""Observations do not change afterwards, because a rollout keeps those of many steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""OGBench's environments: states and goals as OGBench gives them, and tasks in turn."""
+"""OGBench's environments: the same states and goals as in OGBench, and tasks in turn."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_a_maze_leaves_no_file_behind(tmp_path, monkeypatch):
 
 
 def enter_teleport(env):
-    """Puts the ball where the next step teleports it, by chance."""
+    """Puts the ball where the next step teleports it to a random place."""
     if getattr(env, "_teleport_info", None):
         env.set_xy(np.array(env._teleport_info["teleport_in_xys"][0]))
 
@@ -49,7 +49,7 @@ def test_an_episode_is_ogbenchs_from_the_same_random_numbers(name, monkeypatch):
     actions = np.random.default_rng(0).uniform(-1, 1, (50, *theirs.action_space.shape))
     np.random.seed(5)  # OGBench draws from NumPy's own generator
     space = theirs.action_space
-    if space is not theirs.action_space:  # a new one at every call, which nothing seeds
+    if space is not theirs.action_space:  # new at every call and not seeded
         monkeypatch.setattr(type(theirs), "action_space", space)
     space.seed(5)
     state, info = theirs.reset(options={"task_id": 3}, seed=5)
@@ -60,7 +60,7 @@ def test_an_episode_is_ogbenchs_from_the_same_random_numbers(name, monkeypatch):
     enter_teleport(ours.env)
     found = [(obs, 0.0)]
     for action in actions:
-        np.random.seed(0)  # what others do with it changes nothing
+        np.random.seed(0)  # seeding NumPy's generator has no effect
         found.append(ours.step(action)[:2])
     assert about == {"success": False, "task": 3}
     for (obs, reward), (state, their_reward) in zip(found, expected, strict=True):

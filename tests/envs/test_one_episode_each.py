@@ -1,4 +1,4 @@
-"""Evaluation: one episode an environment, from fixed seeds."""
+"""Evaluation: one episode per environment, from fixed seeds."""
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from zoo.spec import Spec
 
 
 class Sine(Agent):
-    """Acts on all that it observes, so that a wrong observation gives a wrong return."""
+    """A policy that depends on the whole observation, so that a wrong observation gives a wrong return."""
 
     def __init__(self, spec):
         super().__init__()
@@ -43,7 +43,7 @@ def test_evaluation_plays_exactly_the_first_episode_of_every_environment(countin
             score, steps, ended = score + reward, steps + 1, terminated or truncated
         assert episodes.lengths[i] == steps
         assert episodes.returns[i] == pytest.approx(score, rel=1e-5, abs=1e-5)
-    assert len(set(episodes.lengths)) > 2  # short and long ones count alike
+    assert len(set(episodes.lengths)) > 2  # short and long episodes count equally
 
 
 def test_no_two_runs_share_a_start_and_none_is_trained_on_what_it_is_evaluated_with():
@@ -57,7 +57,7 @@ def test_evaluation_from_the_same_seed_gives_the_same_returns(backend):
     first, other = _evaluate(env, 3, seed=0), _evaluate(env, 3, seed=100)
     np.testing.assert_array_equal(_evaluate(env, 3, seed=0).returns, first.returns)
     assert not np.array_equal(other.returns, first.returns)
-    assert len(set(first.returns)) == 3  # three starts, not one thrice
+    assert len(set(first.returns)) == 3  # three different starts
 
 
 def test_evaluating_twice_on_the_same_environments_gives_the_same_returns(backend):
@@ -72,7 +72,7 @@ def test_an_episode_is_a_success_if_any_of_its_own_steps_is(succeeding):
     episodes = _evaluate(EnvConfig(succeeding), 30, seed=0)
     lengths = [int(gymnasium.make(succeeding).reset(seed=s)[0][1]) for s in seeds("evaluation", 0, count=30)]
     assert episodes.successes.tolist() == [length > 5 or length == 3 for length in lengths]
-    assert {3, 4, 5} <= set(lengths)  # a success in the very last step; none, whatever the next episode does
+    assert {3, 4, 5} <= set(lengths)  # a success in the last step; no success, even if the next episode has one
     one = _evaluate(EnvConfig(succeeding), 1, seed=0)
     assert one.successes.tolist() == episodes.successes[:1].tolist()
 
@@ -103,7 +103,7 @@ def test_an_agent_observes_what_came_of_every_action_from_the_beginning(counting
 
 
 class Noisy(Sine):
-    """The same, with noise where it explores."""
+    """The same, with noise when it explores."""
 
     def act(self, obs, explore=False):
         action = super().act(obs)
@@ -117,14 +117,14 @@ def test_an_evaluation_has_random_numbers_of_its_own_that_follow_from_the_seed(c
     expected = torch.rand(5)
     torch.manual_seed(0)
     first = evaluate(agent, envs, 3, explore=True)
-    assert torch.equal(torch.rand(5), expected)  # whoever trains continues as if nothing had been
+    assert torch.equal(torch.rand(5), expected)  # training continues as if there had been no evaluation
     again = evaluate(agent, envs, 3, explore=True)
     np.testing.assert_array_equal(again.returns, first.returns)
     assert not np.array_equal(evaluate(agent, envs, 3).returns, first.returns)
 
 
 class Lives(VectorEnv):
-    """Three games of `length` steps with three lives. In a step each pays or loses a life where `events` say so."""
+    """Three games of `length` steps with three lives. `events` says in which steps a game scores or loses a life."""
 
     def __init__(self, length, events):
         self.num_envs, self.metadata = 3, {"autoreset_mode": AutoresetMode.SAME_STEP}

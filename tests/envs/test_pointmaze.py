@@ -49,6 +49,6 @@ def test_a_step_pays_by_the_distance_to_a_goal_near_its_cell(envs):
 def test_walls_hold_the_ball():
     env = gymnasium.make("PointMazeStitch-v0")
     obs, _ = env.reset(seed=0)
-    for _ in range(199):  # up and to the right of the start there are walls
+    for _ in range(199):  # there are walls above and to the right of the start
         obs, *_ = env.step(np.ones(2, np.float32))
     assert (np.abs(obs[:2] - [-0.5, 0.5]) < 0.6).all()

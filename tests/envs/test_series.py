@@ -1,4 +1,4 @@
-"""Series: what is observed and paid, where they come from, and what is said of files that are none."""
+"""Series: their observations and rewards, their files, and messages about other files."""
 
 import signal
 
@@ -18,7 +18,7 @@ ETT = "date,HUFL,HULL,OT\n" + "".join(
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory, and what is registered and read there forgotten afterwards."""
+    """An empty working directory. What is registered and read there is removed afterwards."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     series.load.cache_clear()
@@ -37,7 +37,7 @@ def test_a_file_as_the_ett_data_are_laid_out_is_observed_by_its_traces_and_pays_
     envs = make(EnvConfig("series/ett"), 1)
     obs, _ = envs.reset(seed=3)
     (at,) = np.flatnonzero(np.isclose(traces, obs, rtol=1e-6).all(1))
-    for t in range(at + 1, at + 60):  # past the end, on at the beginning
+    for t in range(at + 1, at + 60):  # after the end, it continues at the beginning
         obs, reward, terminated, truncated, _ = envs.step(np.array([0]))
         np.testing.assert_allclose(obs[0], traces[t % 24], rtol=1e-5)
         assert reward[0] == pytest.approx(paid[(t + 1) % 24])

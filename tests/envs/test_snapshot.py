@@ -1,4 +1,4 @@
-"""An environment that is put where another was continues as that one does, to the last bit."""
+"""An environment that is set to a snapshot of another one continues like it, bit for bit."""
 
 import io
 
@@ -19,7 +19,7 @@ CLASSIC = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "Mounta
 
 
 def play(envs, actions) -> list[np.ndarray]:
-    """Everything that comes of the actions: observations, final ones too, rewards and flags."""
+    """The results of the actions: observations, also final ones, rewards and flags."""
     seen = []
     for action in actions:
         obs, reward, terminated, truncated, info = envs.step(action)
@@ -50,11 +50,11 @@ def test_goes_on_with_the_very_same_steps(env_id):
 
 
 class Door(HopperEnv):
-    """A third-party MuJoCo task, which may keep anything anywhere."""
+    """A third-party MuJoCo task, which may keep state anywhere."""
 
 
 class Counting(gymnasium.Wrapper):
-    """With a state of its own."""
+    """A wrapper, which may have its own state."""
 
 
 @pytest.mark.parametrize(

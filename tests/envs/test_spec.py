@@ -1,4 +1,4 @@
-"""What an agent is built for, and what it may be shown."""
+"""Specs of environments, and which environments fit an agent."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def test_actions_that_cannot_be_learned_are_refused(actions, says):
 def test_a_spec_is_what_it_was_after_json():
     record = json.loads(json.dumps(dataclasses.asdict(FRAMES)))
     assert Spec(**record | {"obs_shape": tuple(record["obs_shape"]), "action_low": (), "action_high": ()}) == FRAMES
-    del record["obs_dtype"]  # as runs were recorded before there was one
+    del record["obs_dtype"]  # as in older records
     assert Spec(**record).obs_dtype == "float32"
 
 

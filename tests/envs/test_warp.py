@@ -1,4 +1,4 @@
-"""MuJoCo Warp's environments against Gymnasium's: the same steps from the same states, the same starts and ends."""
+"""MuJoCo Warp's environments against Gymnasium's: equal steps from equal states, and equal starts and ends."""
 
 import functools
 import itertools
@@ -17,7 +17,7 @@ from zoo.envs.warp_tasks import TASKS, Physics
 
 CPU = torch.device("cpu")
 STEPS = 200
-# each model's kernels are compiled once for a machine and loaded for seconds: in `make test` Hopper stands for all
+# kernels are compiled once for each model and machine, and loading them takes seconds: `make test` uses only Hopper
 EVERY = [pytest.param(env_id, marks=() if env_id == "Hopper-v5" else pytest.mark.slow) for env_id in IN_WARP]
 
 
@@ -28,7 +28,7 @@ def warp(env_id: str, num_envs: int, max_episode_steps: int | None = None) -> Wa
 
 
 def oracle(env_id: str) -> gymnasium.Env:
-    """Gymnasium's environment without its time limit, with a solver that Warp has."""
+    """Gymnasium's environment without its time limit, and with a solver that Warp has too."""
     env = gymnasium.make(env_id).unwrapped
     if env.model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         env.model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
@@ -36,7 +36,7 @@ def oracle(env_id: str) -> gymnasium.Env:
 
 
 def physics(data: mujoco.MjData) -> Physics:
-    """Gymnasium's own arrays, float64, of one simulator."""
+    """Gymnasium's float64 arrays of one simulator."""
     return Physics(*(torch.from_numpy(np.array(getattr(data, name)))[None] for name in Physics._fields))
 
 
@@ -59,9 +59,9 @@ def put(envs: WarpEnvs, env: gymnasium.Env) -> None:
 
 
 def turned(env: gymnasium.Env, action: np.ndarray) -> bool:
-    """Whether a capsule that is steeper than some 50 degrees touches anything within the step that follows.
+    """Whether a capsule that is steeper than about 50 degrees touches anything in the next step.
 
-    There, from 60 degrees on, Warp turns the pyramid of friction, see `zoo.envs.warp`.
+    From 60 degrees on, Warp turns the friction pyramid; see `zoo.envs.warp`.
     """
     model, data = env.model, mujoco.MjData(env.model)
     data.qpos[:], data.qvel[:], data.ctrl[:] = env.data.qpos, env.data.qvel, action
@@ -77,7 +77,7 @@ def turned(env: gymnasium.Env, action: np.ndarray) -> bool:
 
 
 def deviation(ours: torch.Tensor, theirs: np.ndarray) -> float:
-    """The largest difference, of large numbers relative to them."""
+    """The largest difference, which is relative for large numbers."""
     return float((np.abs(ours.numpy() - theirs) / (1 + np.abs(theirs))).max())
 
 
@@ -85,7 +85,7 @@ def test_what_is_said_to_be_there_is_there():
     assert sorted(TASKS) == sorted(IN_WARP)
 
 
-# --- Tasks, computed of Gymnasium's own arrays ---
+# --- Tasks, computed from Gymnasium's own arrays ---
 
 
 @pytest.mark.parametrize("env_id", IN_WARP)
@@ -102,7 +102,7 @@ def test_observations_rewards_and_terminations_are_gymnasiums(env_id):
         at = torch.from_numpy(action).double()[None]
         assert float(ours.reward(now, at, before)) == pytest.approx(float(reward), rel=1e-5, abs=1e-5)
         assert bool(ours.healthy(now)) == (not terminated)
-        touched += bool((np.abs(env.data.cfrc_ext) > 1).any())  # so that Ant's are clipped
+        touched += bool((np.abs(env.data.cfrc_ext) > 1).any())  # large enough that Ant's are clipped
         if terminated:
             terminations += 1
             env.reset(seed=step)
@@ -143,10 +143,10 @@ def test_an_episode_terminates_where_gymnasiums_does(env_id, place, low, high):
 
 @pytest.mark.parametrize("env_id", EVERY)
 def test_each_step_leads_where_gymnasiums_leads_from_the_same_state(env_id):
-    """Every step begins in Gymnasium's state, rounded to float32; Swimmer, which touches nothing, continues by itself.
+    """Steps start in Gymnasium's state, rounded to float32. Swimmer, which has no contacts, continues from its own.
 
-    Observations differ by 1e-4 at most, of large numbers relatively; where feet that slide on the floor (HalfCheetah)
-    or forces of contact (Humanoid) are observed, and after Swimmer's 200 steps, by 1e-3.
+    Observations differ by at most 1e-4, relative for large numbers. The limit is 1e-3 if feet that slide on the floor
+    (HalfCheetah) or contact forces (Humanoid) are observed, and after Swimmer's 200 steps.
     """
     bound = 1e-3 if env_id in ("HalfCheetah-v5", "Humanoid-v5", "Swimmer-v5") else 1e-4
     env, envs, rng = oracle(env_id), warp(env_id, 2), np.random.default_rng(0)
@@ -163,7 +163,7 @@ def test_each_step_leads_where_gymnasiums_leads_from_the_same_state(env_id):
             assert deviation(ours.next_obs, obs) < bound, step
             assert deviation(ours.reward, np.asarray(reward)) < bound
             assert ours.terminated.tolist() == [terminated] * 2
-            if not terminated and env_id != "Swimmer-v5":  # from where the next step's velocity is measured
+            if not terminated and env_id != "Swimmer-v5":  # the next step's velocity is measured from here
                 assert float(envs.state_dict()["before"][0]) == pytest.approx(
                     float(task(env).position(physics(env.data))), rel=1e-6, abs=2e-6
                 )

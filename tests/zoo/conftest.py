@@ -1,4 +1,4 @@
-"""Runs of the command: in this process where it only ends well or badly, in one of its own where it is killed."""
+"""Runs the `zoo` command: in this process, or in a separate process if the test kills it."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ QUICK = ("eval_episodes=2", "logger=none", "algo.hidden=[16]", "algo.batch_size=
 
 
 class Result(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 def call(*arguments: object) -> Result:
-    """`zoo` with these arguments, in this process."""
+    """Runs `zoo` with the given arguments in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
@@ -45,7 +45,7 @@ def zoo(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory, pendulum_file):
-    """`train(name, *overrides)`: the folder of a short offline run on Pendulum that went well."""
+    """`train(name, *overrides)`: the folder of a short finished offline run on Pendulum."""
 
     def run(name: str, *overrides: str) -> Path:
         run_dir = tmp_path_factory.mktemp("runs") / name
@@ -58,7 +58,7 @@ def train(tmp_path_factory, pendulum_file):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """`trained("sac", "pendulum", *overrides)`: the folder of a short run; the same one if it is asked for again."""
+    """`trained("sac", "pendulum", *overrides)`: the folder of a short run, cached by its arguments."""
     made: dict[tuple[str, ...], Path] = {}
 
     def run(algo: str, env: str, *overrides: str) -> Path:
@@ -75,7 +75,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished(train) -> Path:
-    """A finished run of IQL, on normalized observations. Not to be written to."""
+    """A finished run of IQL on normalized observations. Tests must not write to its folder."""
     return train(
         "finished", "algo=iql", "steps=300", "eval_every=100", "checkpoint_every=100", "log_every=50", "seed=3",
         "algo.normalize_obs=true", "logger=tensorboard", "keep_agents=true", "env.backend=gymnasium",
@@ -84,7 +84,7 @@ def finished(train) -> Path:
 
 # --- Commands in processes of their own ---
 
-# Imports what a run needs once, then forks a child for every job: a process a job without its seconds of imports.
+# Imports what a run needs once, then forks a child for every job, so that jobs do not spend seconds on imports.
 SERVER = """
 import json, os, sys
 import zoo.api, zoo.algos.bc, zoo.algos.iql, zoo.algos.sac, zoo.cli
@@ -107,7 +107,7 @@ for line in sys.stdin:
 
 @dataclass
 class Process:
-    """A `zoo` command in a process of its own."""
+    """A `zoo` command in a separate process."""
 
     server: "Server"
     pid: int
@@ -128,7 +128,7 @@ class Process:
         return Result(self.code, (self.folder / "stdout").read_text(), (self.folder / "stderr").read_text())
 
     def wait_for(self, path: Path, seconds: float = 60) -> None:
-        """Until that file exists or the process has ended."""
+        """Waits until a file exists or the process has ended."""
         deadline = time.monotonic() + seconds
         while not path.exists() and self.running():
             assert time.monotonic() < deadline, f"no {path}"
@@ -165,7 +165,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def start(server, tmp_path_factory):
-    """`start("run", ...)`: the same in a process of its own, which the test may watch and kill."""
+    """`start("run", ...)`: the same in a separate process, which the test may watch and kill."""
     started = []
 
     def begin(*arguments: object, environment: dict[str, str] | None = None) -> Process:

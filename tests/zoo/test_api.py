@@ -1,4 +1,4 @@
-"""`zoo.train`, `zoo.resume`, `zoo.load`, `zoo.make_envs`: what the command line does not do, or does otherwise."""
+"""`zoo.train`, `zoo.resume`, `zoo.load`, `zoo.make_envs`: where they differ from the command line."""
 
 import copy
 import gc
@@ -22,7 +22,7 @@ SAC = {"hidden": [8], "batch_size": 8, "learning_starts": 16, "buffer_size": 200
 
 
 class Own(gymnasium.Env):
-    """Eight steps; what it observes and takes may be changed, and its end may go wrong."""
+    """Episodes of eight steps. Its spaces can be changed, and it can fail when it is closed."""
 
     size, bound, fails = 2, 1.0, False
 
@@ -44,7 +44,7 @@ class Own(gymnasium.Env):
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An environment of one's own is registered; a folder for a run in it."""
+    """Registers a user's environment. Returns a folder for a run in it."""
     gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=8)
     yield tmp_path / "run"
     del gymnasium.registry["Own-v0"]
@@ -151,7 +151,7 @@ def test_whole_numbers_are_observed_as_the_policy_takes_them(tmp_path: Path) -> 
     assert envs.step(policy.act(obs))[0].shape == (3, 16)
     with gymnasium.make("FrozenLake-v1") as env:
         env.reset(seed=0)
-        env.step(policy.act(np.eye(16)[0]))  # a number that a dictionary may look up
+        env.step(policy.act(np.eye(16)[0]))  # a number that can be a dictionary key
 
 
 def test_policies_are_copied_and_pickled_and_judge_one_action(own: Path) -> None:

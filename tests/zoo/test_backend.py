@@ -1,4 +1,4 @@
-"""Which backend a run's environments come from: settled when it begins, and recorded."""
+"""The backend of a run's environments: chosen when the run begins, and recorded."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ SAC = ("algo=sac", *SHORT, "algo.hidden=[8]", "algo.learning_starts=20", "algo.b
 
 
 def recorded(folder):
-    """What both of a run's files say."""
+    """The backend in both of a run's files."""
     in_yaml = yaml.safe_load((folder / "config.yaml").read_text())["env"]["backend"]
     assert json.loads((folder / "run.json").read_text())["config"]["env"]["backend"] == in_yaml
     return in_yaml
@@ -25,7 +25,7 @@ def test_a_run_records_the_backend_that_auto_was(zoo, tmp_path, monkeypatch):
     assert result.code == 0, result.err
     assert recorded(tmp_path / "run") == "envpool"
     assert "EnvPool" not in result.out
-    # played again elsewhere, it is not silently another simulator
+    # on another machine, it does not silently use another simulator
     monkeypatch.setitem(sys.modules, "envpool", None)
     result = zoo("eval", "run")
     assert result.code == 2

@@ -1,4 +1,4 @@
-"""The replay buffer against a list that forgets its oldest entries."""
+"""The replay buffer against a list that drops its oldest entries."""
 
 from collections import deque
 from pathlib import Path
@@ -18,14 +18,14 @@ CPU = torch.device("cpu")
 
 
 def numbered(first: int, count: int) -> Transition:
-    """`count` transitions that can be distinguished: every field of number i is made of i."""
+    """`count` distinguishable transitions: every field of transition i is computed from i."""
     i = torch.arange(first, first + count).float()
     obs = torch.stack([i, -i], -1)
     return Transition(obs, i[:, None] / 1000, i, obs + 0.5, i % 3 == 0, i % 5 == 0)
 
 
 def assert_draws_the_same(one: ReplayBuffer, other: ReplayBuffer) -> None:
-    """Both give the same 100 transitions from the same seed."""
+    """Asserts that both give the same 100 transitions from the same seed."""
     torch.manual_seed(0)
     expected = one.sample(100)
     torch.manual_seed(0)
@@ -71,7 +71,7 @@ def test_every_held_transition_is_sampled_equally_often_and_no_other(added, held
 
 
 def restore(saved: ReplayBuffer, into: ReplayBuffer, folder: Path) -> ReplayBuffer:
-    """Another buffer, filled with what the first one was written as."""
+    """Fills another buffer with the first one's written data."""
     ReplayLog(folder, into).read(ReplayLog(folder, saved).write())
     return into
 
@@ -95,7 +95,7 @@ def test_discrete_actions_are_whole_numbers():
 
 
 def episodes(lengths: list[tuple[int, bool]], first: int = 0) -> list[Transition]:
-    """One environment's episodes of given lengths, terminated or truncated at their ends, numbered throughout."""
+    """One environment's episodes of given lengths, terminated or truncated, with consecutive numbers."""
     transitions, number = [], first
     for length, terminates in lengths:
         for step in range(length):
@@ -107,7 +107,7 @@ def episodes(lengths: list[tuple[int, bool]], first: int = 0) -> list[Transition
 
 
 def together(streams: list[list[Transition]]) -> list[Transition]:
-    """Step by step, all environments' transitions as one."""
+    """For each step, the transitions of all environments as one batch."""
     return [Transition(*map(torch.cat, zip(*row, strict=True))) for row in zip(*streams, strict=True)]
 
 
@@ -119,7 +119,7 @@ def test_n_step_returns_are_the_loops(n, capacity):
     buffer = ReplayBuffer(capacity, SPEC, CPU)
     for transition in together(streams):
         buffer.add(transition)
-    batch = buffer.sample_n_step(1_200, n, 0.9)  # each of at most 60 is drawn, but for 1 in 10^7
+    batch = buffer.sample_n_step(1_200, n, 0.9)  # each of at most 60 is drawn, with probability 1 - 10^-7
     by_number = {int(t.reward): (stream, i) for stream in streams for i, t in enumerate(stream)}
     seen = set()
     for obs, reward, next_obs, discount in zip(batch.obs, batch.reward, batch.next_obs, batch.discount, strict=True):
@@ -150,7 +150,7 @@ def test_n_steps_never_run_from_before_a_resumed_run_into_its_new_episodes(tmp_p
     before = batch.obs[:, 0] < 100
     assert (batch.next_obs[before, 0] < 100).all()
     last = batch.obs[:, 0] == 5
-    assert (batch.discount[last] == 1).all()  # it bootstraps: the episode was cut, not over
+    assert (batch.discount[last] == 1).all()  # it bootstraps, because the episode was truncated
 
 
 def test_a_cut_truncates_the_newest_step_of_every_environment_that_has_not_terminated():
@@ -162,7 +162,7 @@ def test_a_cut_truncates_the_newest_step_of_every_environment_that_has_not_termi
     for first in (6, 11):
         buffer.add(numbered(first, 2)._replace(terminated=torch.tensor([True, False]), truncated=torch.zeros(2).bool()))
     buffer.add(numbered(16, 2)._replace(terminated=torch.zeros(2).bool(), truncated=torch.zeros(2).bool()))
-    buffer.cut()  # the newest two lie at the start again
+    buffer.cut()  # the newest two are at the start again
     assert buffer.truncated.tolist() == [True, True, False, False, False, False]
 
 
@@ -170,7 +170,7 @@ FRAMES = Spec((4, 6, 5), num_actions=3, obs_dtype="uint8")
 
 
 def play(lengths: list[tuple[int, bool]], seed: int) -> list[Transition]:
-    """Episodes of random frames as environments stack them: the first frame four times, then a shift."""
+    """Episodes of random frames, stacked as in environments: the first frame four times, then shifted by one."""
     rng, transitions = np.random.default_rng(seed), []
     for length, terminates in lengths:
         frames = rng.integers(256, size=(length + 1, 6, 5), dtype=np.uint8)
@@ -197,7 +197,7 @@ def test_a_frame_buffer_holds_the_same_stacks_as_one_that_stores_them_whole(capa
             indices = batch.index
             assert torch.equal(batch.obs, whole.obs[indices])
             assert torch.equal(batch.action, whole.action[indices])
-    batch = buffer.sample(6_000)  # each of at most 250 is drawn, but for 1 in 10^8
+    batch = buffer.sample(6_000)  # each of at most 250 is drawn, with probability 1 - 10^-8
     assert torch.equal(batch.obs, whole.obs[batch.index])
     assert torch.equal(batch.next_obs, whole.next_obs[batch.index])
     assert torch.equal(batch.reward, whole.reward[batch.index])

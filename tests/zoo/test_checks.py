@@ -1,4 +1,4 @@
-"""Conditions on an algorithm's settings, against pandas' intervals and what each message must say."""
+"""Conditions on an algorithm's settings, against pandas' intervals, and their error messages."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The command line: what it says when it is asked well, and how it refuses."""
+"""The command line: its output for valid commands, and its error messages."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Whether a run is compiled, what it says, and what is kept of compiled code."""
+"""Whether a run is compiled, what it prints about this, and the cache of compiled code."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._inductor.config  # looks for the compiler, now, before a test names one that is missing
+import torch._inductor.config  # looks for the compiler now, before a test names a missing one
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
@@ -26,7 +26,7 @@ SHORT = ("algo=iql", "env=pendulum", "steps=20", "eval_episodes=1", "logger=none
 
 @pytest.fixture
 def compiler():
-    """Skips the test where there is none; a fixture, since asking imports PyTorch's."""
+    """Skips the test if there is no compiler. It is a fixture because the check imports PyTorch's compiler."""
     if missing := needed_to_compile():
         pytest.skip(missing)
 
@@ -113,7 +113,7 @@ def test_a_graph_is_for_a_gpu(zoo, pendulum_file):
     assert result.code == 2
     assert result.err == "zoo: compile=graph is for a GPU, and this run is on the CPU. Try: compile=true\n"
     assert not Path("run").exists()
-    assert compiles(settings(), begun=GRAPH) == GRAPH  # of a run that began on a GPU
+    assert compiles(settings(), begun=GRAPH) == GRAPH  # for a run that began on a GPU
     assert accelerated(dict, GRAPH, torch.device("cpu")) is dict
     assert isinstance(accelerated(dict, GRAPH, torch.device("cuda")), Replayed)
 
@@ -193,7 +193,7 @@ print(compile_update(update)()["sum"].item())
 
 
 def computed(cache: Path) -> tuple[float, str]:
-    """The program's result and what it complains of; `cache` is `XDG_CACHE_HOME`."""
+    """The program's output and error messages; `cache` is `XDG_CACHE_HOME`."""
     environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
@@ -266,7 +266,7 @@ def test_a_compiled_update_takes_what_the_update_does():
 
 
 def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(Interruption, "came", False)  # whatever tests before this one did
+    monkeypatch.setattr(Interruption, "came", False)  # after any other test
     monkeypatch.setattr(compilation, "kept_compiled", lambda: tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
@@ -310,7 +310,7 @@ def test_a_compiled_update_draws_what_the_update_draws():
 
 @pytest.mark.usefixtures("compiler")
 def test_on_a_gpu_what_is_added_to_one_place_is_added_in_a_fixed_order():
-    """The gradient of an embedding: the compiler's own kernel would take the order in which its threads come."""
+    """The gradient of an embedding: the order in the compiler's own kernel would depend on its threads."""
     embedding, rows = nn.Embedding(5, 3), torch.randint(5, (40,))
 
     def update(index: Tensor) -> dict[str, Tensor]:

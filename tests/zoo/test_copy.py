@@ -1,4 +1,4 @@
-"""Copies of algorithms: each learns, where the zoo is not importable, what the zoo's own run learns."""
+"""Copies of algorithms: without an importable zoo, each learns the same as the zoo's own run."""
 
 import ast
 import csv
@@ -21,7 +21,7 @@ from zoo.copying.write import plain
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithm, algorithms
 
-SMALL = {  # of settings, where an algorithm has them: seconds of learning
+SMALL = {  # settings for short runs, if an algorithm has them
     "batch_size": 32, "hidden": [32, 32], "learning_starts": 100, "num_steps": 64, "minibatches": 4, "epochs": 2,
     "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
     "behavior_epochs": 1, "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
@@ -85,9 +85,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With random episodes in D4RL's layout, and environments of one action and of goals.
+    """A folder with random episodes in D4RL's layout, and environments with one action and with goals.
 
-    `data.hdf5` is of InvertedPendulum, `discrete.hdf5` of CartPole, `states.hdf5` of the one with goals.
+    `data.hdf5` is for InvertedPendulum, `discrete.hdf5` for CartPole, `states.hdf5` for the environment with goals.
     """
     folder = tmp_path_factory.mktemp("copies")
     (folder / "one_action.py").write_text(ENVIRONMENT)
@@ -140,14 +140,14 @@ def run(folder: Path, program: str, *arguments: str) -> None:
 
 
 def rows(path: Path) -> list[list[float]]:
-    """Of each evaluation its step, mean and spread of the returns, mean length, and the error of predicted values."""
+    """The step of each evaluation, its mean return, their spread, its mean length, and the value error."""
     with (path / "evaluations.csv").open() as file:
         columns = ("step", "return_mean", "return_std", "length_mean", "value_error")
         return [[float(row[name]) for name in columns if name in row] for row in csv.DictReader(file)]
 
 
 def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluations: int = 2) -> None:
-    """Runs the zoo and a copy, with small settings, and compares evaluations, and weights but for their last bits."""
+    """Runs the zoo and a copy with small settings. Compares evaluations, and weights up to their last bits."""
     chosen = algorithm(name)
     discrete = "continuous" not in chosen.action_spaces
     env = "OneAction-v0" if name == "stream_td" else "CartPole-v1" if discrete else "InvertedPendulum-v5"
@@ -172,7 +172,7 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
     )
     flags = {"env": env, "run_dir": f"{where}-copy", **common, **data, **own}
     text = file.read_text()
-    flags = {key: value for key, value in flags.items() if f"    {key}: " in text}  # the others are decided
+    flags = {key: value for key, value in flags.items() if f"    {key}: " in text}  # the others are fixed in the copy
     words = {key: value if isinstance(value, list) else [value] for key, value in flags.items()}
     run(
         folder,
@@ -231,7 +231,7 @@ def test_what_a_file_says_is_typed_as_the_file_takes_it(text: str, expected: str
 
 @pytest.mark.slow
 def test_chosen_settings(folder: Path) -> None:
-    """What is chosen decides what is in the file, and both learn the same."""
+    """The chosen settings decide what is in the file, and both learn the same."""
     settings = ("sampler=top", "sampler.fraction=0.5", "algo.policy=deterministic", "algo.value_head=huber")
     settings += ("algo.expectile=0.8", "env=inverted_pendulum")
     file = copied("iql", folder, *settings)

@@ -1,4 +1,4 @@
-"""Corruption changes what it says, as much as it says, where the seed says."""
+"""Corruption changes the right fields, by the right amount, at transitions that depend on the seed."""
 
 import json
 import shutil
@@ -198,7 +198,7 @@ def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
 
 
 def attack(critic, dataset, run_dir, env="hopper", algo="td3_bc", **settings):
-    """A run on a dataset that another run's critics have corrupted."""
+    """A run on a dataset that is corrupted with another run's critics."""
     return zoo.train(
         algo, env=env, dataset=str(dataset), eval_episodes=1, logger="none", run_dir=run_dir,
         corruption="adversarial-obs", **{"steps": 1, "corruption.critic": str(critic)} | settings,

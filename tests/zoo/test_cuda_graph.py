@@ -1,4 +1,4 @@
-"""An update that is recorded and replayed is the update, bit for bit: on a GPU, and here by a stand-in, `tape.py`."""
+"""A recorded and replayed update equals the update bit for bit, on a GPU and, with the stand-in `tape.py`, on a CPU."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 @pytest.fixture
 def taped(monkeypatch):
-    """Recordings are tapes, on the CPU."""
+    """Replaces recordings by tapes, on the CPU."""
     monkeypatch.setattr(cuda_graph, "recorded", tape.recorded)
     monkeypatch.setattr(cuda_graph, "warmed_up", tape.warmed_up)
 
@@ -48,7 +48,7 @@ def test_a_replayed_update_is_the_update(algorithm):
             random = torch.rand(1)
             torch.manual_seed(seed)
             kept.append((replayed(batch), {name: value.clone() for name, value in expected.items()}))
-            assert torch.equal(torch.rand(1), random)  # the generator is where the update left it
+            assert torch.equal(torch.rand(1), random)  # the generator has the same state as after the update
         for metrics, expected in kept:  # a later replay changes none of an earlier one's
             assert metrics.keys() == expected.keys()
             for name, value in metrics.items():
@@ -121,7 +121,7 @@ def test_on_a_cpu_nothing_is_recorded():
 
 
 def test_what_cannot_be_recorded_is_a_failure_in_a_line(monkeypatch):
-    """By stand-ins whose end fails as CUDA's does, with the error that came first as its context."""
+    """With stand-ins that fail at their end like CUDA's, with the first error as its context."""
 
     class Graph:
         def __init__(self, *_: object, **__: object) -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_recorded_is_a_failure_in_a_line(monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @each_algorithm
 def test_on_a_gpu_a_replayed_update_is_the_one_that_was_recorded(algorithm, compiled):
-    """Also from the middle on, as a run that is resumed takes it: from the state and the generator's state."""
+    """Also from the middle on, as in a resumed run: from the agent's state and the generator's state."""
     device = torch.device("cuda")
     oldest = SURE if algorithm.name == "edac" else OLDEST  # it asks for gradients within the update
     if compiled and (missing := needed_to_compile("cuda", oldest)):

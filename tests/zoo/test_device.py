@@ -1,4 +1,4 @@
-"""What an update is made of stays on its device; see `strict_device`."""
+"""The parts of an update stay on their device; see `strict_device`."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_a_replay_buffer_takes_and_gives_transitions_on_its_device(spec):
     buffer = FrameBuffer(9, spec, DEVICE, num_envs=2) if stacked else ReplayBuffer(9, spec, DEVICE)
     step = transition(spec)
     with strict():
-        for i in range(12):  # it becomes full, and begins anew
+        for i in range(12):  # it becomes full and wraps around
             buffer.add(step, np.array([i % 4 == 3, False]))
         samples = [buffer.sample(5), buffer.sample_n_step(5, 3, 0.99)]
         buffer.cut()

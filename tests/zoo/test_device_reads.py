@@ -1,4 +1,4 @@
-"""What may read the device: when a run begins, or between many updates. All else is refused, see `strict_device`."""
+"""The code that may read the device: at the start of a run, or between many updates; see `strict_device`."""
 
 from collections.abc import Callable
 from unittest import mock
@@ -19,11 +19,11 @@ from zoo.nn.heads import TwoHot
 from zoo.returns import ReturnToGo
 from zoo.settings.registry import algorithm
 
-READERS: dict[str, tuple[str, Callable[[], None]]] = {}  # functions as Python qualifies them: why they may, and a call
+READERS: dict[str, tuple[str, Callable[[], None]]] = {}  # by qualified name: why it may read, and a call
 
 
 def may_read(name: str, why: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Lists the function of that name, which what is decorated calls under `strict`."""
+    """Adds a function to the list. The decorated test calls it under `strict`."""
 
     def listed(call: Callable[[], None]) -> Callable[[], None]:
         READERS[name] = (why, call)
@@ -168,7 +168,7 @@ def rows():
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_may_read_the_device_does(name):
-    """Else it need not be on the list: so the list stays true."""
+    """Otherwise it would not need to be on the list, so this keeps the list correct."""
     _, call = READERS[name]
     with pytest.raises(StrictDeviceError, match=rf", in {name}: "):
         call()

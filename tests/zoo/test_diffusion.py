@@ -1,4 +1,4 @@
-"""Diffusion: its schedule and its steps against the formulas, and what it draws against what it learned from."""
+"""Diffusion: its schedule and steps against the formulas, and its samples against the data."""
 
 import copy
 import math
@@ -98,7 +98,7 @@ def test_actions_lie_within_the_bounds(policy):
 
 @pytest.mark.slow
 def test_draws_a_mixture_whose_parts_depend_on_the_observation():
-    """At observation 0 two spots, one twice as often; at 1 a third: means, spreads and shares of each."""
+    """At observation 0 there are two modes, one twice as frequent, and at 1 a third: means, spreads and shares."""
     torch.manual_seed(0)
     policy = DiffusionPolicy(1, (-1.0, -1.0), (1.0, 1.0), [64, 64], steps=10, lr=2e-3, decay_steps=2_500)
     spots = torch.tensor([[-0.6, 0.4], [0.5, -0.5], [0.0, 0.7]])

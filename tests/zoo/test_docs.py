@@ -1,4 +1,4 @@
-"""What the documents show is so: the README's table of algorithms, an algorithm added by adding one file, its page."""
+"""The documents are correct: the README's table of algorithms, the example of an added algorithm, and its page."""
 
 import ast
 import html
@@ -51,12 +51,12 @@ def test_equations_of_docstrings_as_latex(written, expected):
 
 
 def rows_of(table):
-    """What each equation of a page is of, its MathML, and its number."""
+    """The label of each equation in a page, its MathML, and its number."""
     return re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", table)
 
 
 def written(table):
-    """The lines of the equations of a page, as the docstring has them."""
+    """The equations in a page, as lines of the docstring."""
     of = (
         (of, html.unescape(re.search('alttext="(.*?)"', equation)[1]), number)
         for of, equation, number in rows_of(table)
@@ -75,7 +75,7 @@ def test_a_row_an_equation_with_its_number():
 
 @pytest.fixture
 def added(tmp_path, monkeypatch):
-    """The algorithm of `docs/adding-an-algorithm.md`, as a file beside the zoo's own, which are copied for that."""
+    """The algorithm in `docs/adding-an-algorithm.md`, as a file in a copy of the zoo's folder."""
     (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding-an-algorithm.md").read_text(), re.DOTALL)
     folder = tmp_path / "algos"
     shutil.copytree(registry.folder("algos"), folder)
@@ -150,7 +150,7 @@ def test_a_page_says_all_that_the_docstring_says(algorithm):
 
     text = ast.get_docstring(ast.parse(algorithm.path.read_text()))
     description, deviations = docstring(algorithm.path)
-    own, _, _ = deviations.partition("\n\nThe docstring of")  # of what all of a family share, which follows
+    own, _, _ = deviations.partition("\n\nThe docstring of")  # without the docstring that a whole family shares
     assert words(description + "\n" + own) == words(text.partition("\n")[2])
     assert bool(deviations) == bool(re.search("deviat", text, re.IGNORECASE))
 
@@ -212,7 +212,7 @@ def test_training_returns_are_averaged_within_bins(tmp_path):
     np.testing.assert_array_equal(values, np.full(50, 5.0))  # of 10 and 0
 
 
-# --- What the pages tell to type ---
+# --- Commands and code in the pages ---
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The dynamics ensemble: its likelihood, its members, its training, and the rules by which imagined episodes end."""
+"""The dynamics ensemble: its likelihood, its members, its training, and when imagined episodes end."""
 
 import copy
 
@@ -93,7 +93,7 @@ def test_what_is_held_out_is_learned_from_by_no_member():
     again.prepare(data, seed=3)
     assert torch.equal(again.bootstrap, model.bootstrap)
     again.prepare(linear_data(6_000), seed=3)
-    assert len(again.held_out) == 1_000  # at most
+    assert len(again.held_out) == 1_000  # the maximum
 
 
 def test_a_terminal_step_whose_successor_is_not_known_is_not_learned_from():
@@ -119,7 +119,7 @@ def test_learns_the_outcome_and_how_sure_it_can_be(learned):
 def test_elites_are_the_members_with_the_least_held_out_error(learned):
     mean, _ = learned.predict(learned.net, learned.x[learned.held_out])
     error = (mean - learned.target[learned.held_out]).square().mean((1, 2))
-    torch.testing.assert_close(error, learned.least_error)  # each is back at its best
+    torch.testing.assert_close(error, learned.least_error)  # each member has its best weights again
     assert set(learned.elites.tolist()) == set(error.argsort()[:2].tolist())
 
 
@@ -195,7 +195,7 @@ def test_episodes_end_where_the_task_itself_ends_them(env_id):
 
 
 def at(env_id: str, **values: float) -> list[float]:
-    """A resting observation but for the numbers at some places."""
+    """An observation at rest, except for some numbers."""
     space = gymnasium.make(env_id).observation_space
     obs = [0.0] * space.shape[0]
     obs[0] = {"Hopper-v5": 1.25, "Walker2d-v5": 1.25, "Ant-v5": 0.75, "Humanoid-v5": 1.4}.get(env_id, 0.0)

@@ -1,4 +1,4 @@
-"""What an evaluation is: by which actions, recorded how, and that training is the same however often there is one."""
+"""Evaluations: which actions they use, how they are recorded, and that training does not depend on their number."""
 
 import csv
 import json
@@ -95,7 +95,7 @@ def test_an_evaluation_says_which_share_of_its_games_were_idle():
     assert judged(row).endswith("  idle 25%")
     row = summary(Episodes(np.zeros(4), np.ones(4), idle=np.zeros(4, bool)), config)
     assert row["idle"] == 0
-    assert "idle" not in judged(row)  # as it should be
+    assert "idle" not in judged(row)  # the correct one
 
 
 def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
@@ -108,7 +108,7 @@ def test_where_there_are_several_tasks_the_successes_of_each_are_counted():
 
 
 class Scripted(gymnasium.Env):
-    """Returns the observations, at the start and later, and the `info` that it is made with; its last step pays 1."""
+    """Returns the given observations and `info`, at the start and later. The last step has reward 1."""
 
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
 
@@ -130,7 +130,7 @@ def played(**script):
 
 
 @pytest.mark.parametrize("script", [{"start": np.nan}, {"later": np.inf}, {"start": 1e300}, {"later": 1e300}])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the conversion to float32
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from the conversion to float32
 def test_an_observation_that_is_not_finite_ends_an_evaluation_in_one_line(script):
     with pytest.raises(RunError, match="in an evaluation the environment gave an observation or a reward that is NaN"):
         played(**script)

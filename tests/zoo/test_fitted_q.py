@@ -1,4 +1,4 @@
-"""Fitted Q evaluation finds what a policy returns, not what the data's policy returned."""
+"""Fitted Q evaluation estimates the return of the given policy, not that of the data's policy."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ REWARD = random.uniform(-1, 2, (STATES, ACTIONS))
 
 
 class Fixed(Agent):
-    """Takes a policy's action in each state."""
+    """An agent with a fixed action in each state."""
 
     def __init__(self, policy=POLICY):
         super().__init__()
@@ -37,7 +37,7 @@ class Fixed(Agent):
 
 
 def episodes(count):
-    """Of uniform actions, each from state 0 to the last state or 30 steps."""
+    """Episodes of uniform actions from state 0, until the last state or for 30 steps."""
     rows = []
     for _ in range(count):
         state = 0
@@ -54,7 +54,7 @@ def episodes(count):
 
 
 def value_of(policy):
-    """By the linear equations of a Markov chain that ends in the last state."""
+    """A policy's value, by the linear equations of a Markov chain that ends in the last state."""
     states = np.arange(STATES)
     going_on = TRANSITION[states, policy] * (states != END)
     return np.linalg.solve(np.eye(STATES) - DISCOUNT * going_on, REWARD[states, policy])[0]
@@ -145,7 +145,7 @@ def test_policies_are_ranked_as_their_exact_values_rank_them():
     data = Dataset(episodes(600), SPEC, CPU)
     policies = [np.array([*actions, 0]) for actions in itertools.product(range(ACTIONS), repeat=END)]
     estimates = []
-    for policy in policies:  # all that there are: in the last state nothing follows
+    for policy in policies:  # all of them: nothing follows the last state
         torch.manual_seed(0)
         fitted = FittedQ(Fixed(policy), data, DISCOUNT, members=2)
         for _ in range(800):

@@ -1,6 +1,6 @@
 """On a GPU algorithms compute what they compute on the CPU, and runs resume bit for bit.
 
-Each test is run on the CPU too, against itself: so it is known to work where there is no GPU to run it on.
+Each test also runs on the CPU, against itself, so that it is checked on machines without a GPU.
 """
 
 import copy
@@ -39,7 +39,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", algorithms().values(), ids
 
 
 class CommonRandomNumbers(TorchDispatchMode):
-    """Random numbers of every device are drawn on the CPU, so that one seed gives the same ones."""
+    """Draws the random numbers of every device on the CPU, so that a seed gives the same numbers everywhere."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -53,7 +53,7 @@ class CommonRandomNumbers(TorchDispatchMode):
 
 
 def to(values: Any, device: torch.device) -> Any:
-    """Tensors, or tuples of them, on a device."""
+    """Moves tensors, or tuples of tensors, to a device."""
     return tree_map_only(Tensor, lambda x: x.to(device), values)
 
 
@@ -114,7 +114,7 @@ def test_actions_are_the_cpus(algorithm, device):
 def test_a_buffer_gives_what_the_cpus_gives(spec, device):
     on_cpu, buffer = (replay_buffer(9, spec, where, 2, stacked=spec is FRAMES) for where in (CPU, device))
     empty = transition(spec, CPU)
-    for i in range(12):  # they become full, and begin anew
+    for i in range(12):  # they become full and wrap around
         step = empty._replace(obs=empty.obs + i, next_obs=empty.next_obs + i + 1, reward=empty.reward + i)
         step = step._replace(terminated=torch.tensor([i % 4 == 3, False]))
         on_cpu.add(step, step.terminated.numpy())
@@ -136,7 +136,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(zoo, pendulum_file,
 
 @pytest.mark.parametrize("sampler", ["uniform", "return"])
 def test_so_does_a_run_whose_batches_are_sampled_ahead(zoo, pendulum_file, tmp_path, monkeypatch, sampler):
-    """As they are on a GPU."""
+    """On a GPU, batches are sampled ahead."""
     dataset = Run.dataset
 
     def sampled_ahead(run: Run) -> Dataset:
@@ -152,7 +152,7 @@ def test_so_does_a_run_whose_batches_are_sampled_ahead(zoo, pendulum_file, tmp_p
 @pytest.mark.parametrize("device", [GPU])
 @pytest.mark.parametrize("agent", [iql.IQL, sac.SAC], ids=["iql", "sac"])
 def test_so_does_a_compiled_run(zoo, pendulum_file, tmp_path, monkeypatch, agent, device):
-    """A CUDA graph's random numbers continue from the checkpoint's; its kernels are those before it was recorded."""
+    """A CUDA graph's random numbers continue from the checkpoint, and its kernels are the same as before recording."""
     interrupted_and_resumed(zoo, pendulum_file, tmp_path, monkeypatch, agent, device, "compile=true")
 
 
@@ -160,7 +160,7 @@ def interrupted_and_resumed(
     zoo: Any, pendulum_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: Any, device: torch.device,
     compiles: str, sampler: str = "return",
 ) -> None:  # fmt: skip
-    """A run that is interrupted at an update and resumed, beside one that is not."""
+    """A run that is interrupted at an update and resumed, and one that is not."""
     settings = [
         "env=pendulum", "steps=80", "eval_every=40", "checkpoint_every=20", "log_every=20", "eval_episodes=2",
         "logger=none", "seed=1", f"device={device}", "algo.hidden=[16]", "algo.batch_size=32",
@@ -193,7 +193,7 @@ def interrupted_and_resumed(
 @each_device
 @pytest.mark.parametrize("name", ["iql", "td3_bc", "sac"])
 def test_a_run_beside_others_is_what_it_is_alone(zoo, pendulum_file, tmp_path, name, device):
-    """Its random numbers too: those that its update takes, and the indices of the batches that are sampled ahead."""
+    """Also its random numbers: those of its update, and the indices of batches that are sampled ahead."""
     settings = [
         f"algo={name}", "env=pendulum", "steps=150", "eval_every=75", "log_every=50", "eval_episodes=2", "logger=none",
         f"device={device}", "algo.hidden=[16]", "algo.batch_size=32", "env.backend=gymnasium",
@@ -209,7 +209,7 @@ def test_a_run_beside_others_is_what_it_is_alone(zoo, pendulum_file, tmp_path, n
             torch.testing.assert_close(found[key], expected[key], rtol=3e-3, atol=3e-3)
 
 
-SMALL = {  # settings of a run of seconds, of the algorithms that have them
+SMALL = {  # settings for runs of a few seconds, if an algorithm has them
     "hidden": [32], "batch_size": 32, "learning_starts": 20, "num_steps": 10, "minibatches": 2, "context": 3,
     "width": 8, "dynamics_hidden": [32] * 4, "dynamics_epochs": 20, "rollout_batch": 10, "rollout_length": 2,
     "rollout_every": 10, "rollouts": 2, "rollout_rounds": 1, "min_return": -1e6, "behavior_hidden": [8],
@@ -218,7 +218,7 @@ SMALL = {  # settings of a run of seconds, of the algorithms that have them
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", [GPU])  # on a CPU they run, and more is asked of them, in test_together.py
+@pytest.mark.parametrize("device", [GPU])  # on a CPU, test_together.py runs them with more checks
 @each_algorithm
 def test_every_training_loop_runs(algorithm, device, pendulum_file, cartpole_file, reach_file, tmp_path):
     fields = {field.name for field in dataclasses.fields(algorithm.module.Config)}
@@ -233,7 +233,7 @@ def test_every_training_loop_runs(algorithm, device, pendulum_file, cartpole_fil
 
 
 def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path, reach: Path) -> dict[str, Any]:
-    """The settings of an environment that it takes, with a dataset where it needs one."""
+    """The settings of an environment for an algorithm, with a dataset if it needs one."""
     if issubclass(algorithm.agent_class, Predictor):
         return {"env": "series/hopper"}
     env, data = ("pendulum", pendulum) if "continuous" in algorithm.action_spaces else ("cartpole", cartpole)
@@ -245,6 +245,6 @@ def environment(algorithm: Algorithm, pendulum: Path, cartpole: Path, reach: Pat
 
 
 def weights(run_dir: Path) -> dict[str, Tensor]:
-    """The tensors of the agent that a run's checkpoint holds."""
+    """The agent's tensors in a run's checkpoint."""
     state = torch.load(run_dir / "checkpoint.pt", map_location=CPU, weights_only=True)["tracked"]["agent"]
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""Value heads against SciPy's normal distribution, naive loops, and what they must be able to learn."""
+"""Value heads against SciPy's normal distribution and naive loops, and on values that they must learn."""
 
 import math
 
@@ -185,7 +185,7 @@ def test_data_whose_returns_are_all_alike_need_a_support_that_is_given():
 
 @pytest.mark.parametrize("discount", [0.9, 0.97, 0.99, 0.999])
 def test_a_support_that_is_exactly_the_returns_holds_them(discount):
-    """Rewards of -1, in an episode that goes on for ever and in one that ends: from -1 / (1 - discount) to -1."""
+    """Rewards of -1, in an infinite episode and in one that ends: from -1 / (1 - discount) to -1."""
 
     def bounds(terminates: bool) -> tuple[float, float]:
         end = np.arange(200) % 100 == 99
@@ -213,7 +213,7 @@ def test_a_support_that_cannot_hold_the_returns_is_refused():
     with pytest.raises(UsageError, match=r"v_min=0 algo.v_max=10 cannot hold the data's returns, from 1 to 12"):
         head.fit_support(1.0, 12.0)
     assert "as given" in head.fit_support(1.0, 9.0)
-    assert "as given" in head.fit_support(-math.inf, math.inf)  # undiscounted: nothing to hold it against
+    assert "as given" in head.fit_support(-math.inf, math.inf)  # undiscounted: there is no bound to compare with
 
 
 def test_an_undiscounted_value_asks_for_a_support():
@@ -222,12 +222,12 @@ def test_an_undiscounted_value_asks_for_a_support():
 
 
 def following(kind, bins: int = 51, discount: float = 0.99):
-    """A head without bounds, as online algorithms have it."""
+    """A head without bounds, as in online algorithms."""
     return kind(None, None, bins, discount)
 
 
 def seen(head, *rewards: float) -> None:
-    """Episodes of one step each."""
+    """Shows a head episodes of one step each."""
     for reward in rewards:
         head.update_support(torch.tensor([[reward]]), torch.tensor([[True]]))
 
@@ -276,7 +276,7 @@ def test_projections_keep_the_mean_of_targets_as_large_as_the_largest_return(kin
 
 
 def fitted(head, values: torch.Tensor, ensemble: bool):
-    """A critic fitted to `values` `[50, 4]` (or 4 members to the same 50 values), and what it says: `[50, 4]`."""
+    """The predictions `[50, 4]` of a critic fitted to `values` `[50, 4]`, or of 4 members fitted to 50 values."""
     obs = torch.randn(50, 3)
     critic = EnsembleMLP(4, 3, head.outputs, [64]) if ensemble else MLP(3, 4 * head.outputs, [64])
     optimizer = Adam(critic.parameters(), 3e-3)
@@ -314,11 +314,11 @@ def test_a_support_grows_from_nothing_to_large_returns_while_values_stay_zero(ki
         assert head.value(critic(torch.randn(9, 3)).unflatten(-1, (2, 51))).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("kind", "rtol"), [(TwoHot, 0.1), (C51, 0.02), (HLGauss, 0.02)])  # two_hot creeps bin by bin
+@pytest.mark.parametrize(("kind", "rtol"), [(TwoHot, 0.1), (C51, 0.02), (HLGauss, 0.02)])  # two_hot is slow: bin by bin
 def test_values_follow_rewards_that_become_a_hundred_times_as_large(kind, rtol):
-    """Gradient steps on bootstrapped targets, noisy, for a chain of three states of which the last leads to the first.
+    """Gradient steps on noisy bootstrapped targets, for a cycle of three states.
 
-    The returns that are observed are those of episodes of twenty steps.
+    The observed returns are those of episodes of twenty steps.
     """
     torch.manual_seed(0)
     head, critic = following(kind, discount=0.9), MLP(3, 51, [32])
@@ -425,7 +425,7 @@ def test_an_update_with_a_support_that_follows_the_returns_compiles_to_one_graph
 
 @pytest.mark.parametrize(("algo", "head"), [("dqn", "hl_gauss"), ("dqn", "c51"), ("ppo", "two_hot")])
 def test_a_run_goes_on_where_all_rewards_so_far_are_zero(tmp_path, algo, head):
-    """MinAtar Freeway pays nothing before the chicken has crossed all lanes."""
+    """MinAtar Freeway has no rewards until the chicken has crossed all lanes."""
     small = {"learning_starts": 100} if algo == "dqn" else {"num_steps": 64, "minibatches": 2, "epochs": 1}
     run = zoo.train(
         algo, env="minatar/freeway", steps=256, eval_every=256, eval_episodes=1, logger="none",

@@ -1,4 +1,4 @@
-"""What imports what: no circles, and the packages in one order. Imports in functions count, those for types do not."""
+"""Imports have no cycles, and packages have a fixed order. Imports in functions count; those for types do not."""
 
 import ast
 import graphlib
@@ -16,7 +16,7 @@ ORDER = [
     "zoo.models", "zoo.runs", "zoo.settings", "zoo.data", "zoo.nn", "zoo.envs", "zoo.returns", "zoo.checkpoint",
     "zoo.checks", "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
 ]  # fmt: skip
-# Not the order: `zoo run` hands a search on, an algorithm file runs itself, `zoo.train` and `zoo.load` are the API's.
+# Exceptions: `zoo run` passes a search on, an algorithm file runs itself, `zoo.train` and `zoo.load` are in the API.
 EXCEPTIONS = {("zoo.commands", "zoo.benchmarks"), ("zoo.algos", "zoo.cli"), ("zoo", "zoo.api")}
 
 
@@ -62,7 +62,7 @@ def test_no_module_imports_itself_by_way_of_others(graph):
         module: {target for target in targets if (package(module), package(target)) not in EXCEPTIONS}
         for module, targets in graph.items()
     }
-    order = list(graphlib.TopologicalSorter(usual).static_order())  # raises where there is a circle
+    order = list(graphlib.TopologicalSorter(usual).static_order())  # raises if there is a cycle
     assert order.index("zoo.errors") < order.index("zoo.runs.run") < order.index("zoo.api")
 
 

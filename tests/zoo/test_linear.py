@@ -1,4 +1,4 @@
-"""Linear layers in several ways: values and gradients against float64, the choice of one and where it is kept."""
+"""Linear layers by several libraries: values and gradients against float64, the selection, and its cache."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from zoo.nn import linear as module
 from zoo.nn.linear import Linear, available, choices_file, linear, serves
 from zoo.runs.compilation import compile_update
 
-SHAPES = [  # rows, inputs, outputs: of IQL and SAC, categorical heads, CQL's many actions, dynamics, DT, wide networks
+SHAPES = [  # rows, inputs, outputs: for IQL and SAC, categorical heads, CQL's many actions, dynamics, DT, wide networks
     (256, 11, 256), (256, 14, 256), (256, 256, 256), (256, 256, 101), (2560, 256, 256), (256, 200, 200),
     (1280, 128, 512), (64, 512, 512), (33, 1000, 17),
 ]  # fmt: skip
@@ -21,7 +21,7 @@ needs_onednn = pytest.mark.skipif(not available(), reason="this torch has no one
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache folder, and a process that has measured nothing."""
+    """An empty cache folder, without earlier measurements in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "choices", {})
     module._say.cache_clear()
@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(params=["mkl", "onednn"])
 def library(monkeypatch, request):
-    """One library serves every product that is large enough."""
+    """Makes one library compute every product that is large enough."""
     if request.param == "onednn" and not available():
         pytest.skip("this torch has no oneDNN here")
     monkeypatch.setattr(module, "serves", lambda *_: request.param)
@@ -150,7 +150,7 @@ def test_without_the_operator_all_is_as_ever(monkeypatch, cache):
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
-    """To bfloat16, in float64."""
+    """Rounds to bfloat16. The result is in float64."""
     return tensor.bfloat16().double()
 
 
@@ -177,7 +177,7 @@ def test_in_bfloat16_the_factors_and_the_product_are_rounded_once(monkeypatch, s
     }  # fmt: skip
     for name, exact in expected.items():
         assert found[name].dtype == torch.float32
-        assert relative_error(found[name], exact) < 2**-8, name  # half a unit of the product's last place, and some
+        assert relative_error(found[name], exact) < 2**-8, name  # half a unit in the last place, and a little more
     assert relative_error(found["bias"], expected["bias"]) < 1e-6
 
 
@@ -213,7 +213,7 @@ def test_medium_precision_measures_bfloat16_for_hidden_layers_alone(monkeypatch)
 @pytest.mark.usefixtures("medium", "cache")
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm):
-    """Latents neither: QRL compares such as lie hundreds of steps apart, and those of a single step."""
+    """This includes latents: QRL compares latents of states that are hundreds of steps apart, and a single step."""
     monkeypatch.setattr(module, "measure", lambda rows, inputs, outputs, other: other)
     x, mlp = torch.randn(256, 20), MLP(20, 512, [128], layer_norm=layer_norm)
     *hidden_layers, last = mlp
@@ -226,7 +226,7 @@ def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm
     each = zip(ensemble.each(hidden_layers, [x, x]), last.weight, last.bias[:, 0], strict=True)
     expected = torch.stack([F.linear(*member) for member in each])
     torch.testing.assert_close(ensemble(x), expected, rtol=1e-6, atol=1e-6)
-    assert module.choices == {"256x20x128": "bfloat16"}  # what a run records is what it computes with
+    assert module.choices == {"256x20x128": "bfloat16"}  # a run records the choice that it uses
 
 
 @needs_onednn
@@ -267,7 +267,7 @@ def test_a_choice_is_measured_once_for_a_machine(monkeypatch, cache):
     monkeypatch.setattr(module, "choices", {})  # another process
     assert serves(256, 32, 64) == "onednn"
     serves(10**9, 256, 256)
-    assert measured == [(256, 32, 64, "onednn"), (2**27 // 256**2, 256, 256, "onednn")]  # of huge batches a part
+    assert measured == [(256, 32, 64, "onednn"), (2**27 // 256**2, 256, 256, "onednn")]  # a part of a huge batch
     (kept,) = json.loads(choices_file().read_text()).values()
     assert kept == {"256x32x64": "onednn", "2048x256x256": "onednn"}
 

@@ -37,7 +37,7 @@ LOW, HIGH = (-0.5, -2.0), (3.0, -1.0)  # neither symmetric nor of unit width
 
 
 def numpy_mlp(x: np.ndarray, layers: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Affine maps `x @ weight + bias` with a ReLU between each two."""
+    """Affine layers `x @ weight + bias` with ReLU between them."""
     for i, (weight, bias) in enumerate(layers):
         x = x @ weight + bias
         if i < len(layers) - 1:
@@ -111,7 +111,7 @@ def test_tanh_gaussian_log_prob_is_that_of_the_transformed_normal():
 
 def test_tanh_gaussian_density_integrates_to_one_over_the_action_interval(monkeypatch):
     policy = TanhGaussian(1, LOW[:1], HIGH[:1], []).double()
-    noise = torch.linspace(-8, 8, 100_001, dtype=torch.float64)[:, None]  # a grid of actions, by way of the noise
+    noise = torch.linspace(-8, 8, 100_001, dtype=torch.float64)[:, None]  # a grid of actions, from a grid of noise
     monkeypatch.setattr(torch, "randn_like", lambda _: noise)
     action, log_prob = policy.sample(torch.full_like(noise, 0.7))
     assert np.trapezoid(log_prob.exp().detach(), action[:, 0].detach()) == pytest.approx(1, abs=1e-6)
@@ -215,7 +215,7 @@ def test_frames_are_encoded_as_pixels_or_as_the_numbers_they_are(shape, features
         expected = layer(expected)
     assert network(frames).shape == (5, features)
     torch.testing.assert_close(network(frames), expected)
-    torch.testing.assert_close(network(scaled), expected)  # floats are scaled already
+    torch.testing.assert_close(network(scaled), expected)  # floats are already scaled
 
 
 def test_a_vector_is_encoded_as_itself():
@@ -243,7 +243,7 @@ def test_orthogonal_layers_have_orthogonal_rows_of_their_gain():
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_running_statistics_are_those_of_all_that_was_seen(shape):
     normalizer, parts = RunningNormalizer(shape), [5 + 3 * torch.randn(n, *shape) for n in (1, 40, 7, 200)]
-    assert torch.equal(normalizer(parts[1]), parts[1].clamp(-10, 10))  # nothing seen yet: as they are
+    assert torch.equal(normalizer(parts[1]), parts[1].clamp(-10, 10))  # no samples yet: unchanged
     for part in parts:
         normalizer.update(part)
     seen = torch.cat(parts)
@@ -256,7 +256,7 @@ def test_running_statistics_are_those_of_all_that_was_seen(shape):
 
 
 def test_running_statistics_of_what_is_constant_stay_after_many_updates():
-    """What is added to the variance is not itself part of the variance that the next samples are merged with."""
+    """The constant that is added to the variance must not become part of the variance itself."""
     normalizer, small = RunningNormalizer((2,)), 1e-3 * torch.randn(2_000, 5)
     for part in small:
         normalizer.update(torch.stack([torch.full((5,), 7.0), part], 1))
@@ -357,7 +357,7 @@ def gelu(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("own", "pytorchs"), [(GELU(), gelu), (Mish(), F.mish)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("count", [10, 10_000])  # one kernel, and several
+@pytest.mark.parametrize("count", [10, 10_000])  # with one kernel and with several
 def test_activations_and_their_gradients_are_pytorchs_for_numbers_of_any_size(own, pytorchs, dtype, tolerance, count):
     x = torch.cat([torch.linspace(-8, 8, count), torch.tensor([-1e4, -100.0, -30.0, 0.0, 19.99, 20.01, 100.0, 1e4])])
     x = x.to(dtype).requires_grad_()

@@ -1,4 +1,4 @@
-"""Presets: settings of the papers, chosen by the task, beneath what the command line says."""
+"""Presets: the papers' settings for a task, which the command line overrides."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_a_mixture_is_known_by_the_names_of_its_parts():
 @pytest.mark.parametrize("share", [1, 5, 10, 50])
 @pytest.mark.parametrize("better", ["expert", "medium"])
 def test_all_mixtures_of_hong_et_al_take_their_settings(env, share, better):
-    """Their table lists random-expert and random-medium at four shares for each of four environments."""
+    """Their table has random-expert and random-medium with four shares for each of four environments."""
     for dataset in (
         f"{100 - share}%random+{share}%{better}",
         f"random+{share}%{better}",

@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture
 def version(tmp_path, monkeypatch):
-    """The code version of a small zoo, some of whose files are others than those above; None takes one away."""
+    """The code version of a small zoo with some files changed; None removes a file."""
 
     def write(envs: str = "envs", **changed: str | None) -> str:
         files = FILES | {name.replace("__", "/") + ".py": text for name, text in changed.items()}
@@ -59,7 +59,7 @@ def test_a_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "own.py"))
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert provenance.commit() == head
-    monkeypatch.setattr(provenance, "__file__", str(installed))  # within someone's repository, and not of it
+    monkeypatch.setattr(provenance, "__file__", str(installed))  # inside a repository, but not tracked by it
     assert provenance.commit() is None
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "own.py"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -127,7 +127,7 @@ def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_a
 
 @pytest.fixture
 def asked_anew():
-    """What a record says of the machine is found again for this test, and after it."""
+    """Clears the cached information about the machine before and after a test."""
     provenance.provenance.cache_clear()
     yield
     provenance.provenance.cache_clear()
@@ -135,7 +135,7 @@ def asked_anew():
 
 @pytest.fixture
 def two_gpus(monkeypatch, asked_anew):
-    """Two GPUs of one kind, as PyTorch and nvidia-smi would say."""
+    """Two GPUs of the same type, as PyTorch and nvidia-smi would report them."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda i: "NVIDIA H100")
     monkeypatch.setattr("torch.version.cuda", "13.0")
@@ -173,7 +173,7 @@ def test_nvidia_smi_is_read_a_gpu_a_row(monkeypatch, tmp_path):
 
 
 def test_a_digest_does_not_depend_on_pythons_version():
-    """Which fields are empty, and whether `ast.dump` writes them, does."""
+    """Empty fields, and whether `ast.dump` writes them, do depend on it."""
     assert provenance._dump(ast.parse("def f(x, *, y=None): return {**x}")) == (
         "Module(body=[FunctionDef(name='f', args=arguments(args=[arg(arg='x')], kwonlyargs=[arg(arg='y')], "
         "kw_defaults=[Constant()]), body=[Return(value=Dict(keys=[None], values=[Name(id='x', ctx=Load())]))])])"

@@ -1,4 +1,4 @@
-"""Distances between states: what the embedding computes, and that it can be nothing but a quasimetric."""
+"""Distances between states: what the embedding computes, and that it is always a quasimetric."""
 
 import numpy as np
 import pytest

@@ -25,8 +25,8 @@ from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.interruption import Interruption
-from zoo.runs.record import evaluated
 from zoo.runs.logging import CsvLog, Logger
+from zoo.runs.record import evaluated
 from zoo.runs.stepper import EnvStepper
 from zoo.settings.registry import folder
 from zoo.spec import Spec

@@ -1,4 +1,4 @@
-"""Samplers draw what their weights say: chi-square against them, and the weights against the authors' formulas."""
+"""Samplers follow their weights, by a chi-squared test, and the weights follow the authors' formulas."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ SPEC = Spec((3,), (-1.0,), (1.0,))
 
 
 def dataset(sampler: SamplerConfig, episodes: int = 12, seed: int = 0) -> Dataset:
-    """Episodes of 1 to 20 steps, whose returns depend on where they begin."""
+    """Episodes of 1 to 20 steps, whose returns depend on where they start."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 21, episodes)
     size = lengths.sum()
@@ -49,7 +49,7 @@ def assert_sampled_with(data: Dataset, probabilities: np.ndarray, draws: int = 4
     sampled = np.bincount(torch.cat([data.sample(256).index for _ in range(draws)]), minlength=len(data))
     expected = draws * 256 * probabilities
     assert (sampled[expected == 0] == 0).all()
-    often = expected >= 5  # what the chi-square test asks for; the rest counts as one
+    often = expected >= 5  # the chi-squared test needs this; the rest counts as one bin
     observed = [*sampled[often], sampled[~often].sum()]
     wanted = [*expected[often], expected[~often].sum()]
     if wanted[-1] == 0:
@@ -104,7 +104,7 @@ def test_a_batch_does_not_depend_on_how_many_are_sampled_ahead_of_a_checkpoint()
 
 @pytest.mark.parametrize("name", ["uniform", "return"])
 def test_batches_sampled_ahead_are_those_of_the_same_indices(monkeypatch, name):
-    """As on a GPU, where the uniform sampler, too, draws many at a time."""
+    """As on a GPU, where the uniform sampler also samples many at a time."""
     data, gathered = dataset(SamplerConfig(name)), []
 
     def counted(source, index):
@@ -119,7 +119,7 @@ def test_batches_sampled_ahead_are_those_of_the_same_indices(monkeypatch, name):
     sample = SampledAhead(data)
     torch.manual_seed(0)
     for i in range(70):
-        if i == 10:  # resumed: the rest of the indices is a tensor of its own
+        if i == 10:  # resumed: the rest of the indices is a separate tensor
             data.sampler.prefetched, sample = data.sampler.prefetched.clone(), SampledAhead(data)
         for found, expected in zip(sample(4), gather(data, indices[i]), strict=True):
             assert torch.equal(found, expected)
@@ -131,7 +131,7 @@ def test_batches_sampled_ahead_are_of_the_data_as_it_is(monkeypatch):
     sample = SampledAhead(data)
     before = sample(4)
     data.scale_reward(2.0)
-    for size in (4, 2, 2, 0, 2, 4, 3, 4, 50):  # also none, and those that are no slices of equal ones
+    for size in (4, 2, 2, 0, 2, 4, 3, 4, 50):  # also no indices, and some that are not equal slices
         left, batch = data.sampler.prefetched, sample(size)
         assert len(batch.index) == size
         if len(left) >= size:
@@ -154,7 +154,7 @@ def test_episodes_that_all_weigh_the_same_are_refused(name):
 
 @pytest.mark.parametrize("name", ["return", "advantage"])
 def test_episodes_whose_returns_differ_by_little_of_their_size_are_weighed(name):
-    """3,000 +- 100, as of an expert: the best is sampled e^10 times as often as the worst."""
+    """For returns of 3,000 +- 100, like an expert's, the best is sampled e^10 times as often as the worst."""
     ends = np.arange(1, 61) % 5 == 0
     rng = np.random.default_rng(0)
     obs, reward = rng.normal(size=(60, 3)).astype(np.float32), np.where(ends, 3_000.0, 0.0)

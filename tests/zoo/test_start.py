@@ -1,4 +1,4 @@
-"""`init_from`: a run begins with what a finished one has learned, or says in a line why it cannot."""
+"""`init_from`: a run starts from the agent of a finished run, or one line says why it cannot."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def train(algo, run_dir, *, steps=3, env="pendulum", **settings):
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory, pendulum_file) -> Path:
-    """A run of CQL."""
+    """A finished run of CQL."""
     run_dir = tmp_path_factory.mktemp("start") / "cql"
     train("cql", run_dir, dataset=pendulum_file, algo_config=PLAIN)
     return run_dir
@@ -40,7 +40,7 @@ def state(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def first_state(monkeypatch, agent_class) -> dict[str, torch.Tensor]:
-    """Will hold the agent's state as it is when it first learns."""
+    """A dictionary that receives the agent's state before its first update."""
     found, update = {}, agent_class.update
 
     def seen(agent, *batch, **named):
@@ -121,7 +121,7 @@ def test_soft_actor_critic_begins_with_the_parts_of_cql_and_acts_by_them(offline
     assert taken == found.keys()
     for name in taken:
         assert torch.equal(found[name], expected[name]), name
-    assert acted[:10] == [True] * 10  # by its own policy, although it does not learn yet
+    assert acted[:10] == [True] * 10  # it acts with its own policy, although it does not learn yet
     record = json.loads((run.dir / "run.json").read_text())["init_from"]
     assert record["algorithm"] == "cql"
     assert record["run"] == json.loads((offline / "run.json").read_text())["id"]
@@ -233,7 +233,7 @@ def test_an_algorithm_without_the_networks_is_refused_with_those_that_have_them(
 
 
 def test_a_policy_of_another_meaning_is_refused(pendulum_file, tmp_path, refused):
-    """IQL's and AWAC's have the same weights, but only the one's mean is squashed."""
+    """IQL's and AWAC's policies have the same weights, but only one of them squashes the mean."""
     train("iql", tmp_path / "iql", dataset=pendulum_file, algo_config={"hidden": [16, 16], "batch_size": 16})
     assert "iql has no actor such as awac's" in refused("awac", tmp_path / "iql")
 
@@ -256,7 +256,7 @@ def test_of_the_settings_that_shape_networks_those_that_differ_are_named(pendulu
 
 def test_of_an_algorithm_that_could_not_start_this_one_nothing_is_asked_for_first(pendulum_file, tmp_path, refused):
     train("iql", tmp_path / "iql", dataset=pendulum_file, algo_config={"hidden": [16, 16], "batch_size": 16})
-    message = refused("td3_bc", tmp_path / "iql", algo_config={"hidden": [16, 16]})  # which normalizes observations
+    message = refused("td3_bc", tmp_path / "iql", algo_config={"hidden": [16, 16]})  # normalizes observations
     assert "iql has no actor, target_actor such as td3_bc's" in message
     assert message.startswith("init_from=")
     assert refused("td3_bc", "nowhere").startswith("init_from=nowhere: nowhere is not the folder of a run")

@@ -1,4 +1,4 @@
-"""What the streaming algorithms share, against the paper's pseudo-code, plain networks and whole histories."""
+"""The shared parts of the streaming algorithms, against the paper's pseudocode, plain networks and whole histories."""
 
 import math
 
@@ -15,7 +15,7 @@ from zoo.streaming import AdaptiveObGD, ObGD, RunningMoments, StreamNetwork, Str
 
 
 class Layered(nn.Module):
-    """The same network out of PyTorch's layers."""
+    """The same network made from PyTorch's layers."""
 
     def __init__(self, network: StreamNetwork) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Layered(nn.Module):
             self.layers.append(layer)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of one observation, without a batch dimension."""
+        """The output for one observation, without a batch dimension."""
         for i, layer in enumerate(self.layers):
             x = layer(x.flatten() if isinstance(layer, nn.Linear) else x)
             if i < len(self.layers) - 1:
@@ -94,7 +94,7 @@ def test_the_biases_begin_at_zero():
 
 
 def pseudo_code(adaptive: bool, weights, gradients, deltas, lr, decay, kappa):
-    """ObGD and adaptive ObGD, literally, a parameter at a time."""
+    """ObGD and adaptive ObGD as in the paper's pseudocode, one parameter at a time."""
     z, v = [0.0] * len(weights), [0.0] * len(weights)
     for t, (gradient, delta) in enumerate(zip(gradients, deltas, strict=True), 1):
         z = [decay * zi + gi for zi, gi in zip(z, gradient, strict=True)]
@@ -139,7 +139,7 @@ def test_the_classic_optimizer_is_torchs_adam_on_the_trace():
     torch.testing.assert_close(network.weights.detach(), theirs.detach(), rtol=0, atol=1e-6)
 
 
-numbers = st.floats(-1, 1, width=32, allow_subnormal=False)  # a run flushes them, and that stays so in its process
+numbers = st.floats(-1, 1, width=32, allow_subnormal=False)  # a run sets this flag, which stays set in its process
 
 
 @settings(max_examples=200, deadline=None)
@@ -170,7 +170,7 @@ def test_a_step_never_overshoots(inputs, delta, kappa, decay):
 def test_running_moments_are_those_of_the_whole_history(shape, offset):
     history = offset + np.random.default_rng(0).normal(size=(500, *shape))
     moments = RunningMoments(shape)
-    np.testing.assert_allclose(moments.std(), np.ones(shape))  # of nothing yet
+    np.testing.assert_allclose(moments.std(), np.ones(shape))  # no samples yet
     for x in history:
         moments.update(torch.as_tensor(x))
     np.testing.assert_allclose(moments.mean, history.mean(0), rtol=1e-12, atol=1e-12)
@@ -191,7 +191,7 @@ def test_normalization_is_by_running_statistics_and_the_time_goes_from_minus_to_
         for t in range(1, 11):
             obs, reward = rng.normal(3, 2, 2), rng.normal()
             seen.append(obs)
-            total = 0.9 * total + reward  # of this episode alone
+            total = 0.9 * total + reward  # only of this episode
             sums.append(total)
             scaled, x = normalizer.step(torch.tensor(reward), torch.as_tensor(obs))
             std = np.std(sums, ddof=1) if len(sums) > 1 else 1.0

@@ -1,4 +1,4 @@
-"""What a compiled update asks for twice is computed once, and everything else as often as it is asked for."""
+"""In a compiled update, repeated expressions are computed once, and everything else is unchanged."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def _(x: Tensor) -> Tensor:
 
 
 def operations(function, *arguments: Tensor) -> tuple[int, int]:
-    """How many operations a function consists of, and how many are left; both compute the same."""
+    """The number of a function's operations before and after. Asserts that both compute the same."""
     graph = make_fx(function)(*(x.clone() for x in arguments))
     before = [node for node in graph.graph.nodes if node.op == "call_function"]
     expected = graph(*(x.clone() for x in arguments))

@@ -1,4 +1,4 @@
-"""`seeds=`: several runs as one program, each what it is alone."""
+"""`seeds=`: several runs as one program, each with the same results as alone."""
 
 import csv
 import functools
@@ -36,7 +36,7 @@ STAGED = (
 OF = {
     "bcq": ("env=cartpole",),
     "combo": STAGED,
-    "cql": ("algo.actor_lr=0.0003",),  # this and the next ones: else weights move less than the tolerance below
+    "cql": ("algo.actor_lr=0.0003",),  # learning rates that move weights by more than the tolerance below
     "discrete_cql": ("env=cartpole",),
     "dqn": ("env=cartpole", "algo.learning_starts=20"),
     "dt": ("algo.context=4", "algo.batch_size=8", "algo.width=8", "algo.layers=1", "algo.warmup=5"),
@@ -47,7 +47,7 @@ OF = {
     ),
     "mopo": STAGED,
     "ppo": ("algo.num_steps=20", "algo.minibatches=2", "algo.epochs=2"),
-    # rounding decides a maximum of two that are alike, and then the sign of a gradient near 0
+    # rounding decides the maximum of two almost equal numbers, and the sign of a gradient near 0
     "qrl": ("algo.latent_dim=16", "steps=20", "eval_every=10"),
     "rcsl": ("algo.lr=0.001",),
     "rlpd": ("algo.learning_starts=20", "algo.utd_ratio=2"),
@@ -61,20 +61,20 @@ OF = {
 
 
 def evaluations(run_dir: Path) -> list[float]:
-    """Steps and returns, episode by episode, one behind the other."""
+    """Steps and returns of all episodes in one list."""
     with (run_dir / "evaluations.csv").open(newline="") as file:
         rows = [[float(row["step"]), *map(float, row["returns"].split())] for row in csv.DictReader(file)]
     return [value for row in rows for value in row]
 
 
 def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    """Of the agent: after so many updates float32 tells moments of gradients less well apart."""
+    """The agent's weights without its optimizers, whose float32 moments differ by more after many updates."""
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     return {name: x for name, x in state.items() if isinstance(x, torch.Tensor) and "optimizer" not in name}
 
 
 def losses_of(run_dir: Path) -> list[float]:
-    """Of a dynamics model, its first passes."""
+    """The losses of a dynamics model in its first passes."""
     with (run_dir / "dynamics.csv").open(newline="") as file:
         return [float(row["loss"]) for row in csv.DictReader(file)][:6]
 
@@ -84,7 +84,7 @@ def losses_of(run_dir: Path) -> list[float]:
 def test_each_of_several_seeds_is_what_it_is_alone(
     zoo, tmp_path, monkeypatch, pendulum_file, cartpole_file, reach_file, name
 ):
-    monkeypatch.setattr(together, "LARGEST", math.inf)  # however slow that is on a CPU
+    monkeypatch.setattr(together, "LARGEST", math.inf)  # even though it is slow on a CPU
     known = set(algorithms()[name].module.Config.__dataclass_fields__)
     quick = [f"algo.{key}={value}" for key, value in {"hidden": "[16]", "batch_size": 32}.items() if key in known]
     discrete = "continuous" not in algorithms()[name].action_spaces
@@ -102,7 +102,7 @@ def test_each_of_several_seeds_is_what_it_is_alone(
     alone = tmp_path / "alone"
     assert zoo("run", *settings, "seed=3", f"run_dir={alone}").code == 0
     beside = tmp_path / "together" / "seed3"
-    if STAGED[0] in settings:  # from then on rounding grows: after hundreds of updates it decides which pass was best
+    if STAGED[0] in settings:  # later, rounding differences grow and decide which pass was best
         assert losses_of(beside) == pytest.approx(losses_of(alone), rel=0.01)
     else:
         assert evaluations(beside) == pytest.approx(evaluations(alone), rel=0.01)
@@ -168,7 +168,7 @@ def test_a_seed_that_ends_early_keeps_its_weights_and_the_others_learn_as_with_i
 
 
 def test_seeds_that_remain_when_one_has_failed_learn_as_one_program(zoo, tmp_path, monkeypatch):
-    """It failed before the first update."""
+    """One seed fails before the first update."""
     taken = counted_programs(monkeypatch)
     (tmp_path / "runs" / "seed1").mkdir(parents=True)
     (tmp_path / "runs" / "seed1" / "here.txt").touch()
@@ -179,7 +179,7 @@ def test_seeds_that_remain_when_one_has_failed_learn_as_one_program(zoo, tmp_pat
 
 
 def test_a_seed_that_stopped_a_step_behind_is_waited_for(zoo, tmp_path, monkeypatch):
-    """TD3+BC moves its actor at every second step: else they would never take the same update again."""
+    """TD3+BC updates its actor at every second step, so otherwise they would never have the same update again."""
     settings = ("algo=td3_bc", "algo.hidden=[16]", "algo.batch_size=32", "env=hopper", "eval_episodes=2")
     settings += (*SMALL, "logger=none")
     log, logged = Run.log, []
@@ -203,7 +203,7 @@ def test_a_seed_that_stopped_a_step_behind_is_waited_for(zoo, tmp_path, monkeypa
 
 
 def counted_programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows whenever several agents are updated as one."""
+    """A list to which an entry is added whenever several agents are updated as one."""
     taken, update = [], StackedUpdate.__call__
 
     def counted(program, noise, given):
@@ -217,7 +217,7 @@ def counted_programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("resumed", [("runs/seed1", "runs/seed2"), ("runs",)], ids=["each alone", "together"])
 def test_interrupted_seeds_go_on_to_where_they_would_have_come(zoo, start, tmp_path, resumed):
-    """The program's rounding is not that of each alone, bit for bit."""
+    """The program rounds differently from each run alone."""
     settings = (
         *SETTINGS[:-5],
         "steps=400",
@@ -367,7 +367,7 @@ def test_the_tensors_of_stacked_modules_are_views_until_released():
 
 
 def test_datasets_are_in_memory_once_where_they_are_the_same(zoo, monkeypatch, pendulum_file):
-    """Normalized by each run for itself, with other rewards in each."""
+    """Each run normalizes its dataset itself, and the rewards differ."""
     kept, share = [], together.Together.share
     monkeypatch.setattr(together.Together, "share", lambda self, data: kept.append(data) or share(self, data))
     arguments = ("algo=iql", "env=pendulum", f"dataset={pendulum_file}", "algo.normalize_obs=true", *LARGE[2:])
@@ -387,7 +387,7 @@ def test_a_dataset_is_read_once_for_all_seeds(zoo, monkeypatch, pendulum_file):
     arguments = ("algo=iql", "env=pendulum", f"dataset={pendulum_file}", *LARGE[2:])
     for ran in (1, 2):
         assert zoo("run", *arguments, "seeds=3", f"run_dir=runs{ran}").code == 0
-        assert len(read) == ran  # and not kept for the next command
+        assert len(read) == ran  # and are not kept for the next command
     records = [json.loads(Path(f"runs1/seed{seed}/run.json").read_text())["dataset"] for seed in range(3)]
     assert records[0] == records[1] == records[2]
 
@@ -410,7 +410,7 @@ def test_the_settings_of_each_seed_are_those_of_a_run_alone(given, folders):
 
 
 def test_runs_side_by_side_have_random_numbers_of_their_own():
-    """Each draws between its updates, too, and one makes none."""
+    """Each run also draws random numbers between its updates, and one run makes no update."""
 
     class Guess(torch.nn.Module):
         def __init__(self) -> None:
@@ -434,7 +434,7 @@ def test_runs_side_by_side_have_random_numbers_of_their_own():
 
 
 def test_what_is_drawn_between_the_turns_of_runs_moves_none_of_them_on(monkeypatch):
-    """On a GPU, by a stand-in for its generator: it points to a state, which others may share."""
+    """As on a GPU, with a stand-in for its generator, which points to a state that others may share."""
 
     class Generator:
         def __init__(self, state: list[int]) -> None:
@@ -470,7 +470,7 @@ def test_what_is_drawn_between_the_turns_of_runs_moves_none_of_them_on(monkeypat
 
 
 def test_dropout_that_is_one_operation_is_drawn_for_each_agent():
-    """As on a GPU."""
+    """On a GPU, dropout is a single operation."""
 
     class Dropped(torch.nn.Module):
         def __init__(self) -> None:
@@ -506,7 +506,7 @@ def test_an_agents_metrics_are_a_row_of_all():
     row = Row({"loss": torch.tensor([1.0, 2.0]), "q": torch.tensor([3.0, 4.0])}, 1)
     assert {name: value.item() for name, value in row.items()} == {"loss": 2, "q": 4}
     kept = {"loss": torch.tensor(9.0), "other": torch.tensor(5.0)}
-    kept |= row  # as an algorithm keeps those of the update before
+    kept |= row  # as an algorithm keeps those of the previous update
     assert {name: value.item() for name, value in kept.items()} == {"loss": 2, "other": 5, "q": 4}
     assert (row | {"q": torch.tensor(7.0)})["q"] == 7
     assert ({"q": torch.tensor(7.0)} | row)["q"] == 4

@@ -1,4 +1,4 @@
-"""What TensorBoard, W&B and Trackio get of a run: its hyperparameters and its evaluations, read from their files."""
+"""What a run sends to TensorBoard, W&B and Trackio: its hyperparameters and evaluations, read from their files."""
 
 import csv
 import importlib.util
@@ -66,7 +66,7 @@ def test_what_cannot_be_logged_is_refused_in_one_line(zoo, trained, tmp_path):
 
 
 def offline_records(path):
-    """The records of a W&B run that was kept offline: a header of 7 bytes, then LevelDB's log format."""
+    """The records of an offline W&B run: a header of 7 bytes, then LevelDB's log format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, record = path.read_bytes(), 7, b""

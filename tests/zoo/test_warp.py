@@ -1,4 +1,4 @@
-"""Runs whose environments MuJoCo Warp simulates: what they read, what they record, and that they resume exactly."""
+"""Runs in MuJoCo Warp: when they read the device, what they record, and that they resume exactly."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def stepper(num_envs: int, episodes: list[tuple[float, float]], **settings: int)
 
 
 class Reads(TorchDispatchMode):
-    """Counts the operations that wait for a device: those that read a number, or whose result's shape is one."""
+    """Counts operations that wait for a device: those that read a value, or whose result's shape depends on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_episodes(start, zoo, tmp_path
 
 
 def same(one, other) -> None:
-    """Equal, tensors bit for bit."""
+    """Whether both are equal, with tensors compared bit for bit."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         for key in one:

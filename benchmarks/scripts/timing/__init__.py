@@ -1,1 +1,1 @@
-"""What `speed.py` is made of: subjects, each timed in a process of its own, and the page that its figures stand on."""
+"""The parts of `speed.py`: subjects, each timed in its own process, and the page with the figures."""

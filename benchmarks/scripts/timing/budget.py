@@ -1,8 +1,8 @@
-"""Subjects timed in turn within a given time: built side by side, a group at a time.
+"""Times subjects within a time limit. They are built in parallel, one group at a time.
 
-Compiling takes most of the time, and takes place on the CPU: the subjects of a group, as many as there are cores, build
-and warm up at once, whichever tables they belong to. Then each is timed alone, while the others wait at a read. A group
-takes the time that it needs; what none is left for is named.
+Compilation takes most of the time and runs on the CPU. So the subjects of a group, as many as there are cores, build
+and warm up at the same time, even if they are in different tables. Then each is timed alone, while the others wait for
+input. The groups follow each other until the time is over; the subjects that are left out are named.
 """
 
 import threading
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Table, Timed
 
-BUILDING = 0.85  # of the time that is left; what has not been built by then is given up, so that the others are timed
-LEAST = 3  # rounds of each group, while its time is not over
+BUILDING = 0.85  # share of the remaining time for building; subjects not built by then are given up to time the others
+LEAST = 3  # minimum number of rounds for each group within the time limit
 MOST = 5
 
 
 class Place(NamedTuple):
-    """A subject's: its table, what is kept of that, and its name there."""
+    """A subject's table, the figures of that table, and the subject's name in it."""
 
     table: Table
     measured: Measured
@@ -32,11 +32,12 @@ class Place(NamedTuple):
 
 
 def measure_within(tables: Sequence[Table], seconds: float, say: Callable[[str], None]) -> Iterator[Measured]:
-    """Times the subjects of tables, in the order in which they are given. Yields the tables that have any, at the end.
+    """Times the subjects of tables in their order. At the end, yields the tables that have timed subjects.
 
     Args:
-        seconds: after which all processes are ended.
-        say: is called with a line for each subject that is left out, and why.
+        tables: the tables.
+        seconds: the time limit, after which all processes are killed.
+        say: called with a line for each subject that is left out, with the reason.
     """
     end = time.monotonic() + seconds
     measured = [Measured(table.title, table.count, table.worth, table.note, 1, {}, {}, {}) for table in tables]
@@ -57,7 +58,7 @@ def measure_within(tables: Sequence[Table], seconds: float, say: Callable[[str],
 def _timed(
     group: list[Place], seconds: float, say: Callable[[str], None]
 ) -> Iterator[tuple[Place, Timed, dict[str, str]]]:
-    """The subjects of a group that were built and timed within the seconds, and the versions of what they import."""
+    """The subjects of a group that were built and timed within the time limit, and the versions of their imports."""
     end = time.monotonic() + seconds
     left: dict[int, str] = {}
     timed: dict[int, Timed] = {}
@@ -67,7 +68,7 @@ def _timed(
 
         def warm_up(i: int) -> None:
             try:
-                for _ in range(3):  # builds and compiles, compiles again, and records
+                for _ in range(3):  # build and compile, compile again, record the CUDA graph
                     processes[i].run(group[i].table.count)
                 timed[i] = Timed()
             except Left as reason:
@@ -101,12 +102,12 @@ def _timed(
         if i in timed:
             yield place, Timed(timed[i].seconds[:whole], timed[i].peak), versions[i]
         else:
-            say(f"{place} was not measured: {'its time was over' if i in over else left[i]}")
+            say(f"{place} was not measured: {'the time limit was reached' if i in over else left[i]}")
 
 
 @contextmanager
 def ended_after(seconds: float, processes: Callable[[], Iterable[Process]]) -> Iterator[None]:
-    """Ends the processes that are named then when the time is over."""
+    """Kills processes at the end of the time limit. `processes` is called then and says which ones."""
 
     def end() -> None:
         for process in processes():

@@ -1,8 +1,8 @@
-"""IQL and PPO as single-file implementations commonly write them, with the zoo's settings.
+"""IQL and PPO in the usual style of single-file implementations, with the zoo's settings.
 
-IQL in CORL's manner: a network each for Q1, Q2, V and pi, an optimizer each, a Python loop for the target, `.item()`
-for every loss. PPO in CleanRL's: Gymnasium's wrappers around one environment, a `Normal`, loops over time and
-minibatches.
+IQL is in CORL's style: separate networks for Q1, Q2, V and pi with an optimizer each, a Python loop for the target
+networks, and `.item()` for every loss. PPO is in CleanRL's style: Gymnasium's wrappers around one environment, a
+`Normal`, and loops over time and minibatches.
 """
 
 import copy
@@ -68,7 +68,7 @@ def iql() -> Run:
 
 
 def on_policy() -> Run:
-    """A rollout in one Hopper, and what is learned from it."""
+    """PPO's iterations in one Hopper environment: a rollout, and the updates on it."""
     torch.manual_seed(0)
     config = ppo.Config()
 

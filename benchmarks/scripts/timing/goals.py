@@ -1,4 +1,4 @@
-"""Updates of the algorithms with goals, on random episodes of Ant Maze's shapes."""
+"""Updates of goal-conditioned algorithms, on random episodes with Ant Maze's shapes."""
 
 import importlib
 from typing import Any
@@ -19,7 +19,7 @@ SPEC = Spec((2 * STATE_DIM,), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, goal_di
 
 
 def random_arrays() -> Arrays:
-    """Episodes of standard normal states."""
+    """Random episodes of standard normal states."""
     rng, size = np.random.default_rng(0), EPISODES * STEPS
     states = rng.standard_normal((EPISODES, STEPS + 1, STATE_DIM), dtype=np.float32)
     obs, next_obs = (x.reshape(size, STATE_DIM) for x in (states[:, :-1], states[:, 1:]))
@@ -29,7 +29,7 @@ def random_arrays() -> Arrays:
 
 
 def updates(algo: str, hidden: int, depth: int, compiled: bool = False) -> Run:
-    """An algorithm's loop: a batch, its goals, and an update on them."""
+    """An algorithm's loop: sample a batch and its goals, and update."""
     begin()
     module: Any = importlib.import_module(f"zoo.algos.{algo}")
     config = module.Config(hidden=[hidden] * depth)

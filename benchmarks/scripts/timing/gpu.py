@@ -1,4 +1,4 @@
-"""Updates of every algorithm, and of several agents at once, on batches gathered from random rows on a device."""
+"""Updates of every algorithm, and of several agents at once, on batches from random rows on a device."""
 
 import typing
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from zoo.spec import Spec
 from zoo.streaming import Sample
 
 ROWS = 100_000
-STATES = ("value_goal", "actor_goal", "subgoal", "waypoint", "option_end", "option_goal")  # of batches with goals
+STATES = ("value_goal", "actor_goal", "subgoal", "waypoint", "option_end", "option_goal")  # in batches with goals
 DISCRETE = Spec(SPEC.obs_shape, num_actions=4)
 WITH_GOAL = replace(SPEC, obs_shape=(2 * SPEC.obs_dim,), goal_dim=SPEC.obs_dim)
-CONTEXT = 20  # steps of a window, where an algorithm learns from windows
+CONTEXT = 20  # number of steps in a window, for algorithms that learn from windows
 
 
 def make(algo: str, device: torch.device, **settings: Any) -> Agent:
-    """An agent of the algorithm's own settings, for Hopper's shapes; with a goal or discrete actions if need be."""
+    """An agent with default settings and Hopper's shapes, or with goals or discrete actions if it needs them."""
     chosen = algorithms()[algo]
     spec = WITH_GOAL if chosen.takes_goals else SPEC if "continuous" in chosen.action_spaces else DISCRETE
     agent: Agent = chosen.agent_class(spec, chosen.module.Config(**settings))
@@ -37,7 +37,7 @@ def make(algo: str, device: torch.device, **settings: Any) -> Agent:
 
 
 def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int = ROWS) -> Callable[[], Any]:
-    """What gives a new batch of the kind that the agent's `update` takes, of so many rows; of a stream a sample."""
+    """A function that returns a new batch for the agent's `update`, with `size` rows, or a sample for a stream."""
     kind = typing.get_type_hints(agent.update)["batch"]
     spec = agent.spec
     if kind is Batch and spec is SPEC:
@@ -55,7 +55,7 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
     columns |= {"terminated": never, "reached": never, "option_reached": never, "follows": ~never, "inside": ~never}
     columns["next_action"] = columns["action"]
     columns["index"] = torch.arange(rows, device=device)
-    if "chain" in kind._fields:  # of ReinFlow's steps
+    if "chain" in kind._fields:  # the points of ReinFlow's steps
         config: Any = agent.config
         columns["chain"] = 0.1 * torch.randn(rows, config.flow_steps + 1, spec.action_dim, device=device)
     columns["timestep"] = torch.arange(CONTEXT, device=device).expand(rows, CONTEXT)
@@ -68,7 +68,7 @@ def source(agent: Agent, device: torch.device, size: int = BATCH_SIZE, rows: int
 
 
 def updates(algo: str, compiled: bool | str, device: str, size: int = BATCH_SIZE, precision: str = "highest") -> Run:
-    """Batches and updates of an algorithm, as a run with that `compile` and `matmul_precision` takes them."""
+    """Batches and updates of an algorithm, as in a run with this `compile` and `matmul_precision`."""
     begin()
     torch.set_float32_matmul_precision(precision)
     where = torch.device(device)
@@ -81,11 +81,11 @@ def seeds(
     algo: str, count: int, device: str, compiled: bool | str = True, size: int = BATCH_SIZE, precision: str = "highest",
     replayed: bool = False,
 ) -> Run:  # fmt: skip
-    """Batches and updates of so many agents as one program.
+    """Batches and updates of `count` agents as one program.
 
     Args:
-        replayed: its CUDA graph alone, again and again for one batch and the same random numbers: what is left without
-            Python.
+        replayed: only replay the program's CUDA graph, with the same batch and random numbers each time, to measure the
+            time without Python.
     """
     begin()
     torch.set_float32_matmul_precision(precision)

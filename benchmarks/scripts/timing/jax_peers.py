@@ -1,9 +1,10 @@
-"""unifloral's and JAX-CORL's updates, in JAX, from checkouts. Imports nothing of the zoo.
+"""Updates of unifloral, JAX-CORL and OGBench, in JAX, from checkouts. This imports nothing from the zoo.
 
-Their files are run as they stand; what only their scripts need (d4rl, gym, wandb) is stood in for. Batches are sampled
-in the compiled function, from data that lies in the device's memory. Updates are taken the faster of two ways: all of
-them one compiled `lax.scan`, as in unifloral's script, or one call of a compiled step each, as in JAX-CORL's. On a CPU
-XLA is as fast in both with small networks, but takes up to nine times as long in a scan of ten critics.
+Their files are run unchanged; imports that only their scripts need (d4rl, gym, wandb) are stubs. In unifloral and
+JAX-CORL, batches are sampled in the compiled function, from data in the device's memory. Their updates are run in the
+faster of two ways: all of them in one compiled `lax.scan`, as in unifloral's script, or one call of a compiled step for
+each, as in JAX-CORL's. On a CPU, XLA is equally fast in both with small networks, but takes up to nine times as long in
+a scan with ten critics.
 """
 
 import sys
@@ -23,7 +24,7 @@ Run = Callable[[int], None]
 
 
 def load(path: Path) -> Any:
-    """A script's names, without running it."""
+    """Loads a script as a module, without running its main part."""
     jax.devices()  # before the script sets flags for a GPU
     for name in ("d4rl", "gym", "wandb"):
         sys.modules[name] = types.ModuleType(name)
@@ -35,7 +36,7 @@ def load(path: Path) -> Any:
 
 
 def random_fields() -> dict[str, Any]:
-    """Transitions without an episode's end, by unifloral's names."""
+    """Transitions without ends of episodes, with unifloral's names."""
     rng, size = np.random.default_rng(0), TRANSITIONS
     obs, next_obs = rng.standard_normal((2, size, OBS_DIM), dtype=np.float32)
     action = rng.uniform(-1, 1, (size, ACTION_DIM)).astype(np.float32)
@@ -45,8 +46,8 @@ def random_fields() -> dict[str, Any]:
 
 
 def fastest(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, updates: int) -> Run:
-    """What is timed, out of a step of so many updates: the faster of the two ways on this machine."""
-    state = jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)  # Python's numbers would compile twice
+    """A function to time, made from a step of `updates` updates, in the faster of the two ways on this machine."""
+    state = jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)  # Python numbers would compile twice
     one = jax.jit(step)
     many = jax.jit(lambda carry, steps: jax.lax.scan(step, carry, None, steps), static_argnums=1)
 
@@ -74,10 +75,10 @@ def fastest(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, updates: in
 
 
 def unifloral(algo: str, folder: str) -> Run:
-    """Its train step, with its own settings but for the batch; TD3+BC's and ReBRAC's updates the critics twice."""
+    """unifloral's training step, with its settings except the batch size; two critic updates for TD3+BC and ReBRAC."""
     module = load(Path(folder) / "algorithms" / f"{algo}.py")
     args, fields = module.Args(batch_size=256), random_fields()
-    fields["next_action"] = fields["action"]  # rebrac's
+    fields["next_action"] = fields["action"]  # for rebrac
     data = module.Transition(*(fields[name] for name in module.Transition._fields))
     moments = data.obs.mean(0), data.obs.std(0)
     rng, obs, action = jax.random.PRNGKey(0), jnp.zeros(OBS_DIM), jnp.zeros(ACTION_DIM)
@@ -104,7 +105,7 @@ def unifloral(algo: str, folder: str) -> Run:
 
 
 def jax_corl(algo: str, folder: str) -> Run:
-    """Its class's updates, two at a time, with its own settings but for widths and IQL's layer normalization."""
+    """JAX-CORL's updates, two at a time, with its settings except widths and IQL's layer normalization."""
     file, learner, create = {
         "iql": ("iql", "IQL", "create_iql_train_state"),
         "td3_bc": ("td3bc", "TD3BC", "create_td3bc_train_state"),
@@ -115,7 +116,7 @@ def jax_corl(algo: str, folder: str) -> Run:
     config.n_jitted_updates = 2
     if algo == "iql":
         config.layer_norm = False
-        fields.append(fields[-1])  # where episodes end, which the update does not read
+        fields.append(fields[-1])  # ends of episodes, which the update does not use
     if algo == "cql":
         config.hidden_dims, config.action_dim, config.target_entropy = (256, 256, 256), ACTION_DIM, -float(ACTION_DIM)
     data = module.Transition(*fields)
@@ -132,7 +133,7 @@ def jax_corl(algo: str, folder: str) -> Run:
 
 
 def ogbench(algo: str, folder: str, hidden: int, depth: int) -> Run:
-    """Its agent's update on a batch of its dataset, sampled in NumPy, one call each, as in its script."""
+    """An OGBench agent's updates on batches of its dataset class, sampled in NumPy, one call each, as in its script."""
     sys.path.insert(0, str(Path(folder) / "impls"))
     from agents import agents  # type: ignore[import-not-found]
     from utils import datasets  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""Updates on random transitions of Hopper's shape: the offline algorithms, SAC's, and what they sample from."""
+"""Updates of the offline algorithms and SAC, and samplers, on random transitions with Hopper's shapes."""
 
 import importlib
 import itertools
@@ -27,13 +27,13 @@ AGENTS = {
     "iql": "IQL", "td3_bc": "TD3BC", "cql": "CQL", "rebrac": "ReBRAC", "edac": "EDAC", "sac": "SAC", "dql": "DQL",
     "fql": "FQL", "ofql": "OFQL", "dsac_t": "DSACT",
 }  # fmt: skip
-DELAYED = ("td3_bc", "rebrac", "dsac_t")  # whose actor moves at every second update
+DELAYED = ("td3_bc", "rebrac", "dsac_t")  # their actor is updated at every second update
 
-Run = Callable[[int], None]  # runs so many updates
+Run = Callable[[int], None]  # runs the given number of updates
 
 
 def repeat(step: Callable[[], object]) -> Run:
-    """What is timed, out of one step."""
+    """A function to time that repeats one step."""
 
     def run(count: int) -> None:
         for _ in range(count):
@@ -43,14 +43,14 @@ def repeat(step: Callable[[], object]) -> Run:
 
 
 def begin() -> None:
-    """What the zoo's runs begin with."""
+    """The setup of the zoo's runs."""
     keep_memory()
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
 
 
 def fill(arrays: Arrays) -> Arrays:
-    """Episodes of standard normal observations and uniform actions: speed does not depend on what the numbers are."""
+    """Fills arrays with random numbers, in episodes of equal length. The speed does not depend on the numbers."""
     rng, size = np.random.default_rng(0), len(arrays.reward)
     for start in range(0, size, 100_000):
         piece = slice(start, min(start + 100_000, size))
@@ -66,7 +66,7 @@ def fill(arrays: Arrays) -> Arrays:
 
 
 def shapes(size: int) -> list[tuple[tuple[int, ...], type]]:
-    """Shape and type of each of the fields."""
+    """The shape and type of each field."""
     obs, row = (size, OBS_DIM), (size,)
     return [(obs, np.float32), ((size, ACTION_DIM), np.float32), (row, np.float32), (obs, np.float32)] + [
         (row, np.bool_)
@@ -74,12 +74,12 @@ def shapes(size: int) -> list[tuple[tuple[int, ...], type]]:
 
 
 def random_arrays(size: int = TRANSITIONS) -> Arrays:
-    """In memory."""
+    """Random arrays in memory."""
     return fill(Arrays(*(np.empty(shape, kind) for shape, kind in shapes(size))))
 
 
 def mapped_arrays(size: int, folder: Path) -> Arrays:
-    """In files, which the system reads as they are touched; written in pieces, so that no more is ever in memory."""
+    """Random arrays in memory-mapped files, which are written in pieces to save memory."""
     paths = [folder / name for name in Arrays._fields]
     for start in range(0, size, TRANSITIONS):
         for path, field in zip(paths, random_arrays(min(TRANSITIONS, size - start)), strict=True):
@@ -91,7 +91,7 @@ def mapped_arrays(size: int, folder: Path) -> Arrays:
 
 
 def make(algo: str, hidden: int | None, depth: int) -> tuple[Any, Any]:
-    """An algorithm's module, and its agent."""
+    """An algorithm's module, and an agent."""
     module: Any = importlib.import_module(f"zoo.algos.{algo}")
     config = module.Config() if hidden is None else module.Config(hidden=[hidden] * depth)
     return module, getattr(module, AGENTS[algo])(SPEC, config)
@@ -114,19 +114,19 @@ def updates(
     mapped: bool = False,
     precision: str = "highest",
 ) -> Run:
-    """An algorithm's loop: a batch and an update on it.
+    """An algorithm's loop: sample a batch and update.
 
     Args:
-        hidden: width of the hidden layers; None: the algorithm's own.
-        depth: number of hidden layers, where their width is given.
-        mapped: the transitions are in files.
-        precision: as the key `matmul_precision` has it.
+        hidden: the width of the hidden layers; None for the algorithm's default.
+        depth: the number of hidden layers, if their width is given.
+        mapped: whether the transitions are in memory-mapped files.
+        precision: a value of `matmul_precision`.
     """
     begin()
     torch.set_float32_matmul_precision(precision)
     module, agent = make(algo, hidden, depth)
     if mapped:
-        with tempfile.TemporaryDirectory() as folder:  # its files live on while they are mapped
+        with tempfile.TemporaryDirectory() as folder:  # deleted files remain while they are mapped
             data = Dataset(mapped_arrays(transitions, Path(folder)), SPEC, CPU)
     else:
         data = Dataset(random_arrays(transitions), SPEC, CPU)
@@ -147,19 +147,19 @@ def updates(
 
 
 def batches(sampler: str) -> Run:
-    """Batches out of 1,000,000 transitions."""
+    """Samples batches from 1,000,000 transitions."""
     data = Dataset(random_arrays(1_000_000), SPEC, CPU, SamplerConfig(sampler))
     return repeat(partial(data.sample, BATCH_SIZE))
 
 
 def indices(sampler: str) -> Run:
-    """Where such batches lie."""
+    """Samples only the indices of such batches."""
     data = Dataset(random_arrays(1_000_000), SPEC, CPU, SamplerConfig(sampler))
     return repeat(partial(data.sampler, BATCH_SIZE))
 
 
 def dynamics(compiled: bool = False) -> Run:
-    """The ensemble of 7 models, 4 layers of 200, on batches out of whole epochs."""
+    """Updates of the ensemble of 7 models with 4 layers of 200, on batches of whole epochs."""
     begin()
     model = EnsembleDynamics(OBS_DIM, ACTION_DIM, [200] * 4)
     model.prepare(Dataset(random_arrays(), SPEC, CPU), seed=0)

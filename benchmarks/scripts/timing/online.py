@@ -1,4 +1,4 @@
-"""The loops of algorithms that act: environment steps, and what is learned from them."""
+"""The loops of online algorithms: environment steps and updates."""
 
 import importlib
 import itertools
@@ -17,12 +17,12 @@ from zoo.streaming import Sample
 CPU = torch.device("cpu")
 HOPPER, PONG = "Hopper-v5", "ALE/Pong-v5"
 AGENTS = {"sac": "SAC", "td3": "TD3"}
-ROLLOUT = 2_048  # steps of all environments together
+ROLLOUT = 2_048  # total steps of all environments
 PONG_DQN: dict[str, Any] = {"batch_size": 32, "buffer_size": 20_000, "learning_starts": 1_000}
 
 
 def stepper(env: str, num_envs: int, backend: str, device: str = "cpu") -> Any:
-    """Environments as a training loop has them."""
+    """Environments as in a training loop."""
     config = EnvConfig(id=env, backend=backend)
     if backend == "warp":
         warp, steppers = (importlib.import_module(name) for name in ("zoo.envs.warp", "zoo.runs.tensor_stepper"))
@@ -32,7 +32,7 @@ def stepper(env: str, num_envs: int, backend: str, device: str = "cpu") -> Any:
 
 
 def alone(num_envs: int, backend: str, device: str = "cpu", env: str = HOPPER) -> Run:
-    """Environments under uniformly random actions; those of Gymnasium and EnvPool are sampled beforehand."""
+    """Environments alone, with uniformly random actions. For Gymnasium and EnvPool, these are sampled in advance."""
     envs = stepper(env, num_envs, backend, device)
     if backend == "warp":
         return repeat(lambda: envs.step(envs.random_action()))
@@ -44,10 +44,10 @@ def off_policy(
     algo: str, compiled: bool | str = False, num_envs: int = 1, backend: str = "gymnasium", device: str = "cpu",
     updates: int | None = None,
 ) -> Run:  # fmt: skip
-    """Of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps.
+    """The loop of `algos/sac.py` or `algos/td3.py` on Hopper, counted in environment steps.
 
     Args:
-        updates: after each step of all environments; None: as many as there are environments.
+        updates: the number of updates after each step of all environments; None for the number of environments.
     """
     begin()
     where = torch.device(device)
@@ -75,13 +75,13 @@ def on_policy(
     compiled: bool | str = False, num_envs: int = 1, backend: str = "gymnasium", num_steps: int = ROLLOUT,
     device: str = "cpu", env: str = HOPPER,
 ) -> Run:  # fmt: skip
-    """Of `algos/ppo.py`: a rollout of `num_steps` steps an environment, and what is learned from it."""
+    """The loop of `algos/ppo.py`: a rollout of `num_steps` steps per environment, and the updates on it."""
     envs = stepper(env, num_envs, backend, device)
     return rollouts(envs, ppo.Config(num_steps=num_steps), compiled, torch.device(device))
 
 
 def pong_on_policy(backend: str, compiled: bool = False) -> Run:
-    """The same on eight Pong."""
+    """The same in eight Pong environments."""
     config = ppo.Config(
         num_steps=128, epochs=4, minibatches=4, lr=2.5e-4, clip=0.1, entropy_coef=0.01, normalize_reward=False,
         clip_reward=True,
@@ -90,7 +90,7 @@ def pong_on_policy(backend: str, compiled: bool = False) -> Run:
 
 
 def rollouts(envs: Any, config: ppo.Config, compiled: bool | str, device: torch.device = CPU) -> Run:
-    """PPO's loop, a rollout at a time."""
+    """PPO's loop, one rollout per call."""
     begin()
     agent = ppo.PPO(envs.spec, config).to(device)
     agent.update = accelerated(agent.update, compiled, device)  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def rollouts(envs: Any, config: ppo.Config, compiled: bool | str, device: torch.
 
 
 def pong_dqn(backend: str, compiled: bool = False) -> Run:
-    """Of `algos/dqn.py` on Pong: as many environment steps as an update is due after, and the update."""
+    """The loop of `algos/dqn.py` on Pong: `train_every` environment steps, and an update."""
     begin()
     envs = stepper(PONG, 1, backend)
     config = dqn.Config(lr=1e-4, train_every=4, target_every=1_000, clip_reward=True, **PONG_DQN)
@@ -126,7 +126,7 @@ def pong_dqn(backend: str, compiled: bool = False) -> Run:
 
 
 def streaming(env: str, compiled: bool = False) -> Run:
-    """Of `algos/stream_ac.py`: an environment step and an update on it."""
+    """The loop of `algos/stream_ac.py`: an environment step and an update on it."""
     begin()
     envs = stepper(env, 1, "gymnasium")
     agent = stream_ac.StreamAC(envs.spec, stream_ac.Config())

@@ -1,4 +1,4 @@
-"""The page of speeds: what was measured is kept, by processor and section, and rendered from there."""
+"""The page of speeds. Figures are saved in a file by processor and section, and the page is rendered from this file."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ libraries and compilation. The times do not include compilation."""
 
 
 def keep(file: Path, processor: str, section: str, command: str, tables: list[Measured]) -> dict[str, Any]:
-    """Replaces that section of that processor among what has been measured, and returns all of it."""
+    """Replaces the figures of one section on one processor, and returns all figures."""
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     measured = {"command": command, "tables": [dataclasses.asdict(table) for table in tables]}
     kept.setdefault(processor, {})[section] = measured
@@ -32,7 +32,7 @@ def keep(file: Path, processor: str, section: str, command: str, tables: list[Me
 
 
 def render(kept: dict[str, Any], order: Iterable[str]) -> str:
-    """The page, its sections in that order."""
+    """The page, with its sections in the given order."""
     parts = [HEAD]
     for processor, sections in kept.items():
         parts.append(f"## {processor}")
@@ -45,7 +45,7 @@ def render(kept: dict[str, Any], order: Iterable[str]) -> str:
 
 
 def as_markdown(table: Measured) -> str:
-    """A table under its title, with what it was measured with below it."""
+    """A table with its title, note and conditions."""
     peers = [name for name in table.subjects if not name.startswith("zoo")]
     rows = [[f"{table.title}/s", "median", "min", "max", *(f"x {peer}" for peer in peers), "memory, MB"]]
     rows.append([":--"] + ["--:"] * (len(rows[0]) - 1))
@@ -63,12 +63,12 @@ def row(cells: Sequence[str]) -> str:
 
 
 def ratio(peer: Timed, own: Timed) -> str:
-    """How many times as fast as the peer, over the rounds that both were timed in."""
+    """How many times as fast as the peer: the median ratio over the rounds in which both were timed."""
     return f"{statistics.median(p / o for p, o in zip(peer.seconds, own.seconds, strict=False)):.2f}"
 
 
 def conditions(table: Measured) -> str:
-    """Rounds, threads, versions, and the way in which each shape of linear layer is served."""
+    """The number of rounds and threads, the versions, and the library for each shape of linear layer."""
     rounds = len(next(iter(table.subjects.values())).seconds)
     threads = f"{table.threads} thread" + "s" * (table.threads > 1)
     versions = ", ".join(f"{name} {version}" for name, version in table.versions.items())

@@ -1,4 +1,4 @@
-"""Other libraries' updates, in PyTorch: CORL, d3rlpy, TorchRL; DSAC-T's, MBRCSL's and stream-x's authors' code."""
+"""Updates of other code in PyTorch: CORL, d3rlpy, TorchRL, and the authors' code of DSAC-T, MBRCSL and stream-x."""
 
 import itertools
 import sys
@@ -23,7 +23,7 @@ from zoo.data.dataset import Dataset
 
 
 def corl(algo: str, folder: str) -> Run:
-    """CORL's own class and buffer."""
+    """Updates with CORL's own class and buffer."""
     from zoo.benchmarks.scripts import corl as script
 
     torch.manual_seed(0)
@@ -36,7 +36,7 @@ def corl(algo: str, folder: str) -> Run:
 
 
 def d3rlpy(algo: str) -> Run:
-    """Sampling from its buffer and its update; CQL with CORL's shape: three hidden layers, no learned weight."""
+    """d3rlpy's sampling and update. CQL has CORL's architecture: three hidden layers, and no learned weight."""
     import d3rlpy
     from d3rlpy.models import VectorEncoderFactory
 
@@ -53,7 +53,7 @@ def d3rlpy(algo: str) -> Run:
 
 
 def torchrl(algo: str) -> Run:
-    """Its loss module, replay buffer and target's update, together as in its examples: all losses, then one step."""
+    """TorchRL's loss module, replay buffer and target update, as in its examples: all losses, then one step."""
     from tensordict import TensorDict
     from tensordict.nn import NormalParamExtractor, ProbabilisticTensorDictSequential, TensorDictModule
     from torchrl.data import Bounded, LazyTensorStorage, ReplayBuffer
@@ -98,14 +98,14 @@ def torchrl(algo: str) -> Run:
 
 
 def streaming(env: str, folder: str) -> Run:
-    """Stream AC's authors' agent, wrappers and loop."""
+    """The agent, wrappers and loop of Stream AC's authors."""
     from zoo.benchmarks.scripts.streaming import Theirs
 
     return repeat(Theirs("stream_ac", Path(folder), env, seed=0, steps=0, timed=True).step)
 
 
 def dsac_t(folder: str) -> Run:
-    """DSAC-T's authors' agent, on batches of our sampler."""
+    """The agent of DSAC-T's authors, on batches from our sampler."""
     from zoo.algos.dsac_t import Config
     from zoo.benchmarks.scripts.online_update import authors_of_dsac_t
 
@@ -123,10 +123,10 @@ def dsac_t(folder: str) -> Run:
 
 
 def mbrcsl(folder: str) -> Run:
-    """MBRCSL's authors' dynamics ensemble, from the same weights as ours on the same batches.
+    """The dynamics ensemble of MBRCSL's authors, with the same weights and batches as ours.
 
     Raises:
-        AssertionError: the losses of the first ten updates lie further apart than rounding.
+        AssertionError: the losses of the first ten updates differ by more than rounding.
     """
     from zoo.models.dynamics import WEIGHT_DECAY, EnsembleDynamics
 
@@ -148,5 +148,5 @@ def mbrcsl(folder: str) -> Run:
         piece = slice(start, start + BATCH_SIZE)
         their_loss = training.learn(x[:, piece], target[:, piece], BATCH_SIZE)
         loss = ours.update(ours.x[ours.bootstrap[:, piece]], ours.target[ours.bootstrap[:, piece]])["loss"]
-        assert abs(float(loss) / their_loss - 1) < 1e-5, "the losses of both lie apart"
+        assert abs(float(loss) / their_loss - 1) < 1e-5, "the losses of both differ"
     return lambda count: training.learn(x[:, : count * BATCH_SIZE], target[:, : count * BATCH_SIZE], BATCH_SIZE)

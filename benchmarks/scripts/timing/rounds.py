@@ -1,7 +1,7 @@
-"""Subjects timed in turn, round after round, each in a process of its own.
+"""Times subjects in turn, round after round, each in its own process.
 
-A machine whose speed drifts slows all of them alike, and none has what another leaves behind: memory, threads, a
-library's settings. While one runs, the others wait for their turn at a read.
+So if the machine's speed changes, all subjects are affected equally. No subject is affected by what another leaves
+behind, such as memory, threads or a library's settings. While one runs, the others wait for input.
 """
 
 import json
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # of JAX
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # flags for JAX
 
 
 class Subject(NamedTuple):
-    """How a subject is built: a function of a file beside this one, its arguments, and which Python has its imports."""
+    """How to build a subject: a function in a file of this folder, its arguments, and the Python to run it with."""
 
     file: str
     function: str
@@ -29,14 +29,14 @@ class Subject(NamedTuple):
 
 @dataclass
 class Table:
-    """Subjects of the same shapes and settings, as far as the note does not say otherwise.
+    """Subjects with the same shapes and settings, unless the note says otherwise.
 
     Attributes:
-        title: what is counted, per second.
-        count: calls of a subject in a round.
-        subjects: those of the zoo have names that begin with `zoo`; the others are what they are compared with.
-        worth: what one call counts for.
-        note: what the reader must know, such as where the subjects differ.
+        title: what is counted per second.
+        count: the number of calls of a subject in a round.
+        subjects: the subjects by name. The zoo's names begin with `zoo`; the others are compared with them.
+        worth: how many units one call counts for.
+        note: a note for the reader, such as how the subjects differ.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Table:
 
 @dataclass
 class Timed:
-    """What was measured of a subject: the seconds of each round, and its process's peak memory in MB."""
+    """The measurements of a subject: the seconds of each round, and its process's peak memory in MB."""
 
     seconds: list[float] = field(default_factory=list)
     peak: float | None = None
@@ -56,7 +56,7 @@ class Timed:
 
 @dataclass
 class Measured:
-    """A table with its figures, as it is kept."""
+    """A table with its figures, as it is saved."""
 
     title: str
     count: int
@@ -69,7 +69,7 @@ class Measured:
 
 
 class Left(Exception):
-    """A subject cannot be built or fails, and why."""
+    """A subject could not be built or failed. The message says why."""
 
 
 class Process:
@@ -97,7 +97,7 @@ class Process:
         self.errors.close()
 
     def run(self, count: int) -> dict[str, Any]:
-        """So many updates. Raises Left with the last line that the process wrote, where it has ended."""
+        """Runs `count` updates. If the process has ended, raises Left with the last line that it wrote."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -108,15 +108,15 @@ class Process:
         if not answer:
             self.process.wait()
             self.errors.seek(0)
-            raise Left((self.errors.read().strip().splitlines() or ["it ended without a word"])[-1])
+            raise Left((self.errors.read().strip().splitlines() or ["it ended without output"])[-1])
         return json.loads(answer)  # type: ignore[no-any-return]
 
 
 def measure(table: Table, rounds: int, threads: int) -> Measured:
-    """Times every subject that can be built; a peer that cannot is left out, and said so.
+    """Times every subject that can be built. A peer that cannot be built is left out with a message.
 
     Raises:
-        Left: one of the zoo's own fails.
+        Left: one of the zoo's subjects failed.
     """
     measured = Measured(table.title, table.count, table.worth, table.note, threads, {}, {}, {})
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def measure(table: Table, rounds: int, threads: int) -> Measured:
             process = stack.enter_context(Process(subject, threads))
             try:
                 process.run(table.count)  # imports, compiles and warms up
-                process.run(table.count)  # and compiles again, where what it compiled was changed by the first
+                process.run(table.count)  # may compile again, because of what the first call changed
             except Left as reason:
                 if name.startswith("zoo"):
                     raise

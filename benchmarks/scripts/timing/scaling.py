@@ -1,4 +1,4 @@
-"""What an update costs as batches, networks, data and the number of environments grow."""
+"""How the cost of an update scales with the batch size, network width, dataset size and number of environments."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ BATCH_SIZES = (64, 256, 1_024, 4_096)
 WIDTHS = (64, 256, 512, 1_024)
 TRANSITIONS = (100_000, 1_000_000, 10_000_000)
 NUM_ENVS = (1, 4, 16, 64)
-ROLLOUT = 2_048  # steps of all environments together
+ROLLOUT = 2_048  # total steps of all environments
 
 
 def scaling(_: Namespace) -> Iterator[Table]:
@@ -36,7 +36,7 @@ def scaling(_: Namespace) -> Iterator[Table]:
 
 
 def each(setting: str, values: tuple[int, ...]) -> dict[str, Subject]:
-    """IQL with each of the values."""
+    """IQL with each value of a setting."""
     subjects: dict[str, Subject] = {}
     for value in values:
         subjects |= zoo("offline.py", "updates", f"zoo, {setting}={value}", algo="iql", **{setting: value})
@@ -44,7 +44,7 @@ def each(setting: str, values: tuple[int, ...]) -> dict[str, Subject]:
 
 
 def environments(function: str, **arguments: str) -> dict[str, Subject]:
-    """An algorithm with each number of environments, of Gymnasium and EnvPool."""
+    """An algorithm with each number of environments, in Gymnasium and EnvPool."""
     subjects = {}
     for backend in ("gymnasium", "envpool") if installed("envpool") else ("gymnasium",):
         for number in NUM_ENVS:

@@ -1,4 +1,4 @@
-"""Several agents that differ in their seeds: one after another, and as one program."""
+"""Updates of several agents with different seeds: one after another, and as one program."""
 
 import importlib
 import itertools
@@ -15,11 +15,11 @@ AGENTS = {"iql": "IQL", "sac": "SAC", "stream_ac": "StreamAC"}
 
 
 def agents(algo: str, count: int, together: bool, compiled: bool = False, hidden: int | None = None) -> Run:
-    """An update of each of so many agents, on Hopper's shapes.
+    """An update of each of `count` agents, with Hopper's shapes.
 
     Args:
-        together: as one program.
-        hidden: width of two hidden layers; None: the algorithm's own.
+        together: whether they are updated as one program.
+        hidden: the width of two hidden layers; None for the algorithm's default.
     """
     begin()
     module: Any = importlib.import_module(f"zoo.algos.{algo}")

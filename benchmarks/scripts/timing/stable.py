@@ -1,6 +1,6 @@
-"""Stable-Baselines3 (PyTorch) and SBX (JAX), which have the same interface. Imports nothing of the zoo.
+"""Stable-Baselines3 (PyTorch) and SBX (JAX), which have the same interface. This imports nothing from the zoo.
 
-SBX takes a whole update, or all of a rollout's, through one compiled function of its own.
+SBX runs a whole update, or all updates on a rollout, in one compiled function.
 """
 
 import importlib
@@ -22,13 +22,13 @@ def learner(library: str, algo: str, policy: str, env: Any, device: str = "cpu",
 
 
 def learning(model: Any, first: int, worth: int) -> Run:
-    """After its first steps, `worth` environment steps a call and what is learned from them."""
+    """A function to time: after the first steps, each call has `worth` environment steps and their updates."""
     model.learn(first)
     return lambda count: model.learn(count * worth, reset_num_timesteps=False)
 
 
 def off_policy(library: str, algo: str, device: str = "cpu") -> Run:
-    """SAC or TD3 on Hopper, an update a step."""
+    """SAC or TD3 on Hopper, with one update per step."""
     model = learner(
         library, algo, "MlpPolicy", gymnasium.make(HOPPER), device, learning_rate=3e-4, batch_size=256,
         buffer_size=100_000, learning_starts=1_000, train_freq=1, gradient_steps=1,
@@ -38,7 +38,7 @@ def off_policy(library: str, algo: str, device: str = "cpu") -> Run:
 
 
 def on_policy(library: str, device: str = "cpu") -> Run:
-    """PPO on one Hopper, a rollout of 2,048 steps a call."""
+    """PPO in one Hopper environment, with a rollout of 2,048 steps per call."""
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.make(HOPPER)]))
     net = {"pi": [64, 64], "vf": [64, 64]}
     model = learner(
@@ -56,7 +56,7 @@ def on_policy(library: str, device: str = "cpu") -> Run:
 
 
 def pong(num_envs: int) -> VecFrameStack:
-    """A lost life terminates, rewards are clipped, four frames a stack."""
+    """Pong, where a lost life terminates, rewards are clipped and four frames are stacked."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -65,7 +65,7 @@ def pong(num_envs: int) -> VecFrameStack:
 
 
 def pong_on_policy(library: str) -> Run:
-    """PPO on eight Pong, a rollout of 128 steps each a call."""
+    """PPO in eight Pong environments, with a rollout of 128 steps each per call."""
     model = learner(
         library, "PPO", "CnnPolicy", pong(8), n_steps=128, n_epochs=4, batch_size=256, learning_rate=2.5e-4,
         clip_range=0.1, ent_coef=0.01,
@@ -74,10 +74,10 @@ def pong_on_policy(library: str) -> Run:
 
 
 def pong_dqn(library: str, scan: bool = True) -> Run:
-    """DQN on Pong, four environment steps and an update a call.
+    """DQN on Pong, with four environment steps and an update per call.
 
     Args:
-        scan: SBX takes its one update in a `jax.lax.scan`, as it does by itself; else in a call of the same step.
+        scan: whether SBX runs its update in a `jax.lax.scan`, which is its default, or calls the same step directly.
     """
     if not scan:
         jax = importlib.import_module("jax")

@@ -1,4 +1,4 @@
-"""The sections of `speed.py`: which subjects are timed beside each other, and where they differ."""
+"""The sections of `speed.py`: which subjects are compared, and how they differ."""
 
 import importlib.util
 from argparse import Namespace
@@ -17,12 +17,12 @@ TITLES = {"iql": "IQL", "sac": "SAC", "stream_ac": "Stream AC"}
 
 
 def installed(name: str) -> bool:
-    """Whether a package is there to be imported."""
+    """Whether a package is installed."""
     return importlib.util.find_spec(name) is not None
 
 
 def zoo(file: str, function: str, name: str = "zoo", **arguments: Any) -> dict[str, Subject]:
-    """A subject of the zoo's, with and without compilation."""
+    """A subject of the zoo, with and without compilation."""
     return {
         name: Subject(file, function, arguments),
         f"{name}, compile=true": Subject(file, function, arguments | {"compiled": True}),
@@ -30,7 +30,7 @@ def zoo(file: str, function: str, name: str = "zoo", **arguments: Any) -> dict[s
 
 
 def checkouts(args: Namespace, algo: str) -> dict[str, Subject]:
-    """The libraries that are used from a checkout, those of them that were given and have the algorithm."""
+    """The libraries used from a checkout, if the checkout is given and the library has the algorithm."""
     found: dict[str, Subject] = {}
     if args.corl and algo != "rebrac":
         found["CORL"] = Subject("peers.py", "corl", {"algo": algo, "folder": args.corl})
@@ -114,7 +114,7 @@ def policies(args: Namespace) -> Iterator[Table]:
     for algo in ("dql", "fql", "ofql"):
         compiled = {"algo": algo, "compiled": True} | layers
         subjects[f"zoo, {algo}, compile=true"] = Subject("offline.py", "updates", compiled)
-    yield Table("Policies that make actions of noise, and others, updates", 20, subjects, note=note)
+    yield Table("Diffusion, flow and other policies, updates", 20, subjects, note=note)
     note = "For one observation at a time, without exploration. DQL takes the best of 50 candidates."
     subjects = {name: Subject("offline.py", "acting", arguments) for name, arguments in compared.items()}
     yield Table("The same policies, actions", 200, subjects, note=note)

@@ -1,11 +1,11 @@
-"""A process that holds one subject: it builds it, then runs as many updates as it is asked to.
+"""The process of one subject: builds the subject, then runs the requested numbers of updates.
 
     PYTHON worker.py FILE FUNCTION ARGUMENTS
 
-FUNCTION of FILE, called with ARGUMENTS (JSON, by name), gives what is timed: a callable that takes a number of updates.
-Each line of standard input is such a number, and is answered with a line of JSON: the seconds they took, the process's
-peak memory (on a GPU, what PyTorch allocated there), the versions of what it has imported, and which library serves the
-zoo's linear layers. Needs nothing but Python, so that a peer may have an environment of its own.
+FUNCTION in FILE is called with ARGUMENTS (JSON, by name) and returns the function to time, which takes a number of
+updates. Each line of standard input is such a number. The answer is a line of JSON: the seconds that the updates took,
+the process's peak memory (on a GPU, what PyTorch allocated there), the versions of its imports, and the library for the
+zoo's linear layers. This file needs only Python, so that another library can have its own environment.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ LIBRARIES = {
 
 
 def load(path: Path) -> Any:
-    """A file as a module."""
+    """Loads a file as a module."""
     spec = importlib.util.spec_from_file_location(f"subject_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -42,20 +42,20 @@ def on_gpu() -> Any:
 
 
 def peak() -> float | None:
-    """The most memory, in MB, that this process has had resident, or on a GPU; None where the system is not Linux."""
+    """This process's peak memory in MB, resident or on a GPU; None if the system is not Linux."""
     if cuda := on_gpu():
         return float(cuda.max_memory_allocated()) / 1e6
-    status = Path("/proc/self/status")  # not getrusage, which continues from the parent's
+    status = Path("/proc/self/status")  # getrusage would include the parent's peak
     found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
     return int(found[1]) * 1024 / 1e6 if found else None
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Answers requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not stand between the answers
+    os.dup2(2, 1)  # libraries' output must not mix with the answers
     file, function, arguments = sys.argv[1:]
-    del sys.argv[1:]  # JAX-CORL reads them
+    del sys.argv[1:]  # JAX-CORL would read them
     run = getattr(load(Path(file)), function)(**json.loads(arguments))
     for line in sys.stdin:
         begun = time.perf_counter()
