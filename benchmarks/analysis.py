@@ -34,6 +34,11 @@ class Row:
     measure: str
     runs: tuple[Result, ...]
 
+    @property
+    def steps(self) -> int:
+        """The step of the last evaluation."""
+        return int(max(run.steps[-1] for run in self.runs))
+
     def values(self, figure: str) -> np.ndarray:
         """A figure of each run, `[R]`."""
         return np.array([run.figure(figure, self.measure) for run in self.runs])
@@ -87,12 +92,14 @@ class Tried(NamedTuple):
     """The runs of one algorithm on one task with several settings, and the scores if a bandit chooses among them.
 
     Attributes:
+        peer: the other library whose runs they are; empty for the zoo. It is also in `algo`, in brackets.
         policies, settings: the number of policies and of settings.
         scores: scores of the chosen policy after each episode played, `[repetitions, episodes]`.
     """
 
     task: str
     algo: str
+    peer: str
     policies: int
     settings: int
     scores: np.ndarray
@@ -110,7 +117,7 @@ class Report:
         groups: groups of methods that ran on the same tasks: on several tasks, if there are such groups.
         overall: aggregates of each method on each task, and over the tasks of its group.
         improvements: for each pair of methods, the probability that a run of the first is better, over all tasks that
-            both ran on and on each of them.
+            both ran on for the same number of steps, and on each of them.
         tried: for each algorithm that ran with several settings, the scores if a bandit chooses among them.
         switched: the methods that continued online.
     """
@@ -165,7 +172,7 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
     scores = scored(rows, notes)
     groups = grouped(scores, notes)
-    overall, improvements = over_tasks(scores, groups), improved(scores)
+    overall, improvements = over_tasks(scores, groups), improved(scores, rows)
     return Report(folder, rows, notes, comparisons, groups, overall, improvements, tries(rows), switches(rows))
 
 
@@ -234,11 +241,16 @@ def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]
     ]
 
 
-def improved(scores: dict[str, dict[str, np.ndarray]]) -> list[dict[str, Any]]:
-    """The probability of improvement for each pair of methods, over the tasks that both ran on and on each of them."""
+def improved(scores: dict[str, dict[str, np.ndarray]], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The probability of improvement for each pair of methods, over their common tasks and on each of them.
+
+    A task counts if both ran on it for the same number of steps.
+    """
+    steps = {(row.method, row.task): row.steps for row in rows}
     improvements = []
     for ours, others in combinations(scores, 2):
-        common = tuple(sorted(scores[ours].keys() & scores[others].keys()))
+        both = sorted(scores[ours].keys() & scores[others].keys())
+        common = tuple(task for task in both if steps[ours, task] == steps[others, task])
         for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
             mine, theirs = ([scores[method][task] for task in tasks] for method in (ours, others))
             probability = improvement(mine, theirs)
@@ -257,5 +269,5 @@ def tries(rows: Sequence[Row]) -> list[Tried]:
     for (task, algo), settings in alike.items():
         policies = [run.scores for row in settings for run in row.runs]
         if len(settings) > 1 and all(len(scores) for scores in policies):
-            found.append(Tried(task, algo, len(policies), len(settings), reached(policies)))
+            found.append(Tried(task, algo, settings[0].runs[0].peer, len(policies), len(settings), reached(policies)))
     return found

@@ -35,25 +35,25 @@ TRIALS_HEADER = ("task", "algorithm", "policies", "settings", *(f"{pulls:,}" for
 
 def text(report: Report, folder: Path) -> str:
     """The whole report."""
-    parts = [f"# {report.folder.resolve().name}", summary(report)]
+    parts = [f"# {plain(report.folder.resolve().name)}", summary(report)]
     judged = [one for one in report.comparisons if one.compared]
     if judged:
         parts += ["## Comparison with published figures", judged_table(judged)]
     if report.notes:
-        parts += ["## Notes", "\n".join(f"- {note}" for note in report.notes)]
+        parts += ["## Notes", "\n".join(f"- {plain(note)}" for note in report.notes)]
     for task in dict.fromkeys(row.task for row in report.rows):
         rows = [row for row in report.rows if row.task == task]
-        parts += [f"## {task}", task_table(rows, judged)]
+        parts += [f"## {plain(task)}", task_table(rows, judged)]
     for group in report.groups:
-        parts.append(f"## Over tasks: {'; '.join(group.tasks)}")
+        parts.append(f"## Over tasks: {plain('; '.join(group.tasks))}")
         parts.append("Normalized scores of the last evaluation; 100 is the reference score.")
         lines = [list(row.values())[1:] for row in report.overall if row["tasks"] == group.tasks]
         parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
     if report.improvements:
         parts += ["## Probability of improvement"]
         parts.append(
-            "How likely a run of the first method is better than a run of the second, over the tasks that both ran on. "
-            "The first column is the number of these tasks."
+            "How likely a run of the first method is better than a run of the second, over the tasks that both ran on "
+            "for the same number of steps. The first column is the number of these tasks."
         )
         pairs = [
             [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
@@ -136,7 +136,7 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
     successes = {"success": ["success"] if "success" in columns else [], "of each task": of_tasks}
     lines: list[list[Any]] = []
     for row in rows:
-        steps, seconds = max(run.steps[-1] for run in row.runs), np.mean([run.seconds[-1] for run in row.runs])
+        steps, seconds = row.steps, np.mean([run.seconds[-1] for run in row.runs])
         figures: list[Any] = [row.estimate(figure) for figure in FIGURES]
         extra = [last_shares(row, names) for names in successes.values() if names]
         minutes = "" if np.isnan(seconds) else f"{seconds / 60:.1f}"
@@ -186,4 +186,10 @@ def link(path: Path, folder: Path) -> str:
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(plain(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def plain(text: object) -> str:
+    """A text on one line, without HTML: names come from the folders of runs. A command in backticks is no HTML."""
+    line = " ".join(str(text).split())
+    return line if line.startswith("`") else line.replace("<", "&lt;")

@@ -20,7 +20,7 @@ TEMPLATE = Path(__file__).with_name("page.html")
 LINKED = ("config.yaml", "run.json", "metrics.csv", "evaluations.csv")  # files of a run that the page links to
 
 
-def html(report: "Report", summary: str, folder: Path) -> str:
+def html(report: "Report", folder: Path) -> str:
     """The page. Its links to runs are relative to a folder."""
     from plotly.offline import get_plotlyjs
 
@@ -28,7 +28,7 @@ def html(report: "Report", summary: str, folder: Path) -> str:
     switches, trials = markdown.switches_lines(report.switched), markdown.trials_lines(report.tried)
     data = {
         "title": title,
-        "summary": summary,
+        "summary": markdown.summary(report),
         "notes": report.notes,
         "rows": [row_data(row, report, folder) for row in report.rows],
         "styles": {method: style._asdict() for method, style in report.styles.items()},
@@ -77,7 +77,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "dataset": first.data or "none",
         "measure": MEASURES[row.measure],
         "figures": {figure: str(row.estimate(figure)) for figure in FIGURES},
-        "last": int(max(run.steps[-1] for run in row.runs)),
+        "last": row.steps,
         "steps": steps.tolist(),
         "minutes": numbers(seconds / 60),
         "values": [numbers(runs) for runs in values.T],  # one list per step, with the values of all runs

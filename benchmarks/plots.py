@@ -99,7 +99,7 @@ def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
 def trials(tried: "Sequence[Tried]") -> "Figure":
     """The score of the policy that a bandit chooses, for each algorithm, with the middle half of the repetitions."""
     tasks = list(dict.fromkeys(one.task for one in tried))[:MANY]
-    drawn = styles({one.algo: one.algo.partition(" (")[0] for one in tried})
+    drawn = styles({one.algo: one.algo.removesuffix(f" ({one.peer})") for one in tried})
     figure, axes = _panels(len(tasks), 1)
     for (axis,), task in zip(axes, tasks, strict=True):
         for one in (one for one in tried if one.task == task):

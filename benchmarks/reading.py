@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from zoo.benchmarks import archive
-from zoo.benchmarks.records import OF_LEARNING, REFERENCES, SIMULATOR, Result, seedless
+from zoo.benchmarks.records import OF_LEARNING, REFERENCES, SIMULATOR, Result, seedless, shared
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
 from zoo.errors import UsageError
@@ -24,6 +26,10 @@ from zoo.settings.presets import short
 LAST_EPISODES = 100  # training episodes to average, as in CleanRL's tables: rlops --metric-last-n-average-window
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # a folder with any of them is a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
+DAMAGED = (  # what reading the files of a run may raise if they are cut short, or hold other things than a run writes
+    OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, csv.Error,
+    OmegaConfBaseException,
+)  # fmt: skip
 
 
 def read(folder: Path) -> tuple[list[Result], list[str]]:
@@ -96,12 +102,13 @@ def read_run(run_dir: Path) -> Result | str:
         returns = np.array((rows[-1].get("returns") or "").split(), float)
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
         _ = result.figure("final"), result.task, result.settings, result.seed, result.env
-        _ = result.peer or result.record["versions"]["zoo"], result.scores, _data(result)
+        _ = result.peer or result.record["versions"]["zoo"], result.scores, _data(result), fingerprint(result)
+        _ = result.file, result.identity, result.command, OmegaConf.create(shared(record)["config"])
         if not text.endswith("\n") or result.unfinished:
             raise ValueError(result.unfinished or "its last evaluation is cut off")
     except UsageError as error:
         return str(error)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, csv.Error) as error:
+    except DAMAGED as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
 

@@ -84,7 +84,7 @@ def write(report: Report, folder: Path) -> None:
         if report.tried:
             plots.save(plots.trials(report.tried), folder / "trials")
         with replacing(folder / "report.html") as file:
-            file.write(page.html(report, markdown.summary(report), folder).encode())
+            file.write(page.html(report, folder).encode())
     except OSError as error:
         raise RunError(f"cannot write the report to {folder}: {error.strerror}.") from error
     print(text.partition("## Curves")[0].rstrip())
@@ -98,7 +98,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
     return {
         "results": [
             {"task": row.task, "method": row.method, "measure": MEASURES[row.measure], "seeds": len(row.runs)}
-            | {"steps": int(max(run.steps[-1] for run in row.runs)), "figure": figure}
+            | {"steps": row.steps, "figure": figure}
             | spread(row.estimate(figure))
             | {"std": float(row.values(figure).std(ddof=1)) if len(row.runs) > 1 else ""}
             for row in report.rows

@@ -361,6 +361,46 @@ def test_a_half_written_folder_is_left_out_and_said(run, tmp_path, capsys, damag
     assert "broken is left out" in capsys.readouterr().out
 
 
+ODD_RECORDS = {  # a place in run.json, and what stands there instead
+    "dataset": [1], "dataset.sources": [1], "algorithm": "x", "algorithm.file": 5, "config.dataset": 5,
+    "config.seed": float("inf"), "config.dataset ": "a${b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ODD_RECORDS)
+def test_a_record_with_values_of_other_types_is_left_out_and_said(run, tmp_path, place):
+    run("whole", "algo=bc env=hopper dataset=medium", [10.0])
+    path = run("broken", "algo=bc env=hopper dataset=medium seed=1", [20.0]) / "run.json"
+    record = inner = json.loads(path.read_text())
+    *groups, name = place.strip().split(".")
+    for group in groups:
+        inner = inner.setdefault(group, {})
+    inner[name] = ODD_RECORDS[place]
+    path.write_text(json.dumps(record))
+    assert main(["report", str(tmp_path)]) == 0
+    assert "broken is left out: it is half-written" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_names_in_records_are_no_html(run, tmp_path):
+    path = run("odd", "algo=ppo env=cartpole", [10.0]) / "run.json"
+    record = json.loads(path.read_text())
+    record["config"]["env"]["name"] = "</script><img src=x>|\nb"
+    path.write_text(json.dumps(record))
+    assert main(["report", str(tmp_path)]) == 0
+    for name in ("report.md", "report.html"):
+        assert "<img src=x>" not in (tmp_path / "report" / name).read_text()
+    assert "\n## &lt;/script>&lt;img src=x>| b\n" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_methods_that_ran_for_different_numbers_of_steps_are_not_compared(run, tmp_path):
+    for seed in range(3):
+        for method, steps in (("bc", 10), ("iql", 10), ("cql", 20)):
+            given = f"algo={method} env=hopper dataset=medium seed={seed} steps={steps}"
+            run(f"{method}-{seed}", given, [score("hopper", steps)])
+    (only,) = build(tmp_path).improvements
+    assert {only["method"], only["than"]} == {"bc", "iql"}
+
+
 @pytest.mark.parametrize("name", ["runs", "trials"])
 def test_a_report_writes_over_no_archive_and_no_search(run, tmp_path, capsys, name):
     run("a", "algo=stream_q env=cartpole steps=40", [10.0])
