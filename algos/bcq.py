@@ -99,10 +99,10 @@ class BCQ(Agent):
         """L_Q, and the mean value of the actions taken; `q` are the values `[B, num_actions]` at the observations."""
         with torch.no_grad():
             next_q, _ = self.target_network(batch.next_obs)
-            next_q = of_action(next_q, self.best_action(batch.next_obs))
-            target = batch.reward + self.config.discount * ~batch.terminated * next_q
-        q = of_action(q, batch.action)
-        return F.smooth_l1_loss(q, target), q.detach().mean()
+            next_value = value_of(self.best_action(batch.next_obs), next_q)
+            target = batch.reward + self.config.discount * ~batch.terminated * next_value
+        value = value_of(batch.action, q)
+        return F.smooth_l1_loss(value, target), value.detach().mean()
 
     def behavior_loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """L_G; `logits` are `[B, num_actions]` at the observations."""
@@ -127,10 +127,10 @@ class BCQ(Agent):
 
     @torch.no_grad()
     def expected_return(self, obs: Tensor, action: Tensor) -> Tensor:
-        return of_action(self.network(self.normalizer(obs))[0], action)
+        return value_of(action, self.network(self.normalizer(obs))[0])
 
 
-def of_action(q: Tensor, action: Tensor) -> Tensor:
+def value_of(action: Tensor, q: Tensor) -> Tensor:
     """The values of actions `[B]`, from the values `[B, num_actions]` of all actions."""
     return q.gather(1, action[:, None]).squeeze(1)
 

@@ -66,7 +66,7 @@ class Config:
 
     def __post_init__(self) -> None:
         counts = ("num_actions", "rollout_length", "rollout_batch", "rollout_every", "rollouts_kept", "dynamics_epochs")
-        check(self, beta=at_least(0), real_fraction=between(0, 1, "neither"), **dict.fromkeys(counts, at_least(1)))
+        check(self, real_fraction=between(0, 1, "neither"), **dict.fromkeys(counts, at_least(1)))
         check_share("real_fraction", self.real_fraction, self.batch_size)
 
 

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
 from zoo.data.monte_carlo import MonteCarloBatch, MonteCarloReturns
-from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, orthogonal_, polyak_update
+from zoo.nn import EnsembleCritic, Normalizer, TanhGaussian, near_zero_, orthogonal_, polyak_update
 from zoo.nn.heads import value_head
 from zoo.nn.optim import Adam
 from zoo.runs.online import learn_online
@@ -100,9 +100,8 @@ class CQL(Agent):
         self.actor = TanhGaussian(
             spec.obs_dim, spec.action_low, spec.action_high, config.hidden, layer_norm=config.actor_layer_norm
         )
-        *_, (weight, bias) = (layer.parameters() for layer in self.actor.net if isinstance(layer, nn.Linear))
-        nn.init.xavier_uniform_(weight, gain=0.01)
-        nn.init.zeros_(bias)
+        near_zero_(self.actor.net)
+        *_, bias = self.actor.net.parameters()
         nn.init.constant_(bias[spec.action_dim :], -1.0)  # of the log standard deviations
         self.critic = EnsembleCritic(
             config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs,

@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import above, at_least, check
+from zoo.checks import at_least, check
 from zoo.data.batch import Batch
 from zoo.models.diffusion import DenoisingPolicy
 from zoo.nn import EnsembleCritic, Mish, Normalizer, best_of, polyak_update
@@ -73,7 +73,7 @@ class Config:
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("diffusion_steps", "backup_actions", "candidates", "average_every"), at_least(1))
-        check(self, eta=at_least(0), max_grad_norm=above(0), average_start=at_least(0), **counts)
+        check(self, eta=at_least(0), average_start=at_least(0), **counts)
 
 
 class DQL(Agent):
@@ -92,8 +92,7 @@ class DQL(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), config.actor_lr, max_norm=config.max_grad_norm)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr, max_norm=config.max_grad_norm)
-        self.noise: Tensor
-        self.register_buffer("noise", torch.randn(config.diffusion_steps, config.candidates, 1, spec.action_dim))
+        self.noise = nn.Buffer(torch.randn(config.diffusion_steps, config.candidates, 1, spec.action_dim))
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_Q, summed over the critics, and their mean value."""
@@ -117,7 +116,7 @@ class DQL(Agent):
         predicted: Tensor = self.policy(batch.obs, self.policy.noised(action, step, noise), step)
         return (predicted - noise).square().mean()
 
-    def value_loss(self, batch: Batch) -> Tensor:
+    def q_loss(self, batch: Batch) -> Tensor:
         """Minus one critic's mean value of the policy's actions, divided by the other critic's mean absolute value."""
         noise = torch.randn(
             self.config.diffusion_steps, *batch.action.shape, device=batch.action.device, dtype=batch.action.dtype
@@ -131,15 +130,15 @@ class DQL(Agent):
         """One gradient step of the critics, then of the policy; then the target critics and, if `average`, pi' move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
-        cloning_loss, value_loss = self.cloning_loss(batch), self.value_loss(batch)
-        self.policy_optimizer.minimize(cloning_loss + self.config.eta * value_loss)
+        cloning_loss, q_loss = self.cloning_loss(batch), self.q_loss(batch)
+        self.policy_optimizer.minimize(cloning_loss + self.config.eta * q_loss)
         if average:
             polyak_update(self.target_policy, self.policy, self.config.tau)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),
             "cloning_loss": cloning_loss.detach(),
-            "value_loss": value_loss.detach(),
+            "q_loss": q_loss.detach(),
             "q": q,
             **self.head.metrics(),
         }

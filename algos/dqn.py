@@ -106,7 +106,7 @@ class DQN(Agent):
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizer = Adam(self.network.parameters(), config.lr, eps=config.adam_eps, max_norm=config.max_grad_norm)
 
-    def loss(self, batch: NStepBatch) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: NStepBatch) -> tuple[Tensor, Tensor]:
         """L, and the mean value of the actions taken."""
         with torch.no_grad():
             next_out = self.target_network(batch.next_obs)
@@ -118,9 +118,9 @@ class DQN(Agent):
 
     def update(self, batch: NStepBatch) -> Metrics:
         """One gradient step."""
-        loss, q = self.loss(batch)
-        self.optimizer.minimize(loss)
-        return {"loss": loss.detach(), "q": q, **self.head.metrics()}
+        critic_loss, q = self.critic_loss(batch)
+        self.optimizer.minimize(critic_loss)
+        return {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
 
     def update_target(self) -> None:
         """Moves the target network."""
@@ -147,10 +147,6 @@ def train(run: "Run", config: Config) -> DQN:
     run.track(agent=agent, buffer=buffer)
     falling = config.exploration_fraction * run.config.steps if run.config.init_from is None else 0.0  # steps
 
-    def times(every: int) -> int:
-        """How many multiples of `every` this pass of the loop reaches."""
-        return (step + envs.num_envs) // every - step // every
-
     for step in run.steps():
         progress = min(1.0, step / falling) if falling else 1.0
         action = agent.explore(agent.act(envs.obs), 1 + progress * (config.epsilon - 1))
@@ -161,9 +157,10 @@ def train(run: "Run", config: Config) -> DQN:
         ended = transition.terminated | transition.truncated
         agent.head.update_support(transition.reward[None], ended[None], agent.network, agent.target_network)
         if step >= config.learning_starts:
-            for _ in range(times(config.train_every)):
+            after = step + envs.num_envs
+            for _ in range(step // config.train_every, after // config.train_every):
                 run.log(agent.update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount)))
-            for _ in range(times(config.target_every)):
+            for _ in range(step // config.target_every, after // config.target_every):
                 agent.update_target()
     return agent
 

@@ -67,7 +67,7 @@ class Config:
     half_square: bool = False  # halve the squared error in the loss of s, as in the authors' code
 
     def __post_init__(self) -> None:
-        check(self, policy_delay=at_least(1), train_every=at_least(1))
+        check(self, train_every=at_least(1))
 
     def check_run(self, run: "RunConfig") -> None:
         check_replay(run, self.learning_starts, self.buffer_size, self.train_every)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, check
@@ -84,8 +84,7 @@ class DSRL(Agent):
         self.noise_critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=True)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
-        self.steers: Tensor
-        self.register_buffer("steers", torch.zeros((), dtype=torch.bool))
+        self.steers = nn.Buffer(torch.zeros((), dtype=torch.bool))
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

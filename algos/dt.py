@@ -10,7 +10,8 @@ data's good episodes did. Like all return-conditioned cloning, it cannot stitch 
 Settings are those of the authors' code (github kzl/decision-transformer, gym): embeddings of the timestep in the
 episode instead of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate.
 Deviations: windows that are cut short by an episode's end are padded on the right, where the causal mask hides the
-padding, not on the left; 1e-3 is added to the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
+padding, not on the left; returns are in units of the largest in the data, and the target is the best; 1e-3 is added to
+the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
 """
 
 from dataclasses import dataclass
@@ -82,9 +83,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, dropout: float) -> Tensor:
         """`[B, tokens, width]` to the same shape."""
         qkv = self.to_qkv(self.norm_1(x)).chunk(3, -1)
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in qkv
-        )  # [B, heads, tokens, width / heads]
+        # each [B, heads, tokens, width / heads]
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in qkv)
         seen = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         x = x + F.dropout(self.from_heads(seen.transpose(1, 2).flatten(2)), dropout)
         return x + F.dropout(self.narrow(F.relu(self.widen(self.norm_2(x)))), dropout)
@@ -99,10 +99,8 @@ class DT(Agent):
         self.goal = ReturnToGo()
         self.bounds = BoundedPolicy(spec.action_low, spec.action_high)
         self.of_return, self.of_obs = Linear(1, width), Linear(spec.obs_dim, width)
-        self.of_action, self.of_timestep = (
-            Linear(spec.action_dim, width),
-            nn.Embedding(config.max_episode_steps, width),
-        )
+        self.of_action = Linear(spec.action_dim, width)
+        self.of_timestep = nn.Embedding(config.max_episode_steps, width)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
         self.last_norm, self.to_action = nn.LayerNorm(width), Linear(width, spec.action_dim)

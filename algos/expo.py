@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check, one_of
@@ -101,12 +101,10 @@ class EXPO(Agent):
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
         target = size * (math.log(config.edit_scale) - 0.5)  # -dim(A) / 2 of u, which lies within [-1, 1]
         self.target_entropy = target if config.target_entropy is None else config.target_entropy
-        self.chooses: Tensor
-        self.register_buffer("chooses", torch.zeros((), dtype=torch.bool))
+        self.chooses = nn.Buffer(torch.zeros((), dtype=torch.bool))
         noise = torch.randn(config.candidates + config.edits, 1, size)
         noise[0] = 0
-        self.noise: Tensor
-        self.register_buffer("noise", noise)
+        self.noise = nn.Buffer(noise)
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         self.edit_optimizer = Adam(self.edit.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)

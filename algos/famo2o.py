@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import between, check
+from zoo.checks import at_least, check
 from zoo.data.batch import Batch
 from zoo.nn import MLP, EnsembleCritic, GaussianPolicy, Normalizer, TanhGaussian, polyak_update
 from zoo.nn.optim import Adam
@@ -62,7 +62,7 @@ class Config:
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion
 
     def __post_init__(self) -> None:
-        check(self, lowest=between(0, float("inf"), "left"), expectile=between(0, 1, "neither", "the paper takes 0.9"))
+        check(self, lowest=at_least(0))
         if self.lowest >= self.highest:
             raise ValueError(f"algo.lowest={self.lowest} must be below algo.highest={self.highest}")
 
@@ -100,7 +100,7 @@ class FamO2O(Agent):
     def value_loss(self, batch: Batch, target_q: Tensor) -> Tensor:
         """L_V."""
         advantage = target_q - self.value(batch.obs).squeeze(-1)
-        weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
+        weight = torch.where(advantage >= 0, self.config.expectile, 1 - self.config.expectile)
         loss: Tensor = (weight * advantage.square()).mean()
         return loss
 

@@ -50,7 +50,7 @@ class Config:
     batch_size: int = 1024  # transitions per update
 
     def __post_init__(self) -> None:
-        check(self, expectile=between(0, 1, "neither"), alpha=above(0), discount=between(0, 1, "neither"))
+        check(self, alpha=above(0), discount=between(0, 1, "neither"))
 
 
 class GCIQL(Agent):

@@ -114,8 +114,7 @@ class H2O(Agent):
         self.of_step = Discriminator(size + spec.obs_dim, config.hidden)  # what s' adds to the logits of s, a
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
-        self.obs_std: Tensor  # of the data
-        self.register_buffer("obs_std", torch.ones(spec.obs_dim))
+        self.obs_std = nn.Buffer(torch.ones(spec.obs_dim))  # of the data
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.actor_lr)

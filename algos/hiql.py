@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import above, at_least, between, check
+from zoo.checks import at_least, between, check
 from zoo.data.goals import Goals, SubgoalBatch
 from zoo.nn import GELU, MLP, EnsembleMLP, UnitGaussian, glorot_, near_zero_, polyak_update
 from zoo.nn.goals import length_normalize
@@ -63,10 +63,8 @@ class Config:
         check(
             self,
             subgoal_steps=at_least(1),
-            expectile=between(0, 1, "neither"),
             low_beta=at_least(0),
             high_beta=at_least(0),
-            max_weight=above(0),
             representation_dim=at_least(1),
             discount=between(0, 1, "neither"),
         )

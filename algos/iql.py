@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import between, check, one_of
+from zoo.checks import check, one_of
 from zoo.data.batch import Batch
 from zoo.nn import (
     CategoricalPolicy,
@@ -63,7 +63,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam's learning rate at the start; falls to 0 by a cosine, unless there are online_steps
     critic_lr: float = 3e-4  # Adam's learning rate, critics and value
     batch_size: int = 256  # transitions per update
-    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset (CORL)
+    normalize_obs: bool = False  # observations to mean 0 and standard deviation 1 over the dataset; CORL: true
     normalize_reward: bool = True  # rewards times 1000 / (largest - smallest episode return); for locomotion, not games
     value_head: str = "mse"  # of the critics: mse, huber, or a distribution over bins: two_hot, c51, hl_gauss
     v_min: float | None = None  # least value of the bins; null computes it from the returns in the data
@@ -71,11 +71,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            expectile=between(0, 1, "neither", "the paper takes 0.7"),
-            policy=one_of("gaussian", "deterministic"),
-        )
+        check(self, policy=one_of("gaussian", "deterministic"))
 
 
 class IQL(Agent):
@@ -106,7 +102,7 @@ class IQL(Agent):
     def value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 5, and the advantages `[B]`."""
         advantage = target_q - self.value(batch.obs).squeeze(-1)
-        weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
+        weight = torch.where(advantage >= 0, self.config.expectile, 1 - self.config.expectile)
         return (weight * advantage.square()).mean(), advantage.detach()
 
     def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:

@@ -166,13 +166,13 @@ def train(run: "Run", config: Config) -> MBRCSL:
     threshold = best if config.min_return is None else config.min_return
     kept = Kept(threshold, (float(data.reward.min()), float(data.reward.max())))
     run.track(kept=kept)
-    agent.behavior.update = run.compiled(agent.behavior.update)  # type: ignore[method-assign]
+    clone = run.compiled(agent.behavior.update)
 
     learn_dynamics(run, agent.dynamics, data, config.dynamics_epochs)
 
     for _ in run.stage("behavior", config.behavior_epochs):
         batches = (data.sample(config.batch_size) for _ in range(updates))
-        losses = [agent.behavior.update(batch.obs, batch.action)["loss"] for batch in batches]
+        losses = [clone(batch.obs, batch.action)["loss"] for batch in batches]
         run.log({"loss": torch.stack(losses).mean()})
 
     first = data.obs[data.episode_starts]

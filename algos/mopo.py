@@ -9,7 +9,8 @@ model is a lower bound on the return in the environment.
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
 
 Settings are those of OfflineRL-Kit, as in the experiments of MBRCSL (github zhaoyizhou1123/mbrcsl): the model is that
-of `zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate.
+of `zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate, alpha at
+most 1.
 Deviations: that decay takes a step at every update, theirs once every thousand updates. Of 256 transitions 13 are real,
 theirs 12. The model trains on batches of 256, whatever `batch_size` is, for at most 200 epochs, theirs for as long as
 it improves.
@@ -84,7 +85,7 @@ class MOPO(Agent):
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
 
     def alpha(self) -> Tensor:
-        """The temperature `[]`, at most 1 as in the authors' code."""
+        """The temperature `[]`, at most 1 as in OfflineRL-Kit."""
         return self.log_alpha.detach().exp().clamp(max=1)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
@@ -88,8 +88,7 @@ class OFQL(Agent):
         self.critic_optimizer = Adam(self.critic.parameters(), config.lr)
         noise = torch.randn(config.candidates, 1, spec.action_dim)
         noise[0] = 0
-        self.noise: Tensor
-        self.register_buffer("noise", noise)
+        self.noise = nn.Buffer(noise)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_Q, summed over the critics, and their mean value."""
@@ -102,8 +101,9 @@ class OFQL(Agent):
 
     def times(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """r and t, each `[B]`."""
-        one, other = ((self.config.time_mean + self.config.time_std * torch.randn_like(like)).sigmoid() for _ in "rt")
-        r, t = torch.minimum(one, other), torch.maximum(one, other)
+        one, other = torch.randn_like(like), torch.randn_like(like)
+        r = (self.config.time_mean + self.config.time_std * torch.minimum(one, other)).sigmoid()
+        t = (self.config.time_mean + self.config.time_std * torch.maximum(one, other)).sigmoid()
         return torch.where(torch.rand_like(t) < self.config.flow_ratio, t, r), t
 
     def cloning_loss(self, batch: Batch) -> Tensor:
@@ -114,7 +114,7 @@ class OFQL(Agent):
         u, du_dt = self.policy.with_derivative(batch.obs, action + t[:, None] * v, r, t, v)  # no gradient of du_dt
         return (u - (v - (t - r)[:, None] * du_dt)).square().mean()
 
-    def value_loss(self, batch: Batch) -> Tensor:
+    def q_loss(self, batch: Batch) -> Tensor:
         """Minus one critic's mean value of the policy's actions, divided by the other critic's mean absolute value."""
         action = self.policy.sample(batch.obs, torch.randn_like(batch.action))
         q = self.head.value(self.critic(batch.obs, action))  # [2, B]
@@ -125,15 +125,15 @@ class OFQL(Agent):
         """One gradient step of the critics, then of the policy; then the target critics and, if `average`, pi' move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
-        cloning_loss, value_loss = self.cloning_loss(batch), self.value_loss(batch)
-        self.policy_optimizer.minimize(cloning_loss + self.config.eta * value_loss)
+        cloning_loss, q_loss = self.cloning_loss(batch), self.q_loss(batch)
+        self.policy_optimizer.minimize(cloning_loss + self.config.eta * q_loss)
         if average:
             polyak_update(self.target_policy, self.policy, self.config.tau)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),
             "cloning_loss": cloning_loss.detach(),
-            "value_loss": value_loss.detach(),
+            "q_loss": q_loss.detach(),
             "q": q,
             **self.head.metrics(),
         }

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import above, at_least, between, check
+from zoo.checks import at_least, between, check
 from zoo.data.goals import Goals, OptionBatch
 from zoo.nn import GELU, MLP, EnsembleMLP, UnitGaussian, glorot_, near_zero_, polyak_update
 from zoo.nn.goals import length_normalize
@@ -69,10 +69,8 @@ class Config:
             self,
             option_steps=at_least(1),
             subgoal_steps=at_least(1),
-            expectile=between(0, 1, "neither"),
             low_beta=at_least(0),
             high_beta=at_least(0),
-            max_weight=above(0),
             representation_dim=at_least(1),
             discount=between(0, 1, "neither"),
         )
@@ -111,8 +109,10 @@ class OTA(Agent):
 
     def high_value_loss(self, batch: OptionBatch) -> tuple[Tensor, Tensor]:
         """The loss of U, which counts options, and its mean value."""
-        networks, goal = (self.high_value, self.target_high_value), batch.option_goal
-        return self.expectile_loss(*networks, batch.obs, batch.option_end, goal, batch.option_reached)
+        return self.expectile_loss(
+            self.high_value, self.target_high_value, batch.obs, batch.option_end, batch.option_goal,
+            batch.option_reached,
+        )  # fmt: skip
 
     def expectile_loss(
         self, network: EnsembleMLP, target_network: EnsembleMLP, obs: Tensor, later: Tensor, goal: Tensor,
@@ -194,8 +194,7 @@ def train(run: "Run", config: Config) -> OTA:
     agent = OTA(data.spec, config)
     run.track(agent=agent)
     for _ in run.steps():
-        steps = (config.subgoal_steps, config.option_steps)
-        run.log(agent.update(goals.sample_options(config.batch_size, *steps)))
+        run.log(agent.update(goals.sample_options(config.batch_size, config.subgoal_steps, config.option_steps)))
     return agent
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import at_least, between, check
@@ -66,10 +66,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(
-            self, policy_delay=at_least(1), actor_penalty=at_least(0), critic_penalty=at_least(0),
-            online_penalty=between(0, 1),
-        )  # fmt: skip
+        check(self, actor_penalty=at_least(0), critic_penalty=at_least(0), online_penalty=between(0, 1))
 
 
 class SarsaBatch(NamedTuple):
@@ -103,8 +100,7 @@ class ReBRAC(Agent):
         small_last_(self.critic, 3e-3)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.penalty_share: Tensor  # share of beta_1 that is left
-        self.register_buffer("penalty_share", torch.ones(()))
+        self.penalty_share = nn.Buffer(torch.ones(()))  # share of beta_1 that is left
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
 

@@ -140,7 +140,7 @@ class ReCOIL(Agent):
 
 def train(run: "Run", config: Config) -> ReCOIL:
     data = run.dataset()
-    expert = run.demonstrations("algo.expert", config.expert)
+    expert = run.demonstrations(config.expert)
     agent = ReCOIL(data.spec, config, total_steps=run.config.steps)
     data.prepare(agent, config)
     if config.normalize_obs:

@@ -138,8 +138,7 @@ class ReinFlow(Agent):
         self.return_normalizer = RunningNormalizer(())
         self.flow = FlowPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden, config.flow_steps)
         self.value = MLP(spec.obs_dim, 1, config.value_hidden, Mish)
-        self.max_std: Tensor
-        self.register_buffer("max_std", torch.tensor(config.max_std))
+        self.max_std = nn.Buffer(torch.tensor(config.max_std))
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         moved = [*self.flow.parameters()]
         if config.noise == "learned":

@@ -71,7 +71,6 @@ class Config:
             num_critics=at_least(1, "the paper takes 3 or 5"),
             quantile=between(0, 1, "neither", "the paper takes 0.1 to 0.5"),
             sigma=above(0, "the paper takes 0.1 to 3"),
-            expectile=between(0, 1, "neither", "the paper takes 0.7"),
             policy=one_of("gaussian", "deterministic"),
         )
         if len(self.target_bounds) != 2 or not self.target_bounds[0] < self.target_bounds[1]:
@@ -110,7 +109,7 @@ class RIQL(Agent):
     def value_loss(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 9, and the advantages `[B]`."""
         advantage = target_q - self.value(batch.obs).squeeze(-1)
-        weight = torch.where(advantage > 0, self.config.expectile, 1 - self.config.expectile)
+        weight = torch.where(advantage >= 0, self.config.expectile, 1 - self.config.expectile)
         return (weight * advantage.square()).mean(), advantage.detach()
 
     def critic_loss(self, batch: Batch, next_value: Tensor) -> tuple[Tensor, Tensor]:

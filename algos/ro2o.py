@@ -105,8 +105,7 @@ class RO2O(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
-        self.smoothed: Tensor  # updates with L_sm, L_ood and J so far
-        self.register_buffer("smoothed", torch.zeros((), dtype=torch.int64))
+        self.smoothed = nn.Buffer(torch.zeros((), dtype=torch.int64))  # updates with L_sm, L_ood and J so far
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)

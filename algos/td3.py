@@ -59,7 +59,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(self, num_critics=at_least(1), policy_delay=at_least(1))
+        check(self, num_critics=at_least(1))
 
     def check_run(self, run: "RunConfig") -> None:
         check_replay(run, self.learning_starts, self.buffer_size)
@@ -70,7 +70,9 @@ class TD3(Agent):
         super().__init__()
         self.spec, self.config = spec, config
         self.head = value_head(config, online=True)
-        self.actor = DeterministicPolicy(spec.obs_dim, spec.action_low, spec.action_high, config.hidden)
+        self.actor = DeterministicPolicy(
+            spec.obs_dim, spec.action_low, spec.action_high, config.hidden, exploration_noise=config.exploration_noise
+        )
         self.critic = EnsembleCritic(
             config.num_critics, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs
         )
@@ -110,10 +112,7 @@ class TD3(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = False) -> Tensor:
-        action = self.actor.mode(obs)
-        if explore:
-            return self.actor.perturb(action, self.config.exploration_noise * torch.randn_like(action))
-        return action
+        return self.actor.sample(obs) if explore else self.actor.mode(obs)
 
 
 def train(run: "Run", config: Config) -> TD3:

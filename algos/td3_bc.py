@@ -61,7 +61,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(self, policy_delay=at_least(1), alpha=at_least(0, "0 is cloning alone, the paper takes 2.5"))
+        check(self, alpha=at_least(0, "0 is cloning alone, the paper takes 2.5"))
 
 
 class TD3BC(Agent):

@@ -9,6 +9,7 @@ import numpy as np
 
 from zoo.benchmarks.records import MEASURES
 from zoo.benchmarks.stats import profile
+from zoo.benchmarks.trials import MIDDLE
 from zoo.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -105,10 +106,9 @@ def trials(tried: "Sequence[Tried]") -> "Figure":
         for one in (one for one in tried if one.task == task):
             colour, dash = drawn[one.algo]
             episodes = np.arange(1, one.scores.shape[1] + 1)
+            half = np.quantile(one.scores, MIDDLE, 0)
             axis.plot(episodes, one.scores.mean(0), DASHES[dash], color=colour, label=_text(one.algo))
-            axis.fill_between(
-                episodes, *np.quantile(one.scores, (0.25, 0.75), 0), color=colour, alpha=0.15, linewidth=0
-            )
+            axis.fill_between(episodes, *half, color=colour, alpha=0.15, linewidth=0)
         axis.set(xscale="log", xlabel="episodes played", ylabel="normalized score, chosen policy", title=_text(task))
         axis.xaxis.set_major_formatter("{x:,.0f}")
         _legend(axis)

@@ -21,6 +21,7 @@ from zoo.benchmarks.stats import Estimate
 
 SUBSET = 8  # number of policies to choose from, sampled at random for each repetition
 REPEATS = 1_000
+MIDDLE = (0.25, 0.75)  # the quantiles between which the middle half of the repetitions lies
 EXPLORATION = 2.0  # for scores from 0 to 100
 PULLS = (1, 2, 5, 10, 20, 50, 100)  # numbers of pulls in the report
 
@@ -59,5 +60,5 @@ def _or(otherwise: float, counts: np.ndarray, *sums: np.ndarray) -> np.ndarray:
 
 def middle(values: np.ndarray) -> Estimate:
     """The mean of repetitions `[R]`, with the interquartile range."""
-    low, high = np.quantile(values, (0.25, 0.75))
+    low, high = np.quantile(values, MIDDLE)
     return Estimate(float(values.mean()), float(low), float(high))

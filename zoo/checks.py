@@ -89,6 +89,8 @@ COMMON = {
     "clip": above(0),
     "target_kl": above(0),
     "beta": at_least(0),
+    "expectile": between(0, 1, "neither"),
+    "policy_delay": at_least(1),
     "max_weight": above(0),
     "max_exponent": above(0),
     "exploration_noise": at_least(0),

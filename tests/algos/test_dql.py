@@ -124,7 +124,7 @@ def test_the_value_climbed_is_one_critics_in_units_of_the_others_size(spec, make
         action = scaled(spec, chain(agent.policy, batch.obs.numpy(), noise))
         q = q_values(agent.critic, batch.obs.numpy(), action)
         torch.manual_seed(seed)
-        found = agent.value_loss(batch).item()
+        found = agent.q_loss(batch).item()
         assert found == pytest.approx(-q[heads].mean() / np.abs(q[1 - heads]).mean(), rel=1e-5)
         climbed.add(heads)
     assert climbed == {0, 1}

@@ -260,7 +260,7 @@ def test_an_adversary_needs_critics():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "random-ob"}, "corruption=random-ob does not exist. There are: none, random-obs"),
+        ({"name": "random-ob"}, "corruption=random-ob does not exist. Nearest: random-obs"),
         ({"name": "random-obs", "rate": 1.1}, "rate=1.1 must lie between 0 and 1"),
         ({"name": "random-obs", "scale": 0.0}, "scale=0.0 must be above 0"),
     ],

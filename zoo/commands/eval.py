@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zoo.commands.estimate import UPDATES, estimate
 from zoo.commands.parser import Parser
-from zoo.commands.player import HELP, STEP_HELP, chosen_seed, open_player
+from zoo.commands.player import HELP, add_arguments, chosen_seed, explores, open_player, print_episodes
 from zoo.errors import UsageError
 
 
@@ -17,15 +17,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("run_dir", type=Path, nargs="+", help=f"{HELP}; several with --fqe")
     parser.add_argument("--episodes", type=int, help="how many (default: the run's eval_episodes)")
-    parser.add_argument(
-        "--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)"
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
-    how.add_argument("--explore", action="store_true", help="sample actions, as in training, whatever the run did")
-    parser.add_argument("--step", help=STEP_HELP)
-    parser.add_argument("--env", help="the environment, of a ZIP file")
-    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
+    add_arguments(parser)
     parser.add_argument("--fqe", action="store_true", help="estimate the discounted return from a dataset, unplayed")
     parser.add_argument("--dataset", help="of --fqe (default: the run's)")
     parser.add_argument("--updates", type=int, default=UPDATES, help=f"of --fqe (default {UPDATES:,})")
@@ -49,10 +41,8 @@ def main(arguments: list[str]) -> int:
 
     config, agent = open_player(args.run_dir[0], args.env, args.file, args.step)
     envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads, trained=agent.spec)
-    explore = args.explore or not (args.deterministic or config.eval_deterministic)
-    episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explore)
-    for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
-        print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
+    episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explores(args, config))
+    print_episodes(episodes)
     row = summary(episodes, config)
     print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{judged(row)}")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.commands.parser import Parser
-from zoo.commands.player import HELP, STEP_HELP, chosen_seed, open_player
+from zoo.commands.player import HELP, add_arguments, chosen_seed, explores, open_player, print_episodes
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--episodes", type=int, default=4, help="how many (default 4)")
     parser.add_argument("--size", type=int, default=320, help="pixels of the larger side of an episode (default 320)")
-    parser.add_argument("--seed", type=int, help="seed of the environments (default: the run's)")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
-    how.add_argument("--explore", action="store_true", help="sample actions, as in training, whatever the run did")
-    parser.add_argument("--step", help=STEP_HELP)
-    parser.add_argument("--env", help="the environment, of a ZIP file")
-    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
+    add_arguments(parser)
     parser.add_argument("--force", action="store_true", help="replace a video that is there")
     parser.add_argument("--log", action="store_true", help="send the video to the run's trackers too; a GIF")
     args = parser.parse_args(arguments)
@@ -68,12 +62,10 @@ def main(arguments: list[str]) -> int:
     seed = chosen_seed(args.seed, config)
     envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True, trained=agent.spec)
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
-    explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
         watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
-        played = evaluate(agent, envs, seed, explore, watch)
-        for index, (episode_return, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
-            print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")
+        played = evaluate(agent, envs, seed, explores(args, config), watch)
+        print_episodes(played)
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
     if args.log:
@@ -95,9 +87,8 @@ def _map(args: argparse.Namespace) -> int:
     check_file(args.map, args.force)
     matplotlib.use("Agg")
     config, agent = open_player(args.run_dir, args.env, args.file, args.step)
-    explore = args.explore or not (args.deterministic or config.eval_deterministic)
     with replacing_path(args.map) as partial:
-        draw(agent, config, partial, args.episodes, chosen_seed(args.seed, config), explore)
+        draw(agent, config, partial, args.episodes, chosen_seed(args.seed, config), explores(args, config))
     print(f"written: {args.map}")
     return 0
 

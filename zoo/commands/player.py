@@ -1,13 +1,32 @@
 """The player: the agent of a run, or a policy saved by Stable-Baselines3."""
 
+from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.agent import Agent
+from zoo.commands.parser import Parser
 from zoo.errors import UsageError
 from zoo.settings.config import RunConfig
 
+if TYPE_CHECKING:
+    from zoo.runs.evaluation import Episodes
+
 HELP = "a run's folder, or a ZIP file of Stable-Baselines3"
-STEP_HELP = "the agent that was evaluated at this step, or best, of a run with keep_agents=true (default: the last)"
+STEP_HELP = "the agent evaluated at this step, or best, of a run with keep_agents=true (default: the last)"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Adds the options of commands that play episodes."""
+    parser.add_argument(
+        "--seed", type=int, help="seed of the environments (default: the run's, as in its own evaluations)"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
+    how.add_argument("--explore", action="store_true", help="sample actions, as in training, whatever the run did")
+    parser.add_argument("--step", help=STEP_HELP)
+    parser.add_argument("--env", help="the environment, of a ZIP file")
+    parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
 
 
 def open_player(path: Path, env: str | None, file: Path | None, step: str | None = None) -> tuple[RunConfig, Agent]:
@@ -44,3 +63,14 @@ def chosen_seed(given: int | None, config: RunConfig) -> int:
     if given is not None and not 0 <= given < 2**32:
         raise UsageError(f"--seed {given} must lie between 0 and {2**32 - 1}.")
     return config.seed if given is None else given
+
+
+def explores(args: Namespace, config: RunConfig) -> bool:
+    """Whether actions are sampled: as the options say, or else as in the run's own evaluations."""
+    return bool(args.explore or not (args.deterministic or config.eval_deterministic))
+
+
+def print_episodes(episodes: "Episodes") -> None:
+    """Prints a line for each episode."""
+    for index, (episode_return, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
+        print(f"episode {index:>3}  return {episode_return:10.2f}  steps {length:>5}")

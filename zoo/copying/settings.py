@@ -56,6 +56,8 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
     facts |= {
         "len(shape) == 3": False,
         "len(obs_shape) == 3": False,
+        "len(spec.obs_shape) == 1": True,
+        "x.dtype == torch.uint8": False,
         "self.frames": False,
         "config.env.is_atari": False,
     }

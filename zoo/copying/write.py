@@ -54,12 +54,16 @@ ABSENT = (  # parts of messages and comments about commands and settings of the 
     ", or the best episodes alone: sampler=top",
     ", or `init_from`'s policy",
     "; `init_from`: none",
+    r" For frames, their encoder and one layer, whatever `hidden` is\.",
+    ", whatever `policy` says",
+    "; heads other than mse have a loss of their own",
+    "; frames use a CNN",
 )
 
 
 def plain(text: str) -> str:
     """Messages and docstrings, reworded for a standalone file."""
-    text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit")
+    text = text.replace("UsageError", "SystemExit").replace("RunError", "SystemExit").replace('"Run"', "Run")
     text = re.sub(r"  # (fmt: skip|type: ignore\[no-untyped-call\])", "", text)
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own defaults
         text = text.replace(f", {default}", "")

@@ -1,7 +1,7 @@
 """Episodes as flat NumPy arrays, and the checks on them."""
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,11 @@ def breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
             unequal &= ~(np.isnan(successor) & np.isnan(row))
         found[start:end] = unequal.any(axis=tuple(range(1, obs.ndim)))
     return found
+
+
+def without_successor(data: Any) -> Any:
+    """Which terminal transitions of arrays or a `Dataset` have an unknown successor: they repeat the observation."""
+    return data.terminated & (data.next_obs == data.obs).reshape(len(data.obs), -1).all(-1)
 
 
 def check_finite(arrays: Arrays, name: str) -> None:

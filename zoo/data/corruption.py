@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from zoo import checkpoint
-from zoo.data.arrays import Arrays
-from zoo.errors import UsageError
+from zoo.data.arrays import Arrays, without_successor
+from zoo.errors import UsageError, nearest
 
 REWARD_RANGE = 30.0  # random rewards are uniform within +- scale times this
 PARTS = ("obs", "action", "reward", "dynamics")
@@ -36,7 +36,7 @@ class CorruptionConfig:
 
     def __post_init__(self) -> None:
         if self.name not in KINDS:
-            raise ValueError(f"corruption={self.name} does not exist. There are: {', '.join(KINDS)}")
+            raise ValueError(f"corruption={self.name} does not exist. {nearest(self.name, KINDS).rstrip('.')}")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"corruption.rate={self.rate} must lie between 0 and 1; the paper takes 0.3")
         if not 0 < self.scale < math.inf:
@@ -58,8 +58,8 @@ def corrupt(
     """The dataset with some transitions corrupted, and the number of changed transitions.
 
     The choice of transitions, and their changes, depend on the seed and, for adversarial kinds, on the critics. In
-    `mixed`, each part corrupts transitions of its own. Terminal transitions with unknown successors, see
-    `zoo.models.dynamics.unknown`, stay recognizable as such.
+    `mixed`, each part corrupts transitions of its own. Terminal transitions with unknown successors
+    (`without_successor`) stay recognizable as such.
 
     Args:
         arrays: the dataset.
@@ -72,8 +72,7 @@ def corrupt(
         UsageError: the data to be corrupted are integers.
     """
     how, _, asked = config.name.partition("-")
-    ended = np.flatnonzero(arrays.terminated)
-    unknown = ended[(arrays.next_obs[ended] == arrays.obs[ended]).all(tuple(range(1, arrays.obs.ndim)))]
+    unknown = without_successor(arrays)
     rng = np.random.default_rng(seed)
     changed = np.zeros(len(arrays.reward), dtype=bool)
     for part in PARTS if asked == "mixed" else (asked,):
@@ -96,7 +95,7 @@ def corrupt(
             field[chosen] += noise * spread
         arrays = arrays._replace(**{name: field})
         changed |= chosen
-    if len(unknown):
+    if unknown.any():
         next_obs = arrays.next_obs.copy()
         next_obs[unknown] = arrays.obs[unknown]
         arrays = arrays._replace(next_obs=next_obs)

@@ -57,6 +57,12 @@ class Dataset:
         return self._episodes
 
     @property
+    def ended(self) -> Tensor:
+        """Whether each transition is the last one of its episode, `[N]`. Raises UsageError as `episodes` does."""
+        _ = self.episodes
+        return self.terminated | self.truncated
+
+    @property
     def episode_starts(self) -> Tensor:
         """`[E]`, see `episodes`."""
         return self.episodes[0]
@@ -149,9 +155,7 @@ class Dataset:
 
     def return_to_go(self) -> Tensor:
         """The undiscounted return-to-go of each transition, including its own reward: `[N]`."""
-        ended = torch.zeros_like(self.terminated)
-        ended[self.episode_starts + self.episode_lengths - 1] = True
-        total = discounted_sum(self.reward.double(), (~ended).double())
+        total = discounted_sum(self.reward.double(), (~self.ended).double())
         return total.to(self.reward)
 
     def timesteps(self) -> tuple[Tensor, Tensor]:

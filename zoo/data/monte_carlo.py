@@ -38,9 +38,7 @@ class MonteCarloReturns:
 
     def __init__(self, data: "Dataset", discount: float) -> None:
         self.discount = discount
-        ended = torch.zeros_like(data.terminated)
-        ended[data.episode_starts + data.episode_lengths - 1] = True
-        self.of_data = returns_to_go(data.reward, data.terminated, ended, discount)
+        self.of_data = returns_to_go(data.reward, data.terminated, data.ended, discount)
         self.all = self.of_data
         self.began: np.ndarray | None = None  # [num_envs] a step at or before the start of each one's running episode
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, nearest
 
 SAMPLERS = ("uniform", "return", "advantage", "top")
 USED_BY = {"alpha": ("return", "advantage"), "fraction": ("top",)}  # the samplers to which a setting applies
@@ -29,7 +29,7 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
-            raise ValueError(f"sampler={self.name} does not exist. There are: {', '.join(SAMPLERS)}")
+            raise ValueError(f"sampler={self.name} does not exist. {nearest(self.name, SAMPLERS).rstrip('.')}")
         if not 0 < self.alpha < math.inf:
             raise ValueError(f"sampler.alpha={self.alpha} must be above 0 and finite; the paper takes 0.1")
         if not 0 < self.fraction <= 1:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.agent import Metrics
+from zoo.data.arrays import without_successor
 from zoo.data.batch import Transition
 from zoo.data.dataset import Dataset
 from zoo.errors import RunError, UsageError
@@ -124,7 +125,7 @@ class EnsembleDynamics(nn.Module):
             The number of terminal transitions that are left out because the data lack their successors.
         """
         generator = torch.Generator(data.device).manual_seed(seed)
-        known = (~unknown(data)).nonzero().squeeze(-1)
+        known = (~without_successor(data)).nonzero().squeeze(-1)
         order = known[torch.randperm(len(known), generator=generator, device=data.device)]
         held_out = min(int(HOLDOUT * len(order)), MAX_HOLDOUT)
         if held_out < 1:
@@ -229,11 +230,6 @@ def model_rollouts(
         obs = next_obs[~terminated]
         if len(obs) == 0:
             return
-
-
-def unknown(data: Dataset) -> Tensor:
-    """Terminal transitions `[N]` bool without a known successor: the dataset repeats the same state there."""
-    return data.terminated & (data.next_obs == data.obs).all(-1)
 
 
 def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs: int) -> None:

@@ -67,10 +67,11 @@ class FrameEncoder(nn.Sequential):
 
 
 def network_for(spec: Spec, outputs: int, hidden: Sequence[int]) -> nn.Module:
-    """`[B, ...] -> [B, outputs]`: an MLP for vectors; for frames, whatever `hidden` is, their encoder and one layer."""
+    """`[B, ...] -> [B, outputs]`: an MLP. For frames, their encoder and one layer, whatever `hidden` is."""
+    if len(spec.obs_shape) == 1:
+        return MLP(spec.obs_dim, outputs, hidden)
     if not spec.is_image:
-        net = MLP(spec.obs_dim, outputs, hidden)
-        return net if len(spec.obs_shape) == 1 else nn.Sequential(nn.Flatten(), net)
+        return nn.Sequential(nn.Flatten(), MLP(spec.obs_dim, outputs, hidden))
     frames, features = encoder(spec.obs_shape)
     return nn.Sequential(frames, MLP(features, outputs, []))
 

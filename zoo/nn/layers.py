@@ -83,8 +83,10 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(inputs, width), activation()]
-            if layer_norm:
-                layers.insert(-1 if norm_first else len(layers), nn.LayerNorm(width))
+            if layer_norm and norm_first:
+                layers.insert(-1, nn.LayerNorm(width))
+            elif layer_norm:
+                layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, Linear(inputs, outputs))
         self._fused = list(fused(self))  # only once: a policy is called for one observation at a time

@@ -90,13 +90,12 @@ def _rescaled(reward: np.ndarray, config: RunConfig, report: Callable[[str], Non
 
 
 def open_demonstrations(
-    setting: str, name: str, env: EnvConfig, spec: Spec, device: torch.device, begun_with: str | None,
+    name: str, env: EnvConfig, spec: Spec, device: torch.device, begun_with: str | None,
     report: Callable[[str], None],
 ) -> tuple[Dataset, dict[str, Any]]:  # fmt: skip
-    """Another dataset, named by one of the algorithm's settings; sampled uniformly and never corrupted.
+    """Another dataset, named by the setting `algo.expert`; sampled uniformly and never corrupted.
 
     Args:
-        setting: the setting that names it, such as `algo.expert`, for messages.
         name: as for `dataset`; may be a mixture.
 
     The other arguments, results and exceptions are those of `open_dataset`.
@@ -104,9 +103,9 @@ def open_demonstrations(
     try:
         arrays, unmarked, description = _read(name, env, spec, report)
     except (UsageError, RunError) as error:
-        raise type(error)(str(error).replace("dataset=", f"{setting}=")) from error
+        raise type(error)(str(error).replace("dataset=", "algo.expert=")) from error
     if begun_with not in (None, description["fingerprint"]):
-        raise UsageError(other_content(f"{setting}={name}"))
+        raise UsageError(other_content(f"algo.expert={name}"))
     return Dataset(arrays, spec, device, missing_ends=unmarked, report=report), description
 
 

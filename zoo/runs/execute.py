@@ -17,6 +17,7 @@ from zoo import checkpoint
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend, series
+from zoo.envs.config import OWN_CLOCK
 from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.nn import linear
 from zoo.runs.dataset import other_content
@@ -34,7 +35,6 @@ from zoo.settings.registry import Algorithm
 if TYPE_CHECKING:
     from zoo.runs.together import Together
 
-LIMITED_ELSEWHERE = ("ALE/", "MiniGrid-")  # environments whose own code ends every episode
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # these values are left out of a run's name
 
 
@@ -78,7 +78,7 @@ def execute(
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
                 for line in without_effect(config):
                     run.report(line)
-                if run.time_limit() is None and not config.env.id.startswith(LIMITED_ELSEWHERE):
+                if run.time_limit() is None and not config.env.id.startswith(OWN_CLOCK):
                     run.report(
                         f"no time limit is known of {config.env.name}: an episode that does not end by itself keeps "
                         "an evaluation waiting for ever. For a limit: env.max_episode_steps=N"

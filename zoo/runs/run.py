@@ -100,12 +100,11 @@ class Run:
         self.save_record()
         return self._dataset
 
-    def demonstrations(self, setting: str, name: str) -> Dataset:
-        """Another dataset, named by a setting of the algorithm such as `algo.expert`; checked like the run's own."""
-        begun_with = self.record["demonstrations"]["fingerprint"] if self._state else None
-        data, self.record["demonstrations"] = open_demonstrations(
-            setting, name, self.config.env, self.spec, self.device, begun_with, self.report
-        )
+    def demonstrations(self, name: str) -> Dataset:
+        """Another dataset, named by the setting `algo.expert`; checked like the run's own."""
+        begun = self.record["demonstrations"]["fingerprint"] if self._state else None
+        opened = open_demonstrations(name, self.config.env, self.spec, self.device, begun, self.report)
+        data, self.record["demonstrations"] = opened
         self.save_record()
         return data
 

@@ -65,11 +65,6 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
-    for group, names in (("sampler", SAMPLERS), ("corruption", CORRUPTIONS)):
-        if group in given and value_of(given[group]) not in names:
-            raise UsageError(
-                f"{group}={value_of(given[group])} does not exist. {nearest(value_of(given[group]), names)}"
-            )
     _check_keys(given, config_class, "algo.")
     for group, group_class in SETTINGS.items():
         _check_keys(given, group_class, f"{group}.")

@@ -46,7 +46,9 @@ class Dataset(dataset.Dataset):
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
-        episode_starts, episode_lengths, episode_returns: `[E]` first transition, length and return of each episode.
+        episode_starts: `[E]` the index of the first transition of each episode.
+        episode_lengths: `[E]` the number of transitions of each episode.
+        episode_returns: `[E]` the sum of the rewards of each episode.
         reward_scale: the factor by which the rewards have been multiplied.
     """
 

@@ -40,8 +40,10 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [nn.Linear(inputs, width), activation()]
-            if layer_norm:
-                layers.insert(-1 if norm_first else len(layers), nn.LayerNorm(width))
+            if layer_norm and norm_first:
+                layers.insert(-1, nn.LayerNorm(width))
+            elif layer_norm:
+                layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
@@ -62,8 +64,10 @@ class EnsembleMLP(nn.Sequential):
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [EnsembleLinear(members, inputs, width), activation()]
-            if layer_norm:
-                layers.insert(-1 if norm_first else len(layers), EnsembleLayerNorm(members, width))
+            if layer_norm and norm_first:
+                layers.insert(-1, EnsembleLayerNorm(members, width))
+            elif layer_norm:
+                layers.append(EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 

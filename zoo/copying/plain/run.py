@@ -82,10 +82,10 @@ class Run:
         """The dataset, on the run's device."""
         return Dataset(read_d4rl(self.config.dataset), self.spec, self.device)
 
-    def demonstrations(self, setting: str, name: str) -> Dataset:
+    def demonstrations(self, name: str) -> Dataset:
         """Another dataset, from a file `NAME` or the first episodes of one, `1ep:NAME`."""
         episodes, _, path = name.rpartition("ep:")
-        arrays = read_d4rl(path, setting)
+        arrays = read_d4rl(path, "algo.expert")
         if episodes:
             end = np.flatnonzero(arrays[4] | arrays[5])[: int(episodes)][-1] + 1
             arrays = [array[:end] for array in arrays]
