@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from zoo.benchmarks.records import Result, shared
-from zoo.checkpoint import replacing
 from zoo.errors import RunError, quoted
+from zoo.files import replacing
 
 KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are those of `evaluations.csv`
 RETURNS = "returns"  # the last column; older archives have none

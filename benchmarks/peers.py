@@ -16,12 +16,12 @@ from zipfile import BadZipFile
 import numpy as np
 from omegaconf import OmegaConf
 
-from zoo import checkpoint
 from zoo.agent import Predictor
 from zoo.benchmarks.suite import ELSEWHERE, digest
 from zoo.commands.parser import Parser
 from zoo.envs import EnvConfig
 from zoo.errors import UsageError, nearest, quoted
+from zoo.files import replacing, save_json
 from zoo.runs.execute import label
 from zoo.settings.compose import compose
 
@@ -105,15 +105,15 @@ def take(
         run_dir.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {run_dir}: {error.strerror}.") from error
-    with checkpoint.replacing(run_dir / "config.yaml") as out:
+    with replacing(run_dir / "config.yaml") as out:
         out.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
-    with checkpoint.replacing(run_dir / "evaluations.csv") as out:
+    with replacing(run_dir / "evaluations.csv") as out:
         rows = ["step,return_mean,score"]
         for step, value in zip(steps, returns, strict=True):
             score = config.env.normalize(value)
             rows.append(f"{step},{value},{'' if score is None else score}")
         out.write("\n".join([*rows, ""]).encode())
-    checkpoint.save_json(run_dir / "run.json", record)
+    save_json(run_dir / "run.json", record)
     return run_dir
 
 

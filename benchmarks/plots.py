@@ -10,7 +10,7 @@ import numpy as np
 from zoo.benchmarks.records import MEASURES
 from zoo.benchmarks.stats import profile
 from zoo.benchmarks.trials import MIDDLE
-from zoo.checkpoint import replacing
+from zoo.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,9 @@ from zoo.benchmarks.reading import NONDETERMINISM
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate
 from zoo.benchmarks.trials import PULLS, middle
-from zoo.checkpoint import replacing
 from zoo.commands.parser import Parser
 from zoo.errors import RunError, UsageError, quoted
+from zoo.files import replacing
 
 # the files of a report, in addition to one CSV file for each table that has rows
 FILES = ("report.md", "report.html", "curves.png", "curves.svg", "profiles.png", "profiles.svg")

@@ -31,8 +31,8 @@ from zoo.benchmarks.report import as_csv
 from zoo.benchmarks.runner import Runner, failures
 from zoo.benchmarks.stats import digits, mean
 from zoo.benchmarks.suite import check_data, check_devices, on_cpu, planned_run
-from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError, nearest
+from zoo.files import replacing
 from zoo.settings.overrides import as_overrides, typed
 
 

@@ -18,12 +18,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from zoo.checkpoint import replacing
 from zoo.data import waypoints
 from zoo.data.arrays import Arrays
 from zoo.data.load import load_arrays
 from zoo.envs.names import load_package
 from zoo.envs.pointmaze import ENV_ID, GOAL, MAP, START
+from zoo.files import replacing
 from zoo.settings.compose import compose
 
 DRAWN = 60  # maximum number of episodes of each kind to plot

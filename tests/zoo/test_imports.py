@@ -14,7 +14,7 @@ PACKAGES = {"zoo": "zoo", "algos": "zoo.algos", "envs": "zoo.envs", "benchmarks"
 ORDER = [
     "zoo.cli", "zoo.benchmarks", "zoo.commands", "zoo.export", "zoo.copying", "zoo.api", "zoo.algos", "zoo.streaming",
     "zoo.models", "zoo.runs", "zoo.settings", "zoo.data", "zoo.nn", "zoo.envs", "zoo.returns", "zoo.checkpoint",
-    "zoo.checks", "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
+    "zoo.files", "zoo.checks", "zoo.agent", "zoo.spec", "zoo.machine", "zoo.errors", "zoo",
 ]  # fmt: skip
 # Exceptions: `zoo run` passes a search on, an algorithm file runs itself, `zoo.train` and `zoo.load` are in the API.
 EXCEPTIONS = {("zoo.commands", "zoo.benchmarks"), ("zoo.algos", "zoo.cli"), ("zoo", "zoo.api")}

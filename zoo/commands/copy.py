@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     file = file / f"{algorithm}.py" if file.is_dir() else file
     if "=" in file.name:
         raise UsageError(f"{file} is a setting, not a file. The file comes first: zoo copy {algorithm} FILE {file}")
-    from zoo.checkpoint import check_file
+    from zoo.files import check_file
     from zoo.settings.registry import algorithms
 
     check_file(file, args.force)
@@ -119,7 +119,7 @@ def update(file: Path, force: bool) -> int:
 
 def write(file: Path, text: str) -> None:
     """Writes a file completely or not at all."""
-    from zoo.checkpoint import replacing
+    from zoo.files import replacing
 
     with replacing(file) as place:
         place.write(text.encode())

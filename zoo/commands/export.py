@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> int:
             importlib.import_module(package)
         except ImportError as error:
             raise UsageError(f"--format {args.format} needs {package}. Type: pip install 'rl-zoo[onnx]'") from error
-    from zoo.checkpoint import check_file, replacing_path
     from zoo.export.policy import check, first_inputs, latencies, observations
+    from zoo.files import check_file, replacing_path
 
     output = args.output or args.run_dir / f"policy{SUFFIXES[args.format]}"
     if output.suffix != SUFFIXES[args.format]:

@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
         if args.log:
             raise UsageError("--log sends a video, and --map draws a picture. Leave out one of them.")
         return _map(args)
-    from zoo.checkpoint import check_file
     from zoo.commands import pictures
+    from zoo.files import check_file
 
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if args.log:
@@ -79,8 +79,8 @@ def _map(args: argparse.Namespace) -> int:
         import matplotlib
     except ImportError as error:
         raise UsageError("--map needs matplotlib. Type: pip install 'rl-zoo[bench]'") from error
-    from zoo.checkpoint import check_file, replacing_path
     from zoo.commands.value_map import draw
+    from zoo.files import check_file, replacing_path
 
     if args.map.suffix != ".png":
         raise UsageError(f"--map {args.map} must end in .png.")
@@ -143,7 +143,7 @@ def _sink(video: Path | None, title: str, rate: float) -> Iterator["Sink"]:
         finally:
             window.close()
         return
-    from zoo.checkpoint import replacing_path
+    from zoo.files import replacing_path
 
     with replacing_path(video) as partial:
         film = pictures.Film(partial, rate)

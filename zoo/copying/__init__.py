@@ -21,7 +21,8 @@ from zoo.data.corruption import CorruptionConfig
 from zoo.envs import EnvConfig, spec_of
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
-from zoo.settings.registry import algorithm, check_spaces
+from zoo.settings.fit import check_spaces
+from zoo.settings.registry import algorithm
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # defaults if no environment is named
 OF_RUNS = (

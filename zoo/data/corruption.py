@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo import checkpoint
 from zoo.data.arrays import Arrays, without_successor
 from zoo.errors import UsageError, nearest
+from zoo.files import replacing_path
 
 REWARD_RANGE = 30.0  # random rewards are uniform within +- scale times this
 PARTS = ("obs", "action", "reward", "dynamics")
@@ -141,7 +141,7 @@ class Adversary:
             given = (at.obs[piece], at.action[piece], at.next_obs[piece], noise[piece], spread)
             noise[piece] = self._descend(part, scale, *(torch.from_numpy(x).to(device) for x in given)).cpu().numpy()
         path.parent.mkdir(exist_ok=True)
-        with checkpoint.replacing_path(path) as partial:  # another run may be writing the same file
+        with replacing_path(path) as partial:  # another run may be writing the same file
             np.save(partial, noise)
         return noise
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from zoo.checkpoint import replacing
 from zoo.data.arrays import Arrays, as_flags, as_obs, as_real, breaks, check_successors
+from zoo.files import replacing
 
 FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
 

@@ -18,10 +18,10 @@ import h5py
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from zoo.checkpoint import check_free
 from zoo.data.arrays import Arrays, as_flags, as_real, obs_dtype
 from zoo.envs import make_one
 from zoo.errors import RunError, UsageError
+from zoo.files import check_free
 
 MAIN_DATA = "main_data.hdf5"  # Minari's file of episodes, each of them a group of HDF5 datasets
 FLAT = "flat.npz"  # the zoo's copy as flat arrays: opening 45,000 short episodes takes HDF5 half a minute

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from zoo import checkpoint
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import SamplerConfig
 from zoo.envs import in_envpool, resolve_backend, series
 from zoo.envs.config import OWN_CLOCK
 from zoo.errors import Interrupted, RunError, UsageError, quoted
+from zoo.files import replacing, save_json
 from zoo.nn import linear
 from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
@@ -74,7 +74,7 @@ def execute(
                 record["seeds"] = list(together.seeds)
             if fresh:
                 record["spec"] = dataclasses.asdict(run.spec)
-                with checkpoint.replacing(run_dir / "config.yaml") as file:
+                with replacing(run_dir / "config.yaml") as file:
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
                 for line in without_effect(config):
                     run.report(line)
@@ -106,7 +106,7 @@ def execute(
             try:
                 if (run_dir / LOCK).exists():  # otherwise it was removed
                     record |= {"linear": dict(linear.choices), "ended": _now()}
-                    checkpoint.save_json(run_dir / "run.json", record)
+                    save_json(run_dir / "run.json", record)
             finally:
                 if run is not None:
                     run.close()

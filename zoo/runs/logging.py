@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from zoo.checkpoint import replacing
 from zoo.errors import RunError, UsageError
+from zoo.files import replacing
 from zoo.settings.config import flat
 
 LOGGERS = ("tensorboard", "wandb", "trackio")

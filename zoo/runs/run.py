@@ -12,6 +12,7 @@ from zoo.agent import Agent, Metrics
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make_with_spec, time_limit
+from zoo.files import save_json
 from zoo.nn import linear
 from zoo.returns import begin_episodes
 from zoo.runs.compilation import accelerated, compiles
@@ -24,11 +25,12 @@ from zoo.runs.logging import EpisodeMeans, Latest, Logger, parse_loggers
 from zoo.runs.record import spec_of
 from zoo.runs.residual import Corrected, ResidualStepper, begin_at_base
 from zoo.runs.start import start_from
-from zoo.runs.tensor_stepper import Stepper, TensorStepper, begin
+from zoo.runs.tensor_stepper import Stepper, begin
 from zoo.runs.terminal import ProgressBar, terminal
 from zoo.runs.tracking import FORMAT, Stateful, Tracked, clipped, diverged
 from zoo.settings.config import RunConfig
-from zoo.settings.registry import Algorithm, check_spaces
+from zoo.settings.fit import check_spaces
+from zoo.settings.registry import Algorithm
 
 if TYPE_CHECKING:
     from zoo.runs.together import Together
@@ -55,9 +57,8 @@ class Run:
         self.device, self._state, self._adversary = set_up(config), state, adversary
         begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "stages": {}}
         linear.begin(begun["linear"])
-        self.done: int = begun["step"]
+        self.done, self._seconds = int(begun["step"]), float(begun["seconds"])
         self._metrics = Latest(begun.get("metrics", {}))
-        self._seconds: float = begun["seconds"]
         self._stages: dict[str, int] = begun.get("stages", {})  # the number of passes done of each stage
         self._tracked = Tracked(run_dir, algorithm.path)
         self._agent: Agent  # the tracked one
@@ -244,8 +245,7 @@ class Run:
             self._reported_clipping = True
             self.report(clipped(values["clipped_targets"], self.done))
         if self._stepper:
-            if isinstance(self._stepper, TensorStepper):
-                self._stepper.report()
+            self._stepper.report()
             values |= self._episodes.take()
         self._logger.metrics(self.done, values, self._seconds, steps_per_second)
 
@@ -288,7 +288,7 @@ class Run:
 
     def save_record(self) -> None:
         """Writes `run.json` in its present state."""
-        checkpoint.save_json(self.dir / "run.json", self.record | {"linear": dict(linear.choices)})
+        save_json(self.dir / "run.json", self.record | {"linear": dict(linear.choices)})
 
     def close(self) -> None:
         """Closes environments and loggers, and frees what it learned with: a run may be kept for its evaluations."""

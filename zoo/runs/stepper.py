@@ -95,6 +95,9 @@ class EnvStepper:
         columns = (self._tensor(column) for column in (reward, terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)
 
+    def report(self) -> None:
+        """Nothing: episodes are counted when they end. `TensorStepper` reads the device here."""
+
     def state_dict(self) -> dict[str, Any] | None:
         """Where the environments are within their episodes; None if that is unknown for any of them."""
         envs = snapshot.save(self.envs)

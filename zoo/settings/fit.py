@@ -1,5 +1,6 @@
 """Checks that the settings of a run are compatible."""
 
+from zoo.agent import Predictor
 from zoo.checks import before_last, check_share
 from zoo.data.corruption import CorruptionConfig
 from zoo.data.samplers import USED_BY, SamplerConfig
@@ -7,6 +8,7 @@ from zoo.envs import EnvConfig, series
 from zoo.errors import UsageError
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
+from zoo.spec import Spec
 
 
 def check_fit(config: RunConfig, chosen: Algorithm) -> None:
@@ -92,4 +94,54 @@ def without_effect(config: RunConfig) -> list[str]:
             ("env.changed_in", env.changed_in, EnvConfig.changed_in, env.changes, "the environment as it is"),
         )
         if value != default and not used
+    ]
+
+
+def check_spaces(chosen: Algorithm, spec: Spec, config: RunConfig, has: str) -> None:
+    """Raises UsageError if an algorithm does not support an environment's actions, observations or goals.
+
+    Args:
+        chosen: the algorithm.
+        spec: the environment's shapes and bounds.
+        config: the run's settings.
+        has: names the environment and its action space, for the message.
+    """
+    if spec.action_space not in chosen.action_spaces:
+        if issubclass(chosen.agent_class, Predictor):
+            raise UsageError(f"{chosen.name} predicts and does not act; {has}. Try: env=series/hopper")
+        able = [
+            other.name
+            for other in _instead_of(chosen, spec)
+            if other.takes_goals == chosen.takes_goals and not issubclass(other.agent_class, Predictor)
+        ]
+        raise UsageError(
+            f"{chosen.name} needs {' or '.join(chosen.action_spaces)} actions; {has}. "
+            + (f"Try: {', '.join(able)}." if able else "No algorithm here takes them yet.")
+        )
+    if chosen.takes_goals and not spec.goal_dim:
+        raise UsageError(
+            f"{chosen.name} learns to reach goals, and this environment gives none. Try: env=ogbench/pointmaze-medium"
+        )
+    if spec.goal_dim and chosen.takes_data(config) and not chosen.takes_goals:
+        with_goals = ", ".join(name for name, other in algorithms().items() if other.takes_goals)
+        online = "" if chosen.data == "required" else f"; or no dataset, algo.{chosen.data}=0"
+        raise UsageError(
+            f"{chosen.name} does not learn to reach goals; the data of this environment has states to reach and no "
+            f"rewards. Try: {with_goals}{online}."
+        )
+    if len(spec.obs_shape) != 1 and not chosen.takes_frames(spec.action_space):
+        able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames(spec.action_space)]
+        raise UsageError(
+            f"{chosen.name} needs vectors; the environment has {spec.action_space} actions and observations of shape "
+            f"{list(spec.obs_shape)}. "
+            + (f"Try: {', '.join(able)}." if able else "No algorithm here learns from data of them yet.")
+        )
+
+
+def _instead_of(chosen: Algorithm, spec: Spec) -> list[Algorithm]:
+    """Algorithms that support an environment's actions and, like the chosen one, need a dataset or need none."""
+    return [
+        other
+        for other in algorithms().values()
+        if spec.action_space in other.action_spaces and (other.data == "required") == (chosen.data == "required")
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.benchmarks.scripts.timing.rounds import Measured, Timed
-from zoo.checkpoint import replacing
+from zoo.files import replacing
 
 HEAD = """# Speed
 

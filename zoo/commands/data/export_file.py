@@ -21,11 +21,11 @@ def main(arguments: list[str]) -> int:
     env, name = locate(args.name, args.env)
     if args.file.suffix not in (".hdf5", ".h5"):
         raise UsageError(f"{args.file} must end in .hdf5 or .h5.")
-    from zoo.checkpoint import check_file
     from zoo.data.arrays import fitted
     from zoo.data.d4rl import write_d4rl
     from zoo.data.load import load_arrays, missing_ends
     from zoo.envs import spec_of
+    from zoo.files import check_file
 
     check_file(args.file, args.force)
     arrays, sources = load_arrays(env, name)

@@ -23,10 +23,10 @@ def main(arguments: list[str]) -> int:
     env, name = locate(args.name, args.env)
     if args.png and args.png.suffix != ".png":
         raise UsageError(f"--png {args.png} must end in .png.")
-    from zoo.checkpoint import check_file
     from zoo.data.arrays import fitted
     from zoo.data.load import load_arrays, missing_ends
     from zoo.envs import spec_of
+    from zoo.files import check_file
     from zoo.settings.config import flat
 
     if args.png:
@@ -88,7 +88,7 @@ def _provenance(source: Source) -> dict[str, Any]:
 def _draw(returns: Any, lengths: Any, title: str, png: Path) -> None:
     from matplotlib.figure import Figure
 
-    from zoo.checkpoint import replacing
+    from zoo.files import replacing
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     figure.suptitle(title)
