@@ -4,7 +4,7 @@
     python benchmarks/gpu.py                                # at most 9 minutes; benchmarks/results/gpu.json
     python benchmarks/gpu.py --minutes 30 --out gpu.json
     python benchmarks/gpu.py graph seeds                    # these parts only
-    python benchmarks/gpu.py --table                        # print updates/s of each algorithm from the file
+    python benchmarks/gpu.py --table                        # print the figures of the file as tables
 
 This needs a checkout. It first runs the tests that are marked `gpu`, and then measures speeds. Each part has a share of
 the time; the script names what it had no time for and what is missing. Without a GPU, it runs the same tests on the
@@ -45,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "results" / "gpu.json"
 FIRST = ("iql", "sac", "ppo")  # measured before the other algorithms
 SEEDS = (8, 64, 256)
+ALGORITHMS = ("eager", "graph", "compiled")  # parts that measure every algorithm
 CUDA = {"device": "cuda"}
 ON_GPU = "Memory is what PyTorch allocated on the GPU."
 
@@ -182,16 +183,22 @@ def outcome(line: str) -> tuple[str, str]:
 
 
 def as_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Updates/s of each algorithm, eager and as CUDA graphs, as Markdown."""
-    columns = {part: figures[part][0] for part in ("eager", "graph", "compiled") if figures.get(part)}
-    lines = [f"| updates/s | {' | '.join(columns)} |", f"|---|{'--:|' * len(columns)}"]
+    """Updates/s of each algorithm, eager and as CUDA graphs, and all other figures, as Markdown."""
+    columns = {part: figures[part][0] for part in ALGORITHMS if figures.get(part)}
+    updates = [f"| updates/s | {' | '.join(columns)} |", f"|---|{'--:|' * len(columns)}"]
     for name in sorted({name for table in columns.values() for name in table["subjects"]}):
         cells = []
         for table in columns.values():
             timed = table["subjects"].get(name)
             cells.append(f"{table['count'] / statistics.median(timed['seconds']):,.0f}" if timed else "")
-        lines.append(f"| {name.removeprefix('zoo, ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        updates.append(f"| {name.removeprefix('zoo, ')} | {' | '.join(cells)} |")
+    others = ["| measured | | per second |", "|---|---|--:|"]
+    for table in (table for part, tables in figures.items() if part not in ALGORITHMS for table in tables):
+        for name, timed in table["subjects"].items():
+            seeds = re.search(r"of (\d+) seeds", name)  # their updates are counted one by one
+            count = table["count"] * table["worth"] * (int(seeds[1]) if seeds else 1)
+            others.append(f"| {table['title']} | {name} | {count / statistics.median(timed['seconds']):,.0f} |")
+    return "\n\n".join("\n".join(lines) for lines in (updates, others) if len(lines) > 2)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -200,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[TESTS, *PARTS, []], help="parts (default: all)", metavar="PART")
     parser.add_argument("--minutes", type=float, default=9, help="time limit in minutes (default: 9)")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="JSON file for the figures")
-    parser.add_argument("--table", action="store_true", help="only print the updates/s in FILE")
+    parser.add_argument("--table", action="store_true", help="only print the figures in FILE")
     args = parser.parse_args(arguments)
     if args.table:
         if not args.out.is_file():

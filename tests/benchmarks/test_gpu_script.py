@@ -132,10 +132,14 @@ def test_the_table_sets_the_ways_of_an_algorithm_side_by_side(tmp_path, capsys):
     eager = {"count": 50, "subjects": {"zoo, iql": {"seconds": [0.5, 0.25, 0.1], "peak": 1.0}}}
     graph = {"count": 200, "subjects": {f"zoo, {name}": {"seconds": [0.1], "peak": 1.0} for name in ("sac", "iql")}}
     out = tmp_path / "gpu.json"
-    out.write_text(json.dumps({"figures": {"eager": [eager], "graph": [graph], "compiled": [], "seeds": []}}))
+    seeds = {"title": "All", "count": 200, "worth": 1, "subjects": {"iql of 8 seeds": {"seconds": [0.5, 0.4, 0.1]}}}
+    warp = {"title": "Steps", "count": 10, "worth": 4096, "subjects": {"zoo": {"seconds": [0.1]}}}
+    figures = {"eager": [eager], "graph": [graph], "compiled": [], "seeds": [seeds], "warp": [warp]}
+    out.write_text(json.dumps({"figures": figures}))
     assert script.main(["--table", "--out", str(out)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "| updates/s | eager | graph |", "|---|--:|--:|", "| iql | 200 | 2,000 |", "| sac |  | 2,000 |",
+        "| updates/s | eager | graph |", "|---|--:|--:|", "| iql | 200 | 2,000 |", "| sac |  | 2,000 |", "",
+        "| measured | | per second |", "|---|---|--:|", "| All | iql of 8 seeds | 4,000 |", "| Steps | zoo | 409,600 |",
     ]  # fmt: skip
 
 
