@@ -58,9 +58,10 @@ class Dataset:
 
     @property
     def ended(self) -> Tensor:
-        """Whether each transition is the last one of its episode, `[N]`. Raises UsageError as `episodes` does."""
-        _ = self.episodes
-        return self.terminated | self.truncated
+        """Whether each transition is the last one of its episode, `[N]`."""
+        ended = torch.zeros_like(self.terminated)
+        ended[self.episode_starts + self.episode_lengths - 1] = True
+        return ended
 
     @property
     def episode_starts(self) -> Tensor:
