@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         "zoo bench export --help: write the runs of a folder to one CSV file",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", metavar="SUITE")
+    parser.add_argument("suite", metavar="SUITE", help="one of the suites below, or a file of your own: mine.yaml")
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     if chosen == "local":
         check_devices(runs)
     usual = {"per_gpu": 0} if chosen != "slurm" and on_cpu(runs) else {}
-    folder = args.dir or Path("bench") / args.suite
+    folder = args.dir or Path("bench") / Path(args.suite).stem
     if args.dry_run:
         here = launcher(chosen, args.jobs, folder, options, **usual) if chosen == "local" else None
         show_plan(runs, folder, len(here.places) if here else args.jobs, here.gpus if here else 0)

@@ -47,6 +47,7 @@ FIRST = ("iql", "sac", "ppo")  # measured before the other algorithms
 SEEDS = (8, 64, 256)
 ALGORITHMS = ("eager", "graph", "compiled")  # parts that measure every algorithm
 CUDA = {"device": "cuda"}
+TO_SB3 = "The zoo's update is compiled, a CUDA graph; Stable-Baselines3's is eager."
 ON_GPU = "Memory is what PyTorch allocated on the GPU."
 
 # --- What is measured -------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def peers() -> Iterator[Table]:
         if importlib.util.find_spec("stable_baselines3"):
             given = {"library": "stable_baselines3"} | {key: value.upper() for key, value in algo.items()} | CUDA
             subjects["Stable-Baselines3"] = Subject("stable.py", function, given)
-        yield Table(title, count, subjects, worth, f"The environment is stepped on the CPU. {ON_GPU}")
+        yield Table(title, count, subjects, worth, f"The environment is stepped on the CPU. {TO_SB3} {ON_GPU}")
 
 
 def warp() -> Iterator[Table]:

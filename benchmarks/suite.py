@@ -74,15 +74,16 @@ def plan(suite: str, overrides: Sequence[str] = ()) -> list[Planned]:
         UsageError: there is no such suite, or a run cannot have a setting.
     """
     known = suites()
-    if suite not in known:
-        raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)}")
+    path = Path(suite) if suite.endswith(".yaml") else known.get(suite)
+    if path is None or not path.is_file():
+        raise UsageError(f"the suite {suite} does not exist. {nearest(suite, known)} Or give a file: mine.yaml")
     given = expand(overrides)
     if where := next((one for one in itertools.chain(*given) if one.startswith("run_dir=")), None):
         wanted = quoted(where.partition("=")[2])
         raise UsageError(f"{where}: each run of a suite has its own folder. Name the folder for all: --dir {wanted}")
     if where := next((one for one in itertools.chain(*given) if one.startswith("seeds=")), None):
         raise UsageError(f"{where}: a suite takes seed=0,1,2 instead; on GPUs these seeds share a process")
-    listed = [combination for grid in grids(known[suite]) for combination in combinations(grid)]
+    listed = [combination for grid in grids(path) for combination in combinations(grid)]
     choices = set().union(*map(_choices, listed))
     planned: dict[str, Planned] = {}
     for combination in listed:

@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space
+from gymnasium.spaces import Box, Dict, Space, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, ReshapeObservation, TransformObservation
 
@@ -164,9 +164,22 @@ def make_one(env_id: str, max_episode_steps: int | None = None, drawn: bool = Fa
     space = env.observation_space
     if isinstance(space, Box) and not space.shape:
         return ReshapeObservation(env, (1,))
+    if _holds_an_image(space):
+        raise ValueError(f"env={env_id} observes images and other things. Let it observe the image alone, or none")
     if not isinstance(space, Box) and space.is_np_flattenable:  # whole numbers become one-hot vectors
         return FlattenObservation(TransformObservation(env, lambda obs: obs, _by_name(space)))
     return env if env_id.startswith("minatar/") else images.channels_first(env, env_id)
+
+
+def _holds_an_image(space: Space[Any]) -> bool:
+    """Whether an image is one of several observations, which would be flattened."""
+    if not isinstance(space, Dict | Tuple):
+        return False
+    parts = space.values() if isinstance(space, Dict) else space
+    return any(
+        _holds_an_image(part) or (isinstance(part, Box) and part.dtype == np.uint8 and len(part.shape) == 3)
+        for part in parts
+    )
 
 
 def _by_name(space: Space[Any]) -> Space[Any]:

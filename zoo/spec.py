@@ -59,6 +59,11 @@ class Spec:
         Raises:
             ValueError: the shape differs, or frames are not uint8: scaled ones would all become 0.
         """
+        if isinstance(obs, dict):
+            raise ValueError(
+                "observations must be arrays, not dictionaries: take those of zoo.make_envs(run_dir), or flatten them "
+                "as gymnasium.wrappers.FlattenObservation does, ordered by name"
+            )
         obs = np.asarray(obs)
         shape = obs.shape[max(obs.ndim - len(self.obs_shape), 0) :]
         if shape != self.obs_shape or (self.obs_dtype == "uint8" and obs.dtype != np.uint8):

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from zoo.algos import bcq, dvl, recoil
+from zoo.benchmarks.scripts.authors import report
 from zoo.data.batch import Batch, mixed
 from zoo.spec import Spec
 
-LIMIT = 1e-5
 ROWS, OBS = 256, 11
 CONTINUOUS, DISCRETE = Spec((OBS,), (-1.0,) * 3, (1.0,) * 3), Spec((OBS,), num_actions=4)
 DIVERGENCES = {  # the authors' name: our name, temperature
@@ -193,9 +193,7 @@ def main() -> int:
         found = compare_bcq(args.checkout)
     else:
         found = (compare_dvl if args.algo == "dvl" else compare_recoil)(args.checkout, args.python)
-    for name, value in found.items():
-        print(f"{name:<40} {value:.1e}{'' if value <= LIMIT else '  DIFFERS'}")
-    return int(max(found.values()) > LIMIT)
+    return report(found)
 
 
 if __name__ == "__main__":

@@ -466,7 +466,7 @@ def print_agreement(peer: Peer, corl: Any, buffer: Any, spec: Spec, updates: int
         with our_draws:
             metrics = ours.update(transitions, *peer.arguments(update))
         for name, loss in losses.items():
-            largest[name] = max(largest.get(name, 0.0), abs(float(metrics[name]) / loss - 1))
+            largest[name] = float(np.maximum(largest.get(name, 0.0), abs(float(metrics[name]) / loss - 1)))  # or NaN
         if update in (1, 10, 30, 100, 300, 1_000) or update == updates:
             listed = ", ".join(f"{name} {difference:.1e}" for name, difference in largest.items())
             print(f"largest relative difference in updates {after + 1:,} to {after + update:,}: {listed}", flush=True)

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.algos import dsac_t, h2o, ro2o
-from zoo.benchmarks.scripts.agreement import LIMIT, difference, random_batch, shaken
+from zoo.benchmarks.scripts.agreement import difference, random_batch, shaken
+from zoo.benchmarks.scripts.authors import largest, report
 from zoo.data.batch import mixed
 from zoo.spec import Spec
 
@@ -93,7 +94,7 @@ def put(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> Non
 def compare(theirs: nn.Module, ours: list[Tensor], member: int | None = None) -> float:
     """The largest difference over the layers."""
     parameters = [x for layer in linear_layers(theirs) for x in (layer.weight, layer.bias)]
-    return max(
+    return largest(
         difference((one if member is None else one[member].reshape(its.shape)).detach(), its.detach())
         for its, one in zip(parameters, ours, strict=True)
     )
@@ -203,10 +204,11 @@ def compare_ro2o(checkout: Path) -> dict[str, float]:
     found = {name: 0.0 for name, *_ in networks}
     for name, network, ours in networks:
         for its, one in zip(network.parameters(), in_their_layout(ours), strict=True):
-            found[name] = max(found[name], difference(one.detach(), its.detach()))
+            found[name] = largest([found[name], difference(one.detach(), its.detach())])
     found["actor"] = compare(actor.trunk, trunk)
     for i, head in enumerate((actor.mu, actor.log_sigma)):
-        found["actor"] = max(found["actor"], compare(head, [x.chunk(2)[i] for x in (last_weight, last_bias)]))
+        apart = compare(head, [x.chunk(2)[i] for x in (last_weight, last_bias)])
+        found["actor"] = largest([found["actor"], apart])
     found["log temperature"] = difference(agent.log_alpha.detach(), theirs.log_alpha.detach())
     for name, its in (("critic_loss", "critic_loss"), ("actor_loss", "actor_loss"), ("ood_loss", "ood_loss")):
         weight = config.ood_weight if name == "ood_loss" else 1
@@ -275,7 +277,7 @@ def compare_dsac_t(checkout: Path) -> dict[str, float]:
     found["usual spread"] = difference(agent.usual_std[:, 0], [theirs.mean_std1, theirs.mean_std2])
     found["policy loss"] = difference(actor_loss.detach(), expected["loss_actor"])
     of_policy = [x.grad for layer in linear_layers(networks.policy) for x in (layer.weight, layer.bias)]
-    found["policy gradient"] = max(map(difference, gradient, of_policy))
+    found["policy gradient"] = largest(map(difference, gradient, of_policy))
     return found
 
 
@@ -287,9 +289,7 @@ def main() -> int:
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     found = {"h2o": compare_h2o, "ro2o": compare_ro2o, "dsac_t": compare_dsac_t}[args.algo](args.checkout)
-    for name, value in found.items():
-        print(f"{name:<40} {value:.1e}{'' if value <= LIMIT else '  DIFFERS'}")
-    return int(not np.max(list(found.values())) <= LIMIT)
+    return report(found)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from zoo.data.mazes import Maze
 from zoo.envs.names import load_package
 from zoo.envs.ogbench import PREFIX, GoalEnv
 from zoo.runs.load import load_agent
+from zoo.settings.config import flat
 
 BIN = 4  # cells
 SUBGOAL_STEPS = 25  # for agents without subgoals
@@ -84,10 +85,10 @@ def main() -> None:
         of_algorithms[json.loads((run_dir / "run.json").read_text())["config"]["algo"]["name"]].append(run_dir)
     of_methods: dict[str, list[dict[int, float]]] = defaultdict(list)
     for algo, runs in of_algorithms.items():
-        differing = [key for key in settings_that_differ(runs) if key.startswith("algo.")]
+        differing = [key for key in settings_that_differ(runs) if key.startswith(("algo.", "dataset", "env."))]
         for run_dir in runs:
-            config, _, _ = load_agent(run_dir)
-            shown = [f"{key}={getattr(config.algo, key.removeprefix('algo.'))}" for key in differing]
+            settings = flat(json.loads((run_dir / "run.json").read_text())["config"])
+            shown = [f"{key}={settings[key]}" for key in differing]
             of_methods[", ".join([algo, *shown])].append(consistency(run_dir, args.step))
     bins = sorted({number for found in of_methods.values() for one in found for number in one})
     header = ["", "runs", *(f"{BIN * number} to {BIN * number + BIN} cells" for number in bins)]

@@ -185,7 +185,7 @@ def print_agreement(algo: str, theirs: Theirs, steps: int) -> None:
                 moved, apart = float((weights - before).norm()), float((weights - own).norm())
                 norm = float(weights.norm())
                 print(f"update {step}: weights of norm {norm:.1f} moved by {moved:.1e}, {apart:.0e} apart")
-                if step == 1 and apart > SAME:
+                if step == 1 and not apart <= SAME:
                     sys.exit(f"they differ by more than {SAME:.0e}")
         if ended:
             return
@@ -203,6 +203,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV file for their learning curve")
     parser.add_argument("--agree", type=int, metavar="UPDATES", help="compare this number of updates instead")
     args = parser.parse_args()
+    if not (args.out or args.agree):
+        parser.error("give --out FILE or --agree UPDATES")
     torch.set_num_threads(1)
     theirs = Theirs(args.algo, args.folder, args.env, args.seed, args.steps, not args.agree, args.max_episode_steps)
     if args.agree:

@@ -48,6 +48,14 @@ def suites(tmp_path, monkeypatch):
     return write
 
 
+def test_a_suite_may_be_a_file_of_ones_own(suites, tmp_path):
+    suites("- {algo: bc, env: hopper}")
+    (tmp_path / "own.yaml").write_text("- {algo: [bc, iql], env: hopper}")
+    assert [run.settings["algo"]["name"] for run in plan(str(tmp_path / "own.yaml"))] == ["bc", "iql"]
+    with pytest.raises(UsageError, match=r"the suite other\.yaml does not exist"):
+        plan("other.yaml")
+
+
 def test_a_grid_stands_for_all_combinations_and_what_is_given_counts_more(suites):
     suites("- {algo: [bc, iql], env: hopper, algo.hidden: [[8]], seed: [0, 1], steps: 5}\n- {algo: bc, env: hopper}\n")
     runs = plan("mine", ["steps=7", "eval_every=1,2"])

@@ -75,5 +75,7 @@ def test_frames_of_another_shape_or_dtype_are_refused_with_both(obs, seen):
 def test_a_vector_may_be_of_any_numbers_but_not_of_another_length():
     spec = Spec((3,), num_actions=2)
     assert spec.checked([1, 2, 3]).dtype == np.float32
+    with pytest.raises(ValueError, match="must be arrays, not dictionaries: take those of zoo"):
+        spec.checked({"joints": np.zeros(3)})
     with pytest.raises(ValueError, match=r"must be of the shape \[3\], not \[5, 4\]"):
         spec.checked(np.zeros((5, 4)))

@@ -150,8 +150,9 @@ def test_lives_of_other_environments_than_atari_end_no_episode():
     assert episodes.idle is None
 
 
+@pytest.mark.parametrize("name", ["success", "is_success"])
 @pytest.mark.parametrize("kind", [bool, np.bool_, int, float, np.float64])
-def test_a_success_may_be_said_as_any_number(kind):
+def test_a_success_may_be_said_as_any_number(kind, name):
     class Reaching(gymnasium.Env):
         observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
 
@@ -164,7 +165,7 @@ def test_a_success_may_be_said_as_any_number(kind):
 
         def step(self, action):
             self.steps += 1
-            return np.zeros(2, np.float32), 0.0, False, self.steps == 3, {"success": kind(self.steps == self.reaches)}
+            return np.zeros(2, np.float32), 0.0, False, self.steps == 3, {name: kind(self.steps == self.reaches)}
 
     envs = SyncVectorEnv([partial(Reaching, reaches) for reaches in (0, 1, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
     agent = BC(Spec.of(envs.single_observation_space, envs.single_action_space), Config())

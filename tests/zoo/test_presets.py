@@ -141,8 +141,8 @@ def test_what_no_preset_has_is_refused(arguments, message):
 
 
 def test_an_algorithm_without_any_is_refused_with_which_have_some():
-    with pytest.raises(UsageError, match="preset=paper has nothing for mine, only for awac, bc"):
-        preset("paper", "mine", {})
+    with pytest.raises(UsageError, match="preset=paper has nothing for ofql, only for awac, bc"):
+        preset("paper", "ofql", {})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -165,3 +165,14 @@ def test_extreme_q_learning_is_f_dvl_with_the_gumbel_loss_and_its_scripts_temper
         else:
             found = preset("xql", "dvl", task)
             assert (found["algo.f"], found["algo.temperature"]) == ("reverse_kl", temperature)
+
+
+def test_a_preset_goes_by_the_name_of_the_algorithm_file(tmp_path):
+    text = (folder("algos") / "iql.py").read_text()
+    (tmp_path / "iql.py").write_text(text)
+    (tmp_path / "mine.py").write_text(text)
+    arguments = ["preset=paper", "env=hopper", "dataset=medium"]
+    config, _, _ = compose(arguments, tmp_path / "iql.py")
+    assert config.algo.policy == "deterministic"
+    with pytest.raises(UsageError, match="nothing for mine: settings go by the name of the algorithm's file"):
+        compose(arguments, tmp_path / "mine.py")

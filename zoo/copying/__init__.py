@@ -60,7 +60,8 @@ def copied(name: str, settings: list[str]) -> str:
     spec = spec_of(dataclasses.replace(config.env, backend="gymnasium"))
     if spec.is_image:
         raise UsageError(
-            f"env={config.env.id} shows images: copies are for environments whose observations are vectors."
+            f"env={config.env.id} shows images: copies are for environments whose observations are vectors. "
+            f"Change a copy of algos/{chosen.name}.py instead, which imports the zoo."
         )
     known_env = gymnasium.registry.get(config.env.id.rpartition(":")[2])
     elsewhere = known_env is None or str(known_env.entry_point).startswith(("zoo.", "gymnasium_robotics."))

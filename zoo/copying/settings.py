@@ -79,7 +79,9 @@ def lacks_environment(algorithm: Algorithm, given: set[str]) -> bool:
 
 def defaults(program: Program, algorithm: Algorithm, config: RunConfig, given: set[str]) -> None:
     """Makes the chosen values the defaults of the copy's settings."""
-    run = {**vars(config), "env": config.env.id, "device": "cpu" if config.device == "auto" else config.device}
+    run = {**vars(config), "env": config.env.id}
+    if config.device == "auto":  # the copy's own default: a GPU where there is one
+        del run["device"]
     run["run_dir"] = config.run_dir or "run"
     if lacks_environment(algorithm, given):
         run["env"] = ""

@@ -20,9 +20,9 @@ UNSEEN = 0.01  # share of a return's weight that may be missing, where an episod
 class Episodes(NamedTuple):
     """One episode per environment: undiscounted returns `[E]` and lengths in steps `[E]`.
 
-    Also: whether it was a success `[E]`, at any of its steps, if the environment reports `info["success"]`; how far off
-    a `Predictor` was, see `value_error`; for games with lives, whether it was cut off as idle `[E]`; and the number of
-    each environment's task `[E]`, if there are several: `info["task"]`.
+    Also: whether it was a success `[E]`, at any of its steps, if the environment reports `info["success"]` or
+    `info["is_success"]`; how far off a `Predictor` was, see `value_error`; for games with lives, whether it was cut off
+    as idle `[E]`; and the number of each environment's task `[E]`, if there are several: `info["task"]`.
     """
 
     returns: np.ndarray
@@ -106,7 +106,10 @@ def _play(
         lengths += running
         ended = terminated | truncated
         for said, where in ((info, ~ended), (info.get("final_info", {}), ended)):
-            if (success := _column(said, "success")) is not None:
+            success = _column(said, "success")
+            if success is None:
+                success = _column(said, "is_success")  # gymnasium-robotics' name for it
+            if success is not None:
                 reported = True
                 successes |= running & where & success.astype(bool)  # some report it as a number
         running &= ~ended

@@ -145,7 +145,8 @@ class Logger:
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
                 self.wandb = wandb.init(
-                    project="zoo", name=name, dir=run_dir, id=run_id, resume="allow", config=config,
+                    project=os.environ.get("WANDB_PROJECT", "zoo"), name=name, dir=run_dir, id=run_id, resume="allow",
+                    config=config,
                     reinit="create_new",  # several runs of one process may be open at once
                 )  # fmt: skip
             except Exception as error:  # not logged in, or no network: wandb raises whatever its transport does

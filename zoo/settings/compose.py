@@ -196,7 +196,11 @@ def _check_id(env: str) -> None:
     except ValueError as error:  # the package that would know it is not installed
         raise UsageError(str(error)) from error
     if not found:
-        raise UsageError(f"env={env} does not exist. {nearest(env, [*environments(), *known()], environments())}")
+        task, _, data = env.partition("-")
+        if task in environments() and not re.fullmatch(r"v\d+", data):  # D4RL's notation: hopper-medium-v2
+            raise UsageError(f"env={env} does not exist. The dataset is a setting of its own: env={task} dataset=FILE")
+        near = nearest(env, [*environments(), *known()], environments())
+        raise UsageError(f"env={env} does not exist. {near} One of your own exists once its module is imported.")
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:

@@ -76,6 +76,9 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             overrides += as_overrides(value, f"{prefix}{key}.")
         elif not isinstance(value, str | Path | int | float | list | tuple | None):
+            if prefix + key == "env":
+                how = 'gymnasium.register("Mine-v0", entry_point=...), then env="Mine-v0"'
+                raise UsageError(f"env is the name of an environment, not of type {type(value).__name__}: {how}")
             kinds = 'names, numbers, true or false, or lists of them, such as "hopper"'
             raise UsageError(f"{prefix}{key} cannot be of type {type(value).__name__}: settings are {kinds}.")
         else:

@@ -34,6 +34,11 @@ def preset(name: str, algo: str, task: dict[str, set[str]]) -> dict[str, Any]:
         raise UsageError(f"preset={name} does not exist. {nearest(name, names)}")
     path = root / name / f"{algo}.yaml"
     if not path.exists():
+        if not (folder("algos") / f"{algo}.py").exists():
+            raise UsageError(
+                f"preset={name} has nothing for {algo}: settings go by the name of the algorithm's file. A changed "
+                "iql.py has IQL's if it keeps its name, in a folder of its own. Or leave the preset out."
+            )
         able = sorted(other.stem for other in (root / name).glob("*.yaml"))
         raise UsageError(f"preset={name} has nothing for {algo}, only for {', '.join(able)}. Leave it out.")
     entries = [entry for entry in _read(path) if _matches(entry, task)]

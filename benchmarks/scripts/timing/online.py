@@ -116,11 +116,15 @@ def pong_dqn(backend: str, compiled: bool = False) -> Run:
         buffer.add(envs.step(envs.random_action()))
     update = compile_update(agent.update) if compiled else agent.update
 
+    updates = itertools.count(1)
+
     def step() -> None:
         for _ in range(config.train_every):
             transition = envs.step(agent.explore(agent.act(envs.obs), config.epsilon))
             buffer.add(transition._replace(reward=transition.reward.sign()), envs.ended)
         update(buffer.sample_n_step(config.batch_size, config.n_step, config.discount))
+        if next(updates) * config.train_every % config.target_every == 0:
+            agent.update_target()
 
     return repeat(step)
 

@@ -31,7 +31,7 @@ class Config:
     online_updates: int = 1  # updates an online step
     online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; None: as in all data
     seed: int = 0  # of parameters, batches, environments and evaluation
-    device: str = "cpu"  # or cuda
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"  # where it computes
     threads: int = 1  # CPU threads
     num_envs: int = 1  # environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
