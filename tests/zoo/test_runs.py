@@ -366,9 +366,7 @@ def test_train_from_python_raises_what_the_command_would_say(tmp_path, pendulum_
         package.train("bc", env="pendulum", dataset=pendulum_file, algo_config=3)
     with pytest.raises(UsageError, match="resume"):
         package.train("bc", env="pendulum", resume=tmp_path)
-    with pytest.raises(
-        UsageError, match="env is the name of an environment, not of type TimeLimit: "
-    ):
+    with pytest.raises(UsageError, match="env is the name of an environment, not of type TimeLimit: "):
         package.train("bc", env=gymnasium.make("MountainCarContinuous-v0"))
     with pytest.raises(UsageError, match=r"algo\.lr cannot be of type object: settings are names, numbers"):
         package.train("bc", env="pendulum", algo_config={"lr": object()})
