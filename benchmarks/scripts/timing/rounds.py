@@ -87,6 +87,8 @@ class Process:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment
         )
+        if threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA takes a second core whatever its flags say
+            os.sched_setaffinity(self.process.pid, {max(os.sched_getaffinity(0))})
 
     def __enter__(self) -> "Process":
         return self
