@@ -80,15 +80,15 @@ def main() -> None:
     )
     parser.add_argument("--figure", type=Path, help="PNG file for a plot")
     args = parser.parse_args()
+    settings = {run_dir: flat(json.loads((run_dir / "run.json").read_text())["config"]) for run_dir in args.runs}
     of_algorithms: dict[str, list[Path]] = defaultdict(list)
     for run_dir in args.runs:
-        of_algorithms[json.loads((run_dir / "run.json").read_text())["config"]["algo"]["name"]].append(run_dir)
+        of_algorithms[settings[run_dir]["algo.name"]].append(run_dir)
     of_methods: dict[str, list[dict[int, float]]] = defaultdict(list)
     for algo, runs in of_algorithms.items():
         differing = [key for key in settings_that_differ(runs) if key.startswith(("algo.", "dataset", "env."))]
         for run_dir in runs:
-            settings = flat(json.loads((run_dir / "run.json").read_text())["config"])
-            shown = [f"{key}={settings[key]}" for key in differing]
+            shown = [f"{key}={settings[run_dir][key]}" for key in differing]
             of_methods[", ".join([algo, *shown])].append(consistency(run_dir, args.step))
     bins = sorted({number for found in of_methods.values() for one in found for number in one})
     header = ["", "runs", *(f"{BIN * number} to {BIN * number + BIN} cells" for number in bins)]

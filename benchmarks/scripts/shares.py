@@ -84,7 +84,7 @@ def shares(algo: str, compiled: bool) -> tuple[float, dict[str, float]]:
     """Iterations of the loop per second, and the seconds of each group."""
     chosen = algorithms()[algo]
     env = "hopper" if "continuous" in chosen.action_spaces else "series/hopper" if algo == "stream_td" else "cartpole"
-    early = {"learning_starts": 30} if hasattr(chosen.module.Config(), "learning_starts") else {}
+    early = {"learning_starts": 30} if hasattr(chosen.module.Config, "learning_starts") else {}
     passes = Run._passes
     found: dict[str, Any] = {}
 

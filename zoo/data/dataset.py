@@ -168,9 +168,7 @@ class Dataset:
 
     def next_action(self) -> tuple[Tensor, Tensor]:
         """The next action in each transition's episode, `[N, A]` or `[N]`, and whether there is one, `[N]`."""
-        last = self.episode_starts + self.episode_lengths - 1
-        follows = torch.ones_like(self.terminated).index_fill(0, last, False)
-        return self.action.roll(-1, 0), follows
+        return self.action.roll(-1, 0), ~self.ended
 
     def top_episodes(self, fraction: float) -> None:
         """Keeps only the given fraction of the episodes, those with the highest returns (at least one episode)."""
