@@ -34,7 +34,7 @@ class EnvConfig:
 
     id: str = "???"  # Gymnasium id
     name: str = ""  # short name, for datasets and run folders; empty: from the id
-    backend: str = "auto"  # envpool, gymnasium, warp; auto takes EnvPool where it is installed and has the environment
+    backend: str = "auto"  # envpool, gymnasium, async, warp; auto: EnvPool where it has the environment, or gymnasium
     max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
     gravity: float = 1.0  # MuJoCo: factor on the task's gravity

@@ -23,10 +23,11 @@ from zoo.envs.bipedal_walker import NewWorld
 from zoo.envs.config import EnvConfig
 from zoo.envs.dynamics import changed
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
+from zoo.envs.processes import ProcessVectorEnv
 from zoo.errors import UsageError
 from zoo.spec import Spec
 
-BACKENDS = ("auto", "envpool", "gymnasium", "warp")
+BACKENDS = ("auto", "envpool", "gymnasium", "async", "warp")
 
 
 def resolve_backend(config: EnvConfig) -> str:
@@ -39,7 +40,9 @@ def resolve_backend(config: EnvConfig) -> str:
         raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
     if config.backend == "auto":
         return "envpool" if same_in_envpool(config.id) and not config.changes else "gymnasium"
-    if config.changes and config.backend != "gymnasium":
+    if config.backend == "async" and config.is_atari:
+        raise ValueError("env.backend=async: Atari games are stepped by threads already. Type: env.backend=gymnasium")
+    if config.changes and config.backend not in ("gymnasium", "async"):
         names = ", ".join(f"env.{name}" for name in config.changes)
         raise ValueError(f"env.backend={config.backend} has no {names}. Type: env.backend=gymnasium")
     if config.backend == "warp" and config.id not in IN_WARP:
@@ -50,7 +53,7 @@ def resolve_backend(config: EnvConfig) -> str:
 
 
 def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = False, drawn: bool = False) -> VectorEnv:
-    """`num_envs` copies of an environment, stepped together in this process.
+    """`num_envs` copies of an environment, stepped together.
 
     With `env.backend=warp`, these are Gymnasium's, for evaluation; those for training are `zoo.envs.warp.WarpEnvs`.
 
@@ -68,7 +71,8 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
     envs: VectorEnv
     if drawn:
         pictures.prepare(config.id)
-    if resolve_backend(config) == "envpool" and not drawn:
+    backend = resolve_backend(config)
+    if backend == "envpool" and not drawn:
         from zoo.envs.envpool import EnvPoolVectorEnv
 
         envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps, config.sticky)
@@ -80,7 +84,10 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
                 one = partial(_make_changed, config, training, drawn)
                 tasks = config.id.startswith(ogbench.PREFIX)
                 copies = [partial(one, copy=i) if tasks else one for i in range(num_envs)]
-                envs = SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
+                if backend == "async" and not drawn:
+                    envs = ProcessVectorEnv(config.id, copies)
+                else:
+                    envs = SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
     if not config.is_atari:
         return envs
     envs = atari.Lives(envs, atari.has_fire(config.id))

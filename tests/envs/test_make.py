@@ -86,7 +86,7 @@ def test_unknown_id_is_refused_with_what_to_type(env_id, to_type):
 
 
 def test_unknown_backend_is_refused_with_those_there_are():
-    refusal = "env.backend=brax does not exist. There are: auto, envpool, gymnasium, warp."
+    refusal = "env.backend=brax does not exist. There are: auto, envpool, gymnasium, async, warp."
     assert _refusal("Hopper-v5", "brax") == refusal
 
 

@@ -1,5 +1,6 @@
 """A maze as seen by a goal-conditioned agent: the value of each place on the way to a goal, and its subgoals."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +68,9 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
     """
     import matplotlib.pyplot as plt
 
-    from zoo.envs import make
+    from zoo.envs import make_with_spec
 
-    envs: Any = make(config.env, episodes, config.threads)
+    envs: Any = make_with_spec(dataclasses.replace(config.env, backend="gymnasium"), episodes, config.threads)[0]
     world = getattr(envs.envs[0].unwrapped, "env", None) if hasattr(envs, "envs") else None
     if not hasattr(world, "maze_map"):
         raise UsageError(f"--map: {config.env.id} is no maze of OGBench's. Leave --map out.")

@@ -1,0 +1,64 @@
+"""`env.backend=async`: Gymnasium's environments, each in a process of its own, stepped at the same time."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from zoo.errors import RunError
+
+
+@dataclass
+class InProcess:
+    """Makes an environment, here or in a process that may have been started without the registrations made here.
+
+    Attributes:
+        spec: the environment's registration.
+        one: makes the environment.
+        parent: the process that steps it.
+    """
+
+    spec: EnvSpec
+    one: Callable[[], gymnasium.Env[Any, Any]]
+    parent: int
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        if os.getpid() != self.parent:
+            gymnasium.registry.setdefault(self.spec.id, self.spec)
+            # Ctrl-C goes to all processes of a terminal; the run takes one more step before it stops
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the run's handler
+            if hasattr(os, "setpgrp"):  # `timeout` and the like send SIGTERM to the run's group
+                os.setpgrp()
+        return self.one()
+
+
+class ProcessVectorEnv(AsyncVectorEnv):
+    """`AsyncVectorEnv` under the zoo's autoreset rule, which says in one line that a process was killed."""
+
+    def __init__(self, env_id: str, copies: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
+        spec, parent = gymnasium.spec(env_id), os.getpid()
+        super().__init__([InProcess(spec, one, parent) for one in copies], autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def reset(self, **options: Any) -> Any:
+        return self._answered(super().reset, **options)
+
+    def step(self, actions: Any) -> Any:
+        return self._answered(super().step, actions)
+
+    def _answered(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except (EOFError, ConnectionError) as error:
+            for process in self.processes:
+                process.kill()
+            self.closed = True  # the others may not have answered yet
+            raise RunError(
+                "the process of an environment ended, maybe because the memory was full. Lower num_envs or "
+                "eval_episodes, or type: env.backend=gymnasium"
+            ) from error
