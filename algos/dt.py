@@ -130,7 +130,7 @@ class DT(Agent):
             [
                 self.of_return(return_to_go[..., None] / self.goal.scale) + time,
                 self.of_obs(obs) + time,
-                self.of_action(action) + time,
+                self.of_action(self.bounds.to_unit(action)) + time,
             ],
             2,
         ).flatten(1, 2)  # [B, 3 T, width]
@@ -141,9 +141,10 @@ class DT(Agent):
         return self.bounds.squash(self.to_action(at_obs))
 
     def actor_loss(self, windows: Windows) -> Tensor:
-        """Mean squared error over the action dimensions and the steps inside their episodes."""
+        """Mean squared error, in units of half the range of the actions, over these and the steps inside episodes."""
         obs, action, return_to_go, timestep, inside = windows
-        error = (self.policy(obs, action, return_to_go, timestep, self.config.dropout) - action).square().mean(-1)
+        predicted = self.policy(obs, action, return_to_go, timestep, self.config.dropout)
+        error = self.bounds.squared_error(predicted, action).mean(-1)
         return (error * inside).sum() / inside.sum()
 
     def update(self, batch: Windows) -> Metrics:

@@ -217,7 +217,7 @@ def train(run: "Run", config: Config) -> H2O:
     envs, data = run.envs(), run.dataset()
     offline = round(config.offline_fraction * config.batch_size)
     agent = H2O(envs.spec, config)
-    agent.obs_std.copy_(data.obs.std(0) + 1e-3)
+    agent.obs_std.copy_(data.obs.std(0, correction=0) + 1e-3)
     buffer = ReplayBuffer(config.buffer_size, envs.spec, run.device)
     run.track(agent=agent, buffer=buffer)
     for step in run.steps():

@@ -123,12 +123,12 @@ class MBRCSL(Agent):
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
         """Actions `[B, A]`, before they are clipped to the bounds, for observations and returns-to-go `[B]`."""
-        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
-        return action
+        x = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
+        return self.bounds.center + self.bounds.scale * x
 
     def update(self, batch: ReturnBatch) -> Metrics:
         """One gradient step of the policy (stage 4)."""
-        loss = (self.policy(batch.obs, batch.return_to_go) - batch.action).square().mean()
+        loss = self.bounds.squared_error(self.policy(batch.obs, batch.return_to_go), batch.action).mean()
         self.optimizer.minimize(loss)
         return {"actor_loss": loss.detach()}
 

@@ -9,7 +9,7 @@ cannot stitch together parts of two episodes: a single episode must have reached
 
 Settings are those of MBRCSL's code (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
 this is. Deviations: training takes a fixed number of updates, whereas that code stops by a hold-out loss after 80 to
-100 epochs; returns are in units of the largest, and there is no weight decay.
+100 epochs; returns are in units of the largest, and actions in units of half their range; there is no weight decay.
 """
 
 from dataclasses import dataclass, field
@@ -68,12 +68,12 @@ class RCSL(Agent):
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
         """Actions `[B, A]`, before they are clipped to the bounds, for observations and returns-to-go `[B]`."""
-        action: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
-        return action
+        x = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
+        return self.bounds.center + self.bounds.scale * x
 
     def actor_loss(self, batch: ReturnBatch) -> Tensor:
-        """Mean squared error over batch and action dimensions."""
-        return (self.policy(batch.obs, batch.return_to_go) - batch.action).square().mean()
+        """Mean squared error over batch and action dimensions, in units of half the range of the actions."""
+        return self.bounds.squared_error(self.policy(batch.obs, batch.return_to_go), batch.action).mean()
 
     def update(self, batch: ReturnBatch) -> Metrics:
         """One gradient step."""

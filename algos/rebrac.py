@@ -13,7 +13,8 @@ each batch comes from the dataset and half from the agent's own steps: `online_f
 a~ is the target policy's action with TD3's noise, and a' is the action that the dataset takes next. Deviations: at the
 end of a truncated episode a' is unknown, and that transition goes without the penalty (the authors and CORL drop it).
 The critics' layer normalization adds 1e-5 to the variance, not 1e-6. The target actor follows the actor just updated;
-theirs follows the actor from before the update.
+theirs follows the actor from before the update. Distances of actions are in units of half their range, which is 1 in
+all of the paper's tasks.
 """
 
 import copy
@@ -110,7 +111,8 @@ class ReBRAC(Agent):
             clip = self.config.target_noise_clip
             noise = (self.config.target_noise * torch.randn_like(batch.action)).clamp(-clip, clip)
             action = self.target_actor.perturb(self.target_actor.mode(batch.next_obs), noise)
-            penalty = self.config.critic_penalty * (action - batch.next_action).square().sum(-1) * batch.follows
+            distance = self.actor.squared_error(action, batch.next_action).sum(-1)
+            penalty = self.config.critic_penalty * distance * batch.follows
             next_out = self.head.min_member(self.target_critic(batch.next_obs, action))  # [B, outputs]
             discount = self.config.discount * ~batch.terminated
             target = self.head.backup(batch.reward - discount * penalty, discount, next_out)
@@ -122,7 +124,8 @@ class ReBRAC(Agent):
         action = self.actor.mode(batch.obs)
         q = self.head.value(self.critic(batch.obs, action)).amin(0)
         scale = 1 / q.abs().mean().detach() if self.config.normalize_q else 1.0
-        penalty = self.config.actor_penalty * self.penalty_share * (action - batch.action).square().sum(-1)
+        distance = self.actor.squared_error(action, batch.action).sum(-1)
+        penalty = self.config.actor_penalty * self.penalty_share * distance
         return (penalty - scale * q).mean()
 
     def update(self, batch: SarsaBatch, delayed: bool = True, decay: float = 0.0) -> Metrics:

@@ -13,14 +13,15 @@ Deviation: J has log alpha in place of its factor alpha, as in Stable-Baselines3
 """
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
-from zoo.checks import between, check, check_replay
+from zoo.checks import above, between, check, check_replay
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
 from zoo.nn import EnsembleCritic, TanhGaussian, polyak_update
@@ -45,6 +46,7 @@ class Config:
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
+    alpha: float | None = None  # temperature; null: learned, from 1 on
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
     batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
@@ -57,7 +59,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        check(self, offline_fraction=between(0, 1, "left"))
+        check(self, offline_fraction=between(0, 1, "left"), alpha=above(0))
 
     def check_run(self, run: "RunConfig") -> None:
         check_replay(run, self.learning_starts, self.buffer_size)
@@ -72,7 +74,7 @@ class SAC(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         self.head.init_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(config.alpha or 1.0)))
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -106,7 +108,8 @@ class SAC(Agent):
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
         alpha_loss = self.alpha_loss(log_prob)
-        self.alpha_optimizer.minimize(alpha_loss)
+        if self.config.alpha is None:
+            self.alpha_optimizer.minimize(alpha_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),

@@ -20,7 +20,7 @@ def test_loss_is_the_mean_squared_error_over_batch_and_action_dimensions(spec, m
     agent, batch = BC(spec, Config(hidden=[16])).double(), make_batch()
     low, high = np.array(spec.action_low), np.array(spec.action_high)
     action = low + (np.tanh(network(agent.actor.net, batch.obs.numpy())) + 1) / 2 * (high - low)
-    expected = np.mean((action - batch.action.numpy()) ** 2)
+    expected = np.mean(((action - batch.action.numpy()) / ((high - low) / 2)) ** 2)
     assert agent.update(batch)["actor_loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -31,7 +31,7 @@ def test_an_update_is_one_adam_step_on_that_loss(spec, make_batch):
     adam = torch.optim.Adam(parameters, 3e-4)
     for _ in range(3):
         x = torch.relu(batch.obs @ parameters[0].T + parameters[1]) @ parameters[2].T + parameters[3]
-        loss = ((agent.actor.center + agent.actor.scale * torch.tanh(x) - batch.action) ** 2).mean()
+        loss = ((torch.tanh(x) - (batch.action - agent.actor.center) / agent.actor.scale) ** 2).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()

@@ -106,7 +106,8 @@ def test_loss_is_the_mean_over_the_steps_there_are(agent, spec):
     batch = windows(spec)
     inside = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] + [False] * 4])
     action = agent.policy(*batch[:4], dropout=0.0)
-    error = (action - batch.action).square().mean(-1)
+    half = (torch.tensor(spec.action_high) - torch.tensor(spec.action_low)) / 2
+    error = ((action - batch.action) / half).square().mean(-1)
     expected = torch.stack([error[b, t] for b in range(3) for t in range(5) if inside[b, t]]).mean()
     torch.testing.assert_close(agent.actor_loss(batch._replace(inside=inside)), expected)
 

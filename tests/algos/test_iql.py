@@ -65,7 +65,8 @@ def test_deterministic_actor_loss_is_the_weighted_squared_error(spec, make_batch
     u = advantages(agent, batch, network)
     low, high = np.array(spec.action_low), np.array(spec.action_high)
     mean = (low + high) / 2 + (high - low) / 2 * np.tanh(network(agent.actor.net, batch.obs.numpy()))
-    expected = (np.minimum(np.exp(3 * u), 100) * ((mean - batch.action.numpy()) ** 2).sum(-1)).mean()
+    error = (mean - batch.action.numpy()) / ((high - low) / 2)
+    expected = (np.minimum(np.exp(3 * u), 100) * (error**2).sum(-1)).mean()
     assert agent.update(batch)["actor_loss"].item() == pytest.approx(expected, rel=1e-6)
 
 

@@ -36,7 +36,9 @@ def test_loss_is_the_squared_error_of_the_policy_at_the_scaled_return(spec, netw
         torch.randn(32).double(),
     )
     inputs = np.concatenate([obs.numpy(), left.numpy()[:, None] / 10], 1)
-    expected = np.square(network(agent.actor, inputs) - action.numpy()).mean()
+    low, high = np.array(spec.action_low), np.array(spec.action_high)
+    unit = (action.numpy() - (low + high) / 2) / ((high - low) / 2)
+    expected = np.square(network(agent.actor, inputs) - unit).mean()
     found = agent.update(ReturnBatch(obs, action, left))["actor_loss"]
     np.testing.assert_allclose(float(found), expected, rtol=1e-12)
 

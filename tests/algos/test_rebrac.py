@@ -46,7 +46,7 @@ def test_critic_loss_is_equation_4(spec, make_batch, network, penalty):
     noise = np.clip(0.2 * torch.randn(batch.action.shape, dtype=torch.float64).numpy(), -0.5, 0.5)
     action = (low + high) / 2 + (high - low) / 2 * np.tanh(network(agent.target_actor.net, batch.next_obs.numpy()))
     action = np.clip(action + noise * (high - low) / 2, low, high)
-    distance = ((action - batch.next_action.numpy()) ** 2).sum(-1)
+    distance = (((action - batch.next_action.numpy()) / ((high - low) / 2)) ** 2).sum(-1)
     next_q = q_values(agent.target_critic, batch.next_obs, action).min(0) - penalty * distance * batch.follows.numpy()
     target = batch.reward.numpy() + 0.99 * ~batch.terminated.numpy() * next_q
     expected = ((q_values(agent.critic, batch.obs, batch.action) - target) ** 2).mean(-1).sum()
@@ -61,7 +61,8 @@ def test_actor_loss_is_equation_5(spec, make_batch, network, normalize_q):
     action = (low + high) / 2 + (high - low) / 2 * np.tanh(network(agent.actor.net, batch.obs.numpy()))
     q = q_values(agent.critic, batch.obs, action).min(0)
     scale = 1 / np.abs(q).mean() if normalize_q else 1
-    expected = (0.3 * ((action - batch.action.numpy()) ** 2).sum(-1) - scale * q).mean()
+    distance = (((action - batch.action.numpy()) / ((high - low) / 2)) ** 2).sum(-1)
+    expected = (0.3 * distance - scale * q).mean()
     assert agent.actor_loss(batch).item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -86,7 +87,8 @@ def test_online_the_actors_penalty_falls_linearly_to_a_share_of_itself(spec, mak
     half = agent.actor_loss(batch).item()
     agent.penalty_share.fill_(1)
     whole = agent.actor_loss(batch).item()
-    squared = (agent.actor.mode(batch.obs) - batch.action).square().sum(-1).mean().item()
+    error = agent.actor.to_unit(agent.actor.mode(batch.obs)) - agent.actor.to_unit(batch.action)
+    squared = error.square().sum(-1).mean().item()
     assert whole - half == pytest.approx(2.0 * 0.5 * squared)
 
 

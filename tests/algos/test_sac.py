@@ -12,7 +12,8 @@ from zoo.algos.sac import SAC, Config
 def make(spec, **settings) -> SAC:
     torch.manual_seed(1)
     agent = SAC(spec, Config(hidden=[16, 16], **settings)).double()
-    agent.log_alpha.data.fill_(-0.7)
+    if "alpha" not in settings:
+        agent.log_alpha.data.fill_(-0.7)
     shake(agent.target_critic, agent.critic)
     return agent
 
@@ -85,6 +86,14 @@ def test_target_entropy_is_of_actions_between_minus_one_and_one_and_can_be_set(s
     units = np.log((np.array(spec.action_high) - np.array(spec.action_low)) / 2).sum()
     assert make(spec).target_entropy == pytest.approx(-2 + units)
     assert make(spec, target_entropy=-0.5).target_entropy == pytest.approx(-0.5 + units)
+
+
+def test_the_temperature_can_be_chosen(spec, make_batch):
+    agent = make(spec, alpha=0.2)
+    for seed in range(3):
+        assert agent.update(make_batch(seed))["alpha"].item() == pytest.approx(0.2)
+    with pytest.raises(ValueError, match=r"algo\.alpha=0\.0 must be above 0"):
+        Config(alpha=0.0)
 
 
 @pytest.mark.slow

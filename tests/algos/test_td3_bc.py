@@ -44,7 +44,8 @@ class Reference:
             action = self.mu(self.policy, batch.obs)
             q = self.q(self.critics[0], batch.obs, action)
             scale = 2.5 / (sum(abs(x) for x in q.tolist()) / len(q))
-            step(self.actor_adam, -scale * q.mean() + ((action - batch.action) ** 2).mean())
+            error = (action - batch.action) / ((self.high - self.low) / 2)
+            step(self.actor_adam, -scale * q.mean() + (error**2).mean())
             soft_update(self.target_policy, self.policy, 0.005)
             for target_critic, critic in zip(self.targets, self.critics, strict=True):
                 soft_update(target_critic, critic, 0.005)
@@ -69,5 +70,5 @@ def test_six_updates_equal_a_naive_implementation_with_the_same_noise(spec, make
 
 def test_alpha_0_clones_the_data(spec, make_batch):
     agent, batch = make(spec, alpha=0.0), make_batch()
-    error = (agent.actor.mode(batch.obs) - batch.action).square().mean()
+    error = (agent.actor.to_unit(agent.actor.mode(batch.obs)) - agent.actor.to_unit(batch.action)).square().mean()
     assert agent.actor_loss(batch).item() == pytest.approx(error.item(), rel=1e-12)

@@ -203,6 +203,18 @@ def test_a_support_that_is_exactly_the_returns_holds_them(discount):
         TwoHot(None, None, 51).fit_support(*bounds(terminates=False))
 
 
+def test_without_a_discount_returns_are_bounded_if_all_episodes_terminate():
+    state, reward = np.zeros((6, 1), np.float32), np.array([1, 2, 3, -4, -5, 6], np.float32)
+    end, never = np.array([False, False, True] * 2), np.zeros(6, bool)
+
+    def bounds(terminated, truncated):
+        arrays = Arrays(state, state, reward, state, terminated, truncated)
+        return Dataset(arrays, Spec((1,), (-1.0,), (1.0,)), torch.device("cpu")).value_bounds(1.0)
+
+    assert bounds(end, never) == (-3.0, 6.0)  # of returns-to-go 6, 5, 3, -3, 1, 6
+    assert bounds(never, end) == (-math.inf, math.inf)
+
+
 def test_a_support_without_an_end_is_refused():
     with pytest.raises(UsageError, match=r"\[2, inf\]"):
         C51(2.0, math.inf, 51)

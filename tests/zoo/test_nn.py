@@ -190,6 +190,20 @@ def test_normalizer_takes_mean_and_population_std_and_survives_a_constant_column
     assert torch.equal(loaded(x), normalizer(x))
 
 
+@pytest.mark.parametrize("value", [101_325.4, 1_000_000.3])
+def test_a_column_that_is_constant_at_a_large_value_is_normalized_to_0(value):
+    x = torch.full((100_000, 2), value)
+    x[:, 1] += torch.randn(100_000)
+    normalizer, running = Normalizer((2,)), RunningNormalizer((2,))
+    normalizer.fit(x)
+    for part in x.split(2_000):
+        running.update(part)
+    for normalized in (normalizer(x), running(x)):
+        assert normalized[:, 0].abs().max() < 1e-3
+        assert normalized[:, 1].mean().abs() < 0.05
+        assert 0.95 < normalized[:, 1].std() < 1.05
+
+
 def test_normalizer_weighs_a_row_as_so_many_of_it(monkeypatch):
     monkeypatch.setattr("zoo.nn.normalizers.ROWS", 8)
     x, weights = torch.randn(20, 3) * 4 + 1, torch.randint(0, 4, (20,))

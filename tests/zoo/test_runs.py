@@ -28,6 +28,7 @@ from zoo.runs.interruption import Interruption
 from zoo.runs.logging import CsvLog, Logger
 from zoo.runs.record import evaluated
 from zoo.runs.stepper import EnvStepper
+from zoo.settings.fit import far_from_unit
 from zoo.settings.registry import folder
 from zoo.spec import Spec
 
@@ -530,6 +531,20 @@ def test_a_runs_folder_tells_its_sampler_and_corruption(zoo, tmp_path, pendulum_
     stem = pendulum_file.stem
     names = sorted(path.name.partition("-seed0-")[0] for path in tmp_path.glob("runs/pendulum/*"))
     assert names == [f"bc-{stem}", f"bc-{stem}-top-random-obs"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        ((-1.0, -0.4), (1.0, 0.4), None),
+        ((-1.0, 0.0), (1.0, 400.0), "actions range from -1 to 400: "),
+        ((-1e-3,), (1e-3,), "actions range from -0.001 to 0.001: "),
+        ((), (), None),  # discrete
+    ],
+)
+def test_actions_that_critics_hardly_learn_from_are_named(low, high, said):
+    lines = far_from_unit(Spec((3,), low, high, num_actions=None if low else 2))
+    assert [line.startswith(said) and "RescaleAction" in line for line in lines] == ([True] if said else [])
 
 
 def test_settings_without_effect_are_named(zoo, tmp_path, pendulum_file):

@@ -184,6 +184,23 @@ def test_data_whose_episodes_return_the_same_are_refused(name):
         Dataset(arrays, SPEC, CPU, SamplerConfig(name))
 
 
+@pytest.mark.parametrize("name", ["return", "top"])
+def test_returns_that_differ_by_rounding_alone_are_the_same(name):
+    """Episodes of 30, 41 and 57 steps, each of which pays a return of 1."""
+    lengths = [30, 41, 57] * 4
+    reward = np.concatenate([np.full(n, 1 / n, np.float32) for n in lengths])
+    ends, never = np.zeros(len(reward), bool), np.zeros(len(reward), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    obs = np.random.default_rng(0).normal(size=(len(reward), 3)).astype(np.float32)
+    arrays = Arrays(obs, np.zeros((len(reward), 1), np.float32), reward, obs, ends, never)
+    data = Dataset(arrays, SPEC, CPU)
+    assert data.episode_returns.max() > data.episode_returns.min()
+    with pytest.raises(UsageError, match=r"every episode of this dataset .* Leave"):
+        Dataset(arrays, SPEC, CPU, SamplerConfig(name))
+    with pytest.raises(UsageError, match=r"has the same return.*algo.normalize_reward=false"):
+        data.normalize_reward()
+
+
 def test_a_temperature_that_would_never_draw_some_episodes_is_refused():
     with pytest.raises(UsageError, match=r"alpha=0.001 is so small that \d+ of 12 episodes would never be sampled"):
         dataset(SamplerConfig("return", alpha=0.001))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch, gather
-from zoo.data.samplers import SamplerConfig, make_sampler, top_weights
+from zoo.data.samplers import SamplerConfig, alike, make_sampler, top_weights
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
 from zoo.nn.heads import CATEGORICAL
@@ -105,7 +105,8 @@ class Dataset:
 
     def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
         """Applies a function of observations `[N, ...]` to all of them once, instead of to every batch."""
-        self.obs, self.next_obs = function(self.obs), function(self.next_obs)
+        self.obs = function(self.obs)  # one after the other: the old and the new of both would take more memory
+        self.next_obs = function(self.next_obs)
 
     def share(self, other: "Dataset") -> None:
         """Replaces this dataset's tensors by the other's where the two are equal, which frees their memory.
@@ -128,28 +129,30 @@ class Dataset:
 
     def normalize_reward(self) -> None:
         """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError if that is 0."""
-        spread = float(self.episode_returns.max() - self.episode_returns.min())
-        if spread == 0:
+        if alike(self.episode_returns, self.episode_returns):
             raise UsageError(
                 "every episode of this dataset has the same return, so its range cannot scale rewards. "
                 "Type: algo.normalize_reward=false"
             )
-        self.scale_reward(1000 / spread)
+        low, high = self.episode_returns.aminmax()
+        self.scale_reward(1000 / float(high - low))
 
     def value_bounds(self, discount: float) -> tuple[float, float]:
         """The smallest and the largest discounted return-to-go over all transitions.
 
-        A truncated episode counts as continuing forever at its mean reward; with a discount of 1 nothing is bounded.
+        A truncated episode counts as continuing forever at its mean reward, without bounds if the discount is 1.
         """
-        if discount == 1:
-            return -math.inf, math.inf
         lengths = self.episode_lengths
         last = self.episode_starts + lengths - 1
+        goes_on = ~self.terminated[last]
+        if discount == 1 and goes_on.any():
+            return -math.inf, math.inf
         reward = self.reward.double()
         episode = torch.arange(len(last), device=self.device).repeat_interleave(lengths)
         mean_reward = torch.zeros_like(reward[last]).index_add(0, episode, reward) / lengths
         decay = torch.full_like(reward, discount)
-        reward[last] += discount * mean_reward / (1 - discount) * ~self.terminated[last]
+        if discount < 1:
+            reward[last] += discount * mean_reward / (1 - discount) * goes_on
         decay[last] = 0
         low, high = discounted_sum(reward, decay).aminmax()
         return float(low), float(high)

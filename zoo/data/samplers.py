@@ -162,7 +162,7 @@ def top_weights(returns: Tensor, fraction: float) -> Tensor:
     Raises:
         UsageError: all returns are equal.
     """
-    if returns.max() == returns.min():
+    if alike(returns, returns):
         raise UsageError(
             f"every episode of this dataset returns {returns[0]:g}, so that none is among the best. "
             "Leave out sampler=top and algo.top_fraction."
@@ -171,6 +171,12 @@ def top_weights(returns: Tensor, fraction: float) -> Tensor:
     weights = torch.zeros_like(returns)
     weights[returns.argsort(descending=True, stable=True)[:count]] = 1
     return weights
+
+
+def alike(weights: Tensor, returns: Tensor) -> bool:
+    """Whether the episodes' weights differ by no more than rounding leaves of them: rewards are float32."""
+    low, high = weights.aminmax()
+    return bool(high - low <= 1e-6 * returns.abs().max())
 
 
 def initial_values(data: Episodes) -> Tensor:
@@ -190,7 +196,7 @@ def tempered(weights: Tensor, returns: Tensor, config: SamplerConfig) -> Tensor:
         raise UsageError(
             f"sampler={config.name}: an episode's weight is not a number. zoo data verify checks the data."
         )
-    if high - low <= 1e-9 * returns.abs().max():  # rounding errors leave this much where a regression fits all returns
+    if alike(weights, returns):
         raise UsageError(
             f"sampler={config.name}: every episode of this dataset weighs the same. Leave it out: sampler=uniform."
         )

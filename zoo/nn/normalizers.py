@@ -27,14 +27,12 @@ class Normalizer(nn.Module):
             weights: `[N]` how much each sample counts; None: all equally.
         """
         self.to(x.device)  # moves to the data's device
-        if weights is None:
-            mean, std = x.mean(0), x.std(0, correction=0)
-        else:
-            share = weights.double() / weights.double().sum()
-            # in chunks: all rows in float64 would take much memory
-            rows = list(zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True))
-            mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
-            std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
+        share = torch.ones(len(x), device=x.device) if weights is None else weights
+        share = share.double() / share.double().sum()
+        # in float64, for columns with a large mean, and in chunks, because all rows at once would take much memory
+        rows = list(zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True))
+        mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
+        std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
         self.mean.copy_(mean)
         self.std.copy_(std + 1e-3)
 
@@ -52,6 +50,7 @@ class RunningNormalizer(Normalizer):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Adds samples `[N, ...]` (Chan et al. 1979: merging the moments of two samples)."""
+        x = x.double()  # for columns with a large mean
         total = self.count + len(x)
         shift = x.mean(0) - self.mean
         var = (self.std.square() - EPSILON).clamp(min=0)

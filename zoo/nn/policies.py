@@ -53,6 +53,10 @@ class BoundedPolicy(nn.Module):
         """Actions `[..., A]` relative to the middle of the bounds, in units of half their range: from -1 to 1."""
         return (action - self.center) / self.scale
 
+    def squared_error(self, action: Tensor, other: Tensor) -> Tensor:
+        """The squared difference of actions `[..., A]` in each dimension, in units of half its range."""
+        return ((action - other) / self.scale).square()
+
     def from_unit(self, x: Tensor) -> Tensor:
         """The actions `[..., A]` for numbers from `to_unit`, clipped to the bounds."""
         return self.center + self.scale * x.clamp(-1, 1)
@@ -201,8 +205,8 @@ class DeterministicPolicy(BoundedPolicy):
         return self.perturb(action, self.exploration_noise * torch.randn_like(action))
 
     def cloning_loss(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The squared error `[B]` of actions `[B, A]`."""
-        return (self.mode(obs) - action).square().sum(-1)
+        """The squared error `[B]` of actions `[B, A]`, in units of half their range."""
+        return self.squared_error(self.mode(obs), action).sum(-1)
 
 
 def best_of(action: Tensor, q: Tensor, by_chance: bool = False) -> Tensor:

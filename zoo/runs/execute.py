@@ -29,7 +29,7 @@ from zoo.runs.record import eval_command, finished, read_record, resume_command
 from zoo.runs.run import Run
 from zoo.runs.terminal import terminal
 from zoo.settings.config import RunConfig
-from zoo.settings.fit import without_effect
+from zoo.settings.fit import far_from_unit, without_effect
 from zoo.settings.registry import Algorithm
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def execute(
                 record["spec"] = dataclasses.asdict(run.spec)
                 with replacing(run_dir / "config.yaml") as file:
                     file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
-                for line in without_effect(config):
+                for line in [*without_effect(config), *far_from_unit(run.spec)]:
                     run.report(line)
                 if run.time_limit() is None and not config.env.id.startswith(OWN_CLOCK):
                     run.report(

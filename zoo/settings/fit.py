@@ -10,6 +10,8 @@ from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 
+LEAST_HALF, MOST_HALF = 0.1, 10.0  # half a range of actions that critics learn from without trouble
+
 
 def check_fit(config: RunConfig, chosen: Algorithm) -> None:
     """Refuses settings that would be ignored, and runs that would end before they learn."""
@@ -94,6 +96,18 @@ def without_effect(config: RunConfig) -> list[str]:
             ("env.changed_in", env.changed_in, EnvConfig.changed_in, env.changes, "the environment as it is"),
         )
         if value != default and not used
+    ]
+
+
+def far_from_unit(spec: Spec) -> list[str]:
+    """A line about actions whose range is far from [-1, 1], if there are any: critics take actions as they are."""
+    half = [(high - low) / 2 for low, high in zip(spec.action_low, spec.action_high, strict=True)]
+    if all(LEAST_HALF <= one <= MOST_HALF for one in half):
+        return []
+    lowest, highest = min(spec.action_low), max(spec.action_high)
+    return [
+        f"actions range from {lowest:g} to {highest:g}: critics may not learn what they are worth. Let the environment "
+        "take actions from -1 to 1, as with gymnasium.wrappers.RescaleAction"
     ]
 
 
