@@ -130,7 +130,7 @@ def written(jobs: Sequence[Job]) -> int:
     total = 0
     for place in (jobs[0].log_path, *(job.dir for job in jobs)):
         with contextlib.suppress(OSError):  # a file or folder may be replaced in the meantime
-            for path in (place, *place.rglob("*")):
+            for path in (place, *place.glob("*")):
                 total += path.stat().st_mtime_ns + path.stat().st_size
     return total
 

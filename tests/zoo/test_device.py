@@ -35,8 +35,11 @@ def test_a_replay_buffer_takes_and_gives_transitions_on_its_device(spec):
 
 def test_a_rollout_buffer_of_a_checkpoint_goes_on_on_its_device():
     saved, buffer = RolloutBuffer(CPU), RolloutBuffer(DEVICE)
-    saved.append(transition(CONTINUOUS, device=CPU))
+    assert saved.state_dict() == {}
+    for _ in range(2):
+        saved.append(transition(CONTINUOUS, device=CPU))
     buffer.load_state_dict(saved.state_dict())
+    assert len(buffer) == 2
     buffer.append(transition(CONTINUOUS))
     with strict():
         assert_on_device(buffer.stacked())

@@ -97,7 +97,7 @@ class ReplayBuffer:
         ahead = torch.arange(n, device=index.device)
         steps = (index[:, None] + ahead * self.num_envs) % self.capacity  # [B, n]
         added_since = (self.position - 1 - index) % self.capacity
-        ended = (self.terminated | self.truncated)[steps]
+        ended = self.terminated[steps] | self.truncated[steps]
         goes_on = torch.cat([torch.ones_like(ended[:, :1]), ~ended[:, :-1]], 1).cumprod(1).bool()
         counted = goes_on & (added_since[:, None] >= ahead * self.num_envs)
         reward = (self.reward[steps] * discount**ahead * counted).sum(1)
@@ -245,7 +245,8 @@ class RolloutBuffer(list[Transition]):
         return Transition(*map(torch.stack, zip(*self, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": [tuple(step) for step in self]}
+        return self.stacked()._asdict() if self else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self[:] = [Transition(*(field.to(self.device) for field in fields)) for fields in state["steps"]]
+        fields = (field.to(self.device).unbind() for field in state.values())
+        self[:] = [Transition(*step) for step in zip(*fields, strict=True)]

@@ -134,8 +134,8 @@ class EnsembleDynamics(nn.Module):
         shape = (self.members, len(seen))
         self.bootstrap = seen[torch.randint(len(seen), shape, generator=generator, device=data.device)]
         x = torch.cat([data.obs, data.action], -1)
-        self.inputs.mean.copy_(x[seen].mean(0))
-        std = x[seen].std(0, correction=0)
+        self.inputs.mean.copy_(x[seen].double().mean(0))
+        std = x[seen].double().std(0, correction=0)
         self.inputs.std.copy_(torch.where(std < 1e-12, 1.0, std))
         self.x, self.target = self.inputs(x), torch.cat([data.next_obs - data.obs, data.reward[:, None]], -1)
         return len(data) - len(known)
@@ -240,6 +240,7 @@ def learn_dynamics(run: "Run", dynamics: EnsembleDynamics, data: Dataset, epochs
     for _ in run.stage("dynamics", epochs, until=lambda: dynamics.converged):
         run.log(dynamics.epoch())
     run.report(dynamics.finish())
+    del dynamics.x, dynamics.target, dynamics.bootstrap, dynamics.held_out  # together larger than the dataset
 
 
 def _whole(index: Tensor, size: int) -> Iterator[Tensor]:

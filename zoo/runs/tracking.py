@@ -49,7 +49,7 @@ class Tracked:
                 self._objects[name].load_state_dict(state[name])
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise misfit(self._dir, self._path) from error
 
     def state_dict(self) -> dict[str, Any]:

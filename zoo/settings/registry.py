@@ -180,7 +180,12 @@ class Algorithm:
 
 def algorithms() -> dict[str, Algorithm]:
     """Every file in `algos/`, by name, in alphabetical order, except files whose names begin with _."""
-    return {path.stem: Algorithm(path) for path in sorted(folder("algos").glob("*.py")) if path.stem[0] != "_"}
+    return _algorithms(folder("algos"))
+
+
+@functools.cache
+def _algorithms(place: Path) -> dict[str, Algorithm]:
+    return {path.stem: Algorithm(path) for path in sorted(place.glob("*.py")) if path.stem[0] != "_"}
 
 
 def by_family() -> list[Algorithm]:
