@@ -4,12 +4,12 @@ import csv
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Interrupted", "RunError", "UsageError", "load", "make_envs", "resume", "train"]
+__all__ = ["Interrupted", "RunError", "UsageError", "evaluate", "load", "make_envs", "resume", "train"]
 
 csv.field_size_limit(2**31 - 1)  # an evaluation's returns are one cell of arbitrary length
 
 if TYPE_CHECKING:
-    from zoo.api import Interrupted, RunError, UsageError, load, make_envs, resume, train
+    from zoo.api import Interrupted, RunError, UsageError, evaluate, load, make_envs, resume, train
 
 
 def __getattr__(name: str) -> Any:
@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(zoo.api, name)
     raise AttributeError(f"module 'zoo' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,5 +1,6 @@
-"""`zoo.train`, `zoo.resume` and `zoo.load`: the command line's main jobs from Python."""
+"""`zoo.train`, `zoo.resume`, `zoo.evaluate` and `zoo.load`: the command line's main jobs from Python."""
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from zoo.agent import Policy
 from zoo.envs import make_with_spec
 from zoo.errors import Interrupted, RunError, UsageError
+from zoo.runs import evaluation
 from zoo.runs.device import preserved, resolve_device
 from zoo.runs.execute import execute
 from zoo.runs.load import load_agent, reopen
@@ -19,7 +21,7 @@ from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm
 
-__all__ = ["Interrupted", "RunError", "UsageError", "load", "make_envs", "resume", "train"]
+__all__ = ["Interrupted", "RunError", "UsageError", "evaluate", "load", "make_envs", "resume", "train"]
 
 _running = threading.Lock()
 
@@ -104,6 +106,37 @@ def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = 
     """
     config, _, record = reopen(Path(run_dir).expanduser(), _path(file))
     return make_with_spec(config.env, num_envs, config.threads, trained=spec_of(record))[0]
+
+
+def evaluate(
+    run_dir: str | Path,
+    episodes: int | None = None,
+    file: str | Path | None = None,
+    step: int | str | None = None,
+    seed: int | None = None,
+) -> evaluation.Episodes:
+    """Plays episodes with a trained policy, as `zoo eval` does: `zoo.evaluate(run_dir, episodes=100).returns.mean()`.
+
+    Args:
+        run_dir: the run's folder.
+        episodes: how many, one in each of as many environments; None: the run's `eval_episodes`.
+        file: the algorithm file, if it is not one of the zoo's; a file is never executed because a folder names it.
+        step: the agent evaluated at this step, or `best`, for a run with `keep_agents=true`; None: the last agent.
+        seed: of the environments; None: the run's, as in its own evaluations.
+
+    Returns:
+        Undiscounted `returns` `[E]`, `lengths` `[E]` and, where the environment reports them, `successes` `[E]`.
+
+    Raises:
+        UsageError: the folder is not a run's, there is no such agent, or its environment cannot be made.
+        RunError: the checkpoint is missing or damaged, or the environment returned NaN or infinity.
+    """
+    with preserved():
+        config, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
+        envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)
+        with contextlib.closing(envs):
+            chosen = config.seed if seed is None else seed
+            return evaluation.evaluate(agent, envs, chosen, not config.eval_deterministic)
 
 
 def load(

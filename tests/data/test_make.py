@@ -1,4 +1,4 @@
-"""`zoo data make`: D4RL's five kinds of datasets by their definitions, from one small SAC run."""
+"""`zoo data make`: D4RL's six kinds of datasets by their definitions, from one small SAC run."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ from zoo.envs import EnvConfig
 
 from .conftest import same, tree
 
-KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+KINDS = ("random", "medium", "medium-replay", "full-replay", "expert", "medium-expert")
 SMALL = ["--steps", "600", "algo.learning_starts=100", "eval_every=100", "eval_episodes=4", "algo.hidden=[32,32]"]
 SMALL += [f"algo.{part}_lr=0.003" for part in ("actor", "critic", "alpha")]  # so that it learns something in 600 steps
 RANDOM_RETURN = 5.2  # from configs/env/inverted_pendulum.yaml
@@ -45,7 +45,7 @@ def make_in(home: Path, *arguments: str) -> int:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with all five kinds of datasets: `runs/` and `store/`."""
+    """A folder with all six kinds of datasets: `runs/` and `store/`."""
     home = tmp_path_factory.mktemp("made")
     assert make_in(home, *KINDS, "--size", "700", *SMALL) == 0
     return home
@@ -78,7 +78,7 @@ def test_each_kind_is_a_minari_dataset_of_its_env_in_whole_episodes(made) -> Non
             assert loaded.recover_environment().spec.id == "InvertedPendulum-v5"
             ends = [episode.terminations[-1] or episode.truncations[-1] for episode in loaded]
             assert all(ends)
-            if kind != "medium-replay":
+            if not kind.endswith("-replay"):
                 assert 700 <= loaded.total_steps < 700 + 1_000
 
 
@@ -117,6 +117,30 @@ def test_medium_replay_of_a_smaller_size_is_spread_over_the_whole_time(made, run
     assert places[-1] > len(whole.reward) / 2
 
 
+def test_full_replay_is_all_that_the_run_collected(made) -> None:
+    part, arrays = recorded(made, "full-replay")["zoo"]["parts"][0], read(made, "full-replay")
+    before = read(made, "medium-replay")
+    assert part["training_step"] == len(arrays.reward) == 600
+    np.testing.assert_array_equal(arrays.obs[: len(before.obs)], before.obs)
+    np.testing.assert_array_equal(arrays.reward[: len(before.obs)], before.reward)
+
+
+def test_full_replay_is_made_of_any_finished_run_with_a_replay_buffer(tmp_path, capsys) -> None:
+    td3 = ["algo=td3", "steps=120", "algo.learning_starts=60", "algo.hidden=[8]", "eval_every=60", "eval_episodes=1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        common = ["run", "env=inverted_pendulum", "compile=false", "logger=none", "env.backend=gymnasium"]
+        assert cli.main([*common, *td3, "run_dir=td3"]) == 0
+        assert cli.main([*common, "algo=ppo", "steps=64", "algo.num_steps=64", "run_dir=ppo"]) == 0
+    assert make_in(tmp_path, "full-replay", "--run", "td3") == 0
+    assert len(read(tmp_path, "full-replay").reward) == 120
+    capsys.readouterr()
+    assert make_in(tmp_path, "medium", "--run", "td3") == 2
+    assert "is a run of td3" in capsys.readouterr().err
+    assert make_in(tmp_path, "full-replay", "--run", "ppo", "--force") == 2
+    assert "ppo has no replay buffer" in capsys.readouterr().err
+
+
 def test_medium_expert_is_half_of_each(made) -> None:
     medium, expert, both = (read(made, kind) for kind in ("medium", "expert", "medium-expert"))
     parts = recorded(made, "medium-expert")["zoo"]["parts"]
@@ -136,7 +160,7 @@ def test_random_actions_are_uniform_over_the_action_space(made) -> None:
 
 def test_the_metadata_records_the_exact_command_and_what_came_of_it(made) -> None:
     metadata = recorded(made, "random")
-    command = "zoo data make inverted_pendulum random medium medium-replay expert medium-expert --size 700 --steps 600"
+    command = f"zoo data make inverted_pendulum {' '.join(KINDS)} --size 700 --steps 600"
     assert metadata["zoo"]["command"].startswith(command)
     assert command in metadata["description"]
     assert metadata["author"] == ["rl-zoo"]

@@ -1,4 +1,4 @@
-"""`zoo.train`, `zoo.resume`, `zoo.load`, `zoo.make_envs`: where they differ from the command line."""
+"""`zoo.train`, `zoo.resume`, `zoo.load`, `zoo.evaluate`, `zoo.make_envs`: where they differ from the command line."""
 
 import copy
 import gc
@@ -152,6 +152,21 @@ def test_whole_numbers_are_observed_as_the_policy_takes_them(tmp_path: Path) -> 
     with gymnasium.make("FrozenLake-v1") as env:
         env.reset(seed=0)
         env.step(policy.act(np.eye(16)[0]))  # a number that can be a dictionary key
+
+
+def test_evaluating_plays_the_episodes_of_the_runs_own_evaluations(own: Path) -> None:
+    run = train(own, eval_episodes=3)
+    before = torch.get_rng_state()
+    _, last = run.evaluations[-1]
+    np.testing.assert_array_equal(package.evaluate(own).returns, last.returns)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert package.evaluate(own, episodes=5, seed=1).lengths.tolist() == [8] * 5
+    with pytest.raises(UsageError, match="keep_agents=true"):
+        package.evaluate(own, step="best")
+
+
+def test_what_the_package_offers_is_listed_for_completion() -> None:
+    assert {"train", "resume", "load", "evaluate", "make_envs"} <= set(dir(package))
 
 
 def test_policies_are_copied_and_pickled_and_judge_one_action(own: Path) -> None:

@@ -28,6 +28,11 @@ REFUSED = {
         ["algo=iql", "env=pendulum", "beta=3"], ["beta is a setting of the algorithm", "algo.beta=3"],
     ),
     "unknown key": (["algo=iql", "env=pendulum", "stepz=3"], ["stepz does not exist", "steps"]),
+    "another library's name": (["algo=iql", "env=pendulum", "gamma=0.9"], ["Here it is called algo.discount."]),
+    "a name of two settings": (
+        ["algo=iql", "env=pendulum", "algo.learning_rate=0.1"], ["Here it is called algo.actor_lr or algo.critic_lr."]
+    ),
+    "a run's setting by another name": (["env=pendulum", "total_timesteps=9"], ["Here it is called steps."]),
     "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),
     "unknown environment's key": (["algo=iql", "env=pendulum", "env.backen=x"], ["env.backen ", "env.backend"]),
     "word for a whole number": (["algo=iql", "env=pendulum", "steps=abc"], ["steps=abc", "whole number"]),

@@ -194,7 +194,7 @@ def test_policies_of_other_makers_are_ranked_beside_runs(zoo, finished, trained,
     result = zoo("eval", finished, tmp_path / "policy.zip", *arguments, "--env", "pendulum")
     assert result.code == 0, result.err
     assert str(tmp_path / "policy.zip") in result.out
-    assert "is for ZIP files" in zoo("eval", finished, *arguments, "--env", "pendulum").err
+    assert "is for ZIP files with --fqe" in zoo("eval", finished, *arguments, "--env", "pendulum").err
 
 
 def test_the_command_ranks_several_runs_and_refuses_those_that_cannot_be_compared(zoo, finished, train, trained):

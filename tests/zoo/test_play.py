@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import gymnasium
 import imageio.v3 as imageio
 import numpy as np
 import pytest
@@ -430,6 +431,21 @@ def test_watching_changes_nothing(trained):
 def test_a_policy_refuses_observations_that_are_none(finished, obs, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         package.load(finished).act(np.array(obs))
+
+
+def test_a_policy_plays_in_another_environment_that_fits_it(zoo, trained):
+    online = trained("sac", "pendulum", "algo.hidden=[16]", "steps=64", "eval_every=64", "algo.learning_starts=32",
+                     "algo.batch_size=8", "env.backend=gymnasium")  # fmt: skip
+    gymnasium.register("ShortPendulum-v0", gymnasium.spec("Pendulum-v1").entry_point, max_episode_steps=7)
+    try:
+        result = zoo("eval", online, "--env", "ShortPendulum-v0", "--episodes", "2")
+    finally:
+        del gymnasium.registry["ShortPendulum-v0"]
+    assert result.code == 0, result.err
+    assert result.out.count("steps     7") == 2
+    result = zoo("eval", online, "--env", "cartpole", "--episodes", "2")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "env=CartPole-v1 is not what the agent was trained in: its obs_shape (4,), not (3,)" in result.err
 
 
 def test_agents_that_were_kept_play_as_they_were_evaluated(zoo, finished, trained, tmp_path):

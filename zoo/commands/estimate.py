@@ -104,9 +104,10 @@ def _own(path: Path, paths: Sequence[Path], env: str | None, file: Path | None) 
 
     if path.suffix == ".zip":
         return env, file
-    any_zip = any(other.suffix == ".zip" for other in paths)
+    if env is not None and not any(other.suffix == ".zip" for other in paths):
+        raise UsageError(f"--env {env} is for ZIP files with --fqe: {path} knows its environment. Leave it out.")
     of_file = len(paths) == 1 or read_record(path)["algorithm"]["file"] is not None
-    return None if any_zip else env, file if of_file else None
+    return None, file if of_file else None
 
 
 def ranking(paths: Sequence[Path], estimates: "Sequence[Estimate]", returns: Sequence[float]) -> list[str]:

@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     how.add_argument("--deterministic", action="store_true", help="take the best actions, whatever the run did")
     how.add_argument("--explore", action="store_true", help="sample actions, as in training, whatever the run did")
     parser.add_argument("--step", help=STEP_HELP)
-    parser.add_argument("--env", help="the environment, of a ZIP file")
+    parser.add_argument("--env", help="of a ZIP file; or another one than the run's, with the same spaces")
     parser.add_argument("--file", type=Path, help="the algorithm file, if it is not one of the zoo's")
 
 
@@ -34,7 +34,7 @@ def open_player(path: Path, env: str | None, file: Path | None, step: str | None
 
     Args:
         path: a run's folder or a ZIP file.
-        env: the environment, which a ZIP file does not name; None for a run, which records it.
+        env: the environment, which a ZIP file does not name; None: the one that a run was evaluated in.
         file: the algorithm file of a run, if it is not one of the zoo's.
         step: the training step of the agent, or `best`, if it is not the run's last.
 
@@ -50,11 +50,12 @@ def open_player(path: Path, env: str | None, file: Path | None, step: str | None
         from zoo.export import from_sb3
 
         return from_sb3.load(path, env)
-    if env is not None:
-        raise UsageError(f"--env {env} is for ZIP files: {path} is a run's folder, which knows its environment.")
     from zoo.runs.load import load_agent
+    from zoo.settings.compose import environment_config
 
     config, agent, _ = load_agent(path, file, step)
+    if env is not None:
+        config.env = environment_config(env)
     return config, agent
 
 

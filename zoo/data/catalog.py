@@ -29,7 +29,7 @@ ON_THE_HUB = ("ant", "halfcheetah", "hopper", "humanoid", "reacher", "swimmer", 
 ZOO_NAMESPACE = "zoo"  # datasets made or imported by the zoo are zoo/<env>/<name>-v0 in the local store
 HUB_TIMEOUT = 5.0  # seconds for the hub to respond at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
-D4RL_KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+D4RL_KINDS = ("random", "medium", "medium-replay", "full-replay", "expert", "medium-expert")
 PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, then name
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 

@@ -24,6 +24,23 @@ from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
 
 SETTINGS: dict[str, type] = {"env": EnvConfig, "sampler": SamplerConfig, "corruption": CorruptionConfig}
 GROUPS = ("algo", *SETTINGS)  # keys whose values select settings of their own
+ELSEWHERE = {  # names of other libraries -> what the setting may be called here
+    "gamma": ("discount",),
+    "learning_rate": ("lr", "actor_lr", "critic_lr"),
+    "net_arch": ("hidden",),
+    "hidden_dim": ("hidden",),
+    "hidden_dims": ("hidden",),
+    "ent_coef": ("entropy_coef", "alpha"),
+    "vf_coef": ("value_coef",),
+    "n_steps": ("num_steps", "n_step"),
+    "gradient_steps": ("utd_ratio",),
+    "total_timesteps": ("steps",),
+    "max_timesteps": ("steps",),
+    "n_envs": ("num_envs",),
+    "eval_freq": ("eval_every",),
+    "n_eval_episodes": ("eval_episodes",),
+    "n_episodes": ("eval_episodes",),
+}
 
 
 def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
@@ -65,7 +82,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     if "preset" in given and given["preset"].value() is not None:
         given = _of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
-    _check_keys(given, config_class, "algo.")
+    _check_keys(given, config_class, "algo.", config_class)
     for group, group_class in SETTINGS.items():
         _check_keys(given, group_class, f"{group}.")
     _check_chosen(typed)
@@ -138,7 +155,16 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
         if key.startswith(prefix) and name not in known:
             if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
+            if here := _called_here(key.rpartition(".")[2], of_algorithm):
+                raise UsageError(f"{key} does not exist. Here it is called {' or '.join(here)}.")
             raise UsageError(f"{key} does not exist. {nearest(key, known)}")
+
+
+def _called_here(name: str, of_algorithm: type | None) -> list[str]:
+    """The settings that another library's name stands for."""
+    known = [field.name for field in dataclasses.fields(RunConfig)]
+    known += [f"algo.{field.name}" for field in dataclasses.fields(of_algorithm)] if of_algorithm else []
+    return [key for key in known if key.removeprefix("algo.") in ELSEWHERE.get(name, ())]
 
 
 def _check_chosen(typed: dict[str, Override]) -> None:

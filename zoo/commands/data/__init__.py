@@ -11,7 +11,7 @@ usage: zoo data COMMAND
   zoo data list                       the datasets at hand
   zoo data show hopper/demo           size, returns, lengths; draws their distribution as a PNG
   zoo data make hopper medium         train the zoo's SAC (DQN) and collect data with it: random, medium,
-                                      medium-replay, expert, medium-expert
+                                      medium-replay, full-replay, expert, medium-expert
                                       pointmaze-stitch without a kind: the detours of its paper
   zoo data import FILE hopper/NAME    take HDF5 or NumPy files into the local Minari store
   zoo data export hopper/demo FILE    write a dataset as an HDF5 file in D4RL's layout

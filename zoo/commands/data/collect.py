@@ -1,4 +1,4 @@
-"""D4RL's five kinds of dataset from one run of SAC or, if actions are discrete, of DQN.
+"""D4RL's six kinds of dataset from one run of SAC or, if actions are discrete, of DQN.
 
 The run is trained, continued or reused; whole episodes are collected with the agents that it kept.
 """
@@ -93,8 +93,9 @@ class Collector:
     """The parts from which the datasets of one environment are made, each collected only once.
 
     Args:
-        run_dir: a finished run of the `trainer` that kept its agents; None if only random data is needed.
-        size: the number of transitions in each part, at least; in medium-replay, about that many at most.
+        run_dir: a finished run of the `trainer` that kept its agents, or for full-replay any that has a replay buffer;
+            None if only random data is needed.
+        size: the number of transitions in each part, at least; of a replay buffer, about that many at most.
         player: the policy of the part `policy`.
     """
 
@@ -102,7 +103,7 @@ class Collector:
         self.env, self.run_dir, self.size, self.seed, self.player = env, run_dir, size, seed, player
         self._parts: dict[str, Part] = {}
         if run_dir is not None:
-            self.config, self.algorithm, self.record = open_run(run_dir, env)
+            self.config, self.algorithm, self.record = open_run(run_dir, env, agents=False)
             self.env = self.config.env  # with the settings with which it was trained
             self.evaluations = evaluated(run_dir)
 
@@ -119,7 +120,9 @@ class Collector:
                 arrays = collect(self.env, EnvStepper.random_action, self.size, self.seed + SEED_OFFSET[kind])
                 self._parts[kind] = Part(arrays, 0, None)
             elif kind == "medium-replay":
-                self._parts[kind] = self._replay(self.medium_step())
+                self._parts[kind] = self._replay(kind, self.medium_step())
+            elif kind == "full-replay":
+                self._parts[kind] = self._replay(kind, max(self.evaluations))
             else:
                 self._parts[kind] = self._of_agent(kind, self.medium_step() if kind == "medium" else self.expert_step())
         return self._parts[kind]
@@ -173,11 +176,11 @@ class Collector:
         seed = self.seed + SEED_OFFSET[kind]
         return collect(self.env, lambda stepper: agent.act(stepper.obs, explore=True), self.size, seed)
 
-    def _replay(self, step: int) -> Part:
+    def _replay(self, kind: str, step: int) -> Part:
         """The replay buffer up to a step; if that exceeds `size`, whole episodes spread evenly over it."""
         assert self.run_dir is not None
         if self.env.is_atari:
-            raise UsageError(f"{self.env.name} has no medium-replay: its run keeps frames, and clipped rewards.")
+            raise UsageError(f"{self.env.name} has no {kind}: its run keeps frames, and clipped rewards.")
         if getattr(self.config.algo, "clip_reward", False):
             raise UsageError(f"{self.run_dir}: its run keeps clipped rewards. Train with algo.clip_reward=false.")
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
@@ -185,7 +188,7 @@ class Collector:
         if state["step"] > counts["size"]:
             raise UsageError(
                 f"{self.run_dir}: its replay buffer kept {counts['size']:,} of {state['step']:,} transitions. "
-                f"For medium-replay train with algo.buffer_size={state['step']}."
+                f"For {kind} train with algo.buffer_size={state['step']}."
             )
         buffer = ReplayBuffer(counts["size"], spec_of(self.record), torch.device("cpu"))
         ReplayLog(self.run_dir / "replay" / "buffer", buffer).read(counts)

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         "their definitions. "
         "random: uniform actions. expert: the agent with the best evaluation. medium: the first agent evaluated at a "
         "third of the expert's normalized score. medium-replay: the replay buffer up to that moment. "
-        "medium-expert: half and half. "
+        "full-replay: all of it; with --run of any algorithm that has one. medium-expert: half and half. "
         "A command that was stopped continues where it was when it is repeated. Point Mazes have kinds of their own, "
         "which take no training: waypoint, a controller's ways; OGBench's (pointmaze-large) navigate, stitch and "
         "explore, by OGBench's rules. --policy takes the episodes of a policy that Stable-Baselines3 has saved, its "
@@ -45,7 +45,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--steps", type=int, default=1_000_000, help="training steps of the expert (default 1,000,000)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything (default 0)")
-    parser.add_argument("--run", type=Path, help="a finished run with keep_agents=true, instead of training")
+    parser.add_argument(
+        "--run", type=Path, help="a finished run, with keep_agents=true unless for full-replay, instead of training"
+    )
     parser.add_argument("--policy", type=Path, metavar="FILE.zip", help="who plays, instead of any kind; needs --name")
     parser.add_argument("--name", help="the dataset's name, of a single kind or mixture")
     parser.add_argument("--out", type=Path, help="write the dataset's folder here rather than into the Minari store")
@@ -105,10 +107,9 @@ def main(arguments: list[str]) -> int:
         flat = args.out is None  # datasets made for use elsewhere should be small
         write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=flat)
         rows.append(row(f"{env.name}/{name}", arrays, folder))
-        if any(part_kind == "medium-replay" for part_kind, _ in parts):
-            print(
-                f"medium-replay holds what was collected up to step {collector.medium_step():,}, at most about --size."
-            )
+        for part_kind, part in parts:
+            if part_kind.endswith("-replay"):
+                print(f"{part_kind} holds what was collected up to step {part.step:,}, at most about --size.")
     print_table(HEADER, rows)
     return 0
 
@@ -153,7 +154,7 @@ def _check_make(
         if kind not in made_kinds(env.id) and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
-        open_run(args.run, env)
+        open_run(args.run, env, agents=set(kinds) != {"full-replay"})
     for kind in kinds:
         new_id(env, args.name or kind)
     targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}

@@ -68,17 +68,25 @@ def _check_same(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def open_run(run_dir: Path, env: EnvConfig) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """Opens a run from which datasets can be made. Raises UsageError if it is another kind of run."""
+def open_run(run_dir: Path, env: EnvConfig, agents: bool) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
+    """Opens a run from whose agents, or else from whose replay buffer alone, datasets can be made.
+
+    Raises:
+        UsageError: it is another kind of run.
+    """
     config, algorithm, record = reopen(run_dir)
-    if algorithm.name != trainer(env) or config.env.id != env.id:
+    if config.env.id != env.id or (agents and algorithm.name != trainer(env)):
         raise UsageError(
             f"{run_dir} is a run of {algorithm.name} on {config.env.id}, not of {trainer(env)} on {env.id}."
         )
     if record["status"] != "finished":
         raise UsageError(f"{run_dir} has not finished. Continue it: {resume_command(run_dir)}")
-    if not config.keep_agents or config.num_envs != 1:
+    if agents and not config.keep_agents:
+        raise UsageError(f"{run_dir} did not keep its agents. Train with keep_agents=true.")
+    if config.num_envs != 1:
+        raise UsageError(f"{run_dir} was trained in {config.num_envs} environments. Train with num_envs=1.")
+    if config.base or not (run_dir / "replay" / "buffer").is_dir():
         raise UsageError(
-            f"{run_dir} did not keep its agents in one environment. Train with keep_agents=true num_envs=1."
+            f"{run_dir} has no replay buffer of an environment's steps. Take one of sac, td3, dqn or rlpd."
         )
     return config, algorithm, record
