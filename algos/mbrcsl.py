@@ -123,7 +123,7 @@ class MBRCSL(Agent):
 
     def policy(self, obs: Tensor, return_to_go: Tensor) -> Tensor:
         """Actions `[B, A]`, before they are clipped to the bounds, for observations and returns-to-go `[B]`."""
-        x = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
+        x: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
         return self.bounds.center + self.bounds.scale * x
 
     def update(self, batch: ReturnBatch) -> Metrics:

@@ -30,13 +30,12 @@ from typing import Any
 
 import torch
 
-from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.budget import measure_within
 from zoo.benchmarks.scripts.timing.page import as_markdown
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
 from zoo.envs.make import BACKENDS
 from zoo.files import replacing
-from zoo.machine import gpus, processor
+from zoo.machine import cores, gpus, processor
 from zoo.runs.compilation import GRAPH, OLDEST, needed_to_compile
 from zoo.runs.provenance import commit
 from zoo.settings.registry import algorithms

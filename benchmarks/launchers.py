@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from zoo.errors import UsageError
-from zoo.machine import nvidia_smi
+from zoo.machine import cores, nvidia_smi
 
 PER_GPU = 4  # default number of processes at a time on each GPU
 QUEUED = 1000  # maximum number of jobs in Slurm's queue
@@ -152,7 +152,7 @@ def gpu_memory() -> dict[str, tuple[float, float]]:
 
 
 class LocalProcess:
-    """A child process, which ends when this process ends."""
+    """A child process, which on Linux ends when this process ends."""
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str], folder: Path | None = None) -> None:
         self.log: IO[bytes] = log.open("ab")
@@ -174,11 +174,6 @@ class LocalProcess:
 
     def kill(self) -> None:
         self.process.kill()
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def becomes_a_run() -> None:

@@ -33,8 +33,7 @@ class InProcess:
             # Ctrl-C goes to all processes of a terminal; the run takes one more step before it stops
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the run's handler
-            if hasattr(os, "setpgrp"):  # `timeout` and the like send SIGTERM to the run's group
-                os.setpgrp()
+            os.setpgrp()  # `timeout` and the like send SIGTERM to the run's group
         return self.one()
 
 
@@ -43,7 +42,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def __init__(self, env_id: str, copies: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
         spec, parent = gymnasium.spec(env_id), os.getpid()
-        super().__init__([InProcess(spec, one, parent) for one in copies], autoreset_mode=AutoresetMode.SAME_STEP)
+        made = [InProcess(spec, one, parent) for one in copies]
+        self._answered(super().__init__, made, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(self, **options: Any) -> Any:
         return self._answered(super().reset, **options)
@@ -59,6 +59,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 process.kill()
             self.closed = True  # the others may not have answered yet
             raise RunError(
-                "the process of an environment ended, maybe because the memory was full. Lower num_envs or "
-                "eval_episodes, or type: env.backend=gymnasium"
+                "the process of an environment ended: is the memory full (lower num_envs or eval_episodes), or does a "
+                'script lack `if __name__ == "__main__":`? Without processes: env.backend=gymnasium'
             ) from error

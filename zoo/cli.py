@@ -31,6 +31,8 @@ zoo: deep-RL and offline-RL algorithms, one file each
 
   zoo COMMAND --help says more about each."""
 
+NO_WINDOWS = "Linux or macOS is needed. On Windows: in WSL, https://learn.microsoft.com/windows/wsl"
+
 COMMANDS = {  # and the modules that hold each one's `main`
     "run": "zoo.commands.run",
     "copy": "zoo.commands.copy",
@@ -47,10 +49,7 @@ COMMANDS = {  # and the modules that hold each one's `main`
 
 def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
-        print(
-            "zoo: Linux or macOS is needed. On Windows: in WSL, https://learn.microsoft.com/windows/wsl",
-            file=sys.stderr,
-        )
+        print(f"zoo: {NO_WINDOWS}", file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -70,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_file(path: str) -> None:
     """Runs when an algorithm file is executed itself: `zoo run` with this file as the algorithm."""
+    if sys.platform == "win32":
+        sys.exit(f"zoo: {NO_WINDOWS}")
     from zoo.commands import run
 
     sys.exit(guarded(run.main, sys.argv[1:], Path(path).resolve()))

@@ -29,9 +29,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(place)
-        directory = os.open(place.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
     except OSError as error:
         raise RunError(
             f"cannot write {path}: {error.strerror or error}. What stood there before is untouched."
@@ -39,6 +36,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not every file system can sync a folder
+        directory = os.open(place.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 @contextlib.contextmanager

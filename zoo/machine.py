@@ -8,14 +8,17 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from zoo.errors import UsageError
+
 
 @functools.cache
 def processor() -> str:
     """The CPU's name, if known, and its generation, which the name in a virtual machine may leave out."""
     known = Path("/proc/cpuinfo")  # Linux only; platform.processor() is empty there
     fields = dict(re.findall(r"^(.+?)\s*: (.+)$", known.read_text(), re.MULTILINE)) if known.exists() else {}
-    if "model name" not in fields:
-        return platform.processor()
+    if "model name" not in fields:  # ARM
+        parts = [fields[name] for name in ("CPU implementer", "CPU part") if name in fields]
+        return platform.processor() or " ".join([platform.machine(), *parts])
     generation = [f"{name} {fields[name]}" for name in ("cpu family", "model") if name in fields]
     return f"{fields['model name']} ({', '.join(generation)})" if generation else fields["model name"]
 
@@ -53,6 +56,19 @@ def nvidia_smi(*fields: str) -> list[list[str]]:
     return [[value.strip() for value in line.split(",")] for line in said.splitlines() if line.strip()]
 
 
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cache_dir() -> Path:
     """The folder for files that can be regenerated; it need not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rl-zoo"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "rl-zoo"
+
+
+def home() -> Path:
+    """The user's home folder. Raises UsageError if there is none."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise UsageError("this user has no home folder. Set HOME to a folder that can be written.") from error

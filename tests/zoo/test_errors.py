@@ -1,13 +1,20 @@
 """Errors with files are reported in one line."""
 
 import errno
+import os
+import shutil
 import signal
+import stat
+from pathlib import Path
 
 import pytest
 import torch
 
 from zoo import checkpoint
+from zoo.cli import main
 from zoo.errors import Interrupted, UsageError, guarded
+from zoo.files import replacing
+from zoo.machine import cache_dir
 from zoo.runs.interruption import Interruption
 from zoo.runs.terminal import Terminal
 
@@ -76,3 +83,47 @@ def test_a_full_memory_is_not_taken_for_a_damaged_checkpoint(tmp_path, monkeypat
     monkeypatch.setattr("torch.load", full)
     with pytest.raises(torch.OutOfMemoryError):
         checkpoint.load(tmp_path / "a.pt")
+
+
+# --- Unusual file systems ---
+
+
+def test_a_file_is_written_where_folders_cannot_be_synced(tmp_path, monkeypatch):
+    sync, synced = os.fsync, []
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        synced.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+    assert len(synced) == 1
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_a_run_that_cannot_begin_says_why_where_open_files_cannot_be_deleted(tmp_path, monkeypatch, capsys):
+    """NFS keeps an open file, such as a run's lock, until it is closed."""
+    unlink = Path.unlink
+
+    def kept(path, *args, **options):
+        if path.name == ".lock":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+        unlink(path, *args, **options)
+
+    monkeypatch.setattr(Path, "unlink", kept)
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: kept(path / ".lock"))
+    assert main(["run", "algo=bc", "env=pendulum", "dataset=nothing", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "dataset=nothing does not exist" in capsys.readouterr().err
+
+
+def test_a_user_without_a_home_is_told_to_set_one(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(UsageError, match="Set HOME"):
+        cache_dir()

@@ -122,6 +122,15 @@ def test_an_algorithm_runs_neither_the_command_line_nor_the_doctor_nor_another_a
     assert names.isdisjoint({"cli.py", "doctor.py", "sac.py", "report.py"})
 
 
+def test_an_arm_processor_has_a_name(monkeypatch):
+    text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: text)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert machine.processor.__wrapped__() == "aarch64 0x41 0xd40"
+
+
 # --- The GPUs ---
 
 

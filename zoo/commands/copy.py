@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import hashlib
+import importlib
 import re
 import shlex
 import sys
@@ -67,6 +68,8 @@ def standalone(name: str, settings: list[str]) -> str:
         UsageError: there is no such algorithm or setting, or a copy cannot have it.
     """
     try:
+        importlib.import_module("ruff")  # which formats the copy
+
         from zoo.copying import copied
     except ImportError as error:
         raise UsageError(f"zoo copy needs {error.name}: pip install 'rl-zoo[copy]'") from error

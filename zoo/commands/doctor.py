@@ -7,7 +7,7 @@ import shutil
 from importlib import metadata
 
 from zoo.commands.parser import Parser
-from zoo.machine import gpus
+from zoo.machine import cores, gpus
 
 REQUIRED = (
     "torch", "numpy", "gymnasium", "mujoco", "minari", "h5py", "hydra-core", "omegaconf", "tensorboard", "rich",
@@ -45,8 +45,7 @@ def main(arguments: list[str]) -> int:
         absent = f"not installed: pip install 'rl-zoo[{extra}]'"
         print(f"  {extra:<12} {'installed' if there else absent}")
     print("\nmachine")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    print(f"  cpu          {cores} cores for this process; a run takes threads=1")
+    print(f"  cpu          {cores()} cores for this process; a run takes threads=1")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     print(f"  memory       {memory:.1f} GiB")
     if "torch" not in missing:

@@ -48,7 +48,7 @@ def check_packages(video: Path | None) -> None:
 
 def _has_screen() -> bool:
     names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in names)
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
 
 
 def pace(steps_per_second: float, suffix: str) -> tuple[int, float]:

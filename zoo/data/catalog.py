@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from zoo.errors import RunError, UsageError, nearest
+from zoo.machine import home
 
 if TYPE_CHECKING:  # zoo.envs imports gymnasium, which `zoo list` does not need
     from zoo.envs import EnvConfig
@@ -63,7 +64,7 @@ class Source:
 
 def store() -> Path:
     """The local Minari store: MINARI_DATASETS_PATH, or ~/.minari/datasets."""
-    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or home() / ".minari" / "datasets")
 
 
 def candidates(env: "EnvConfig", name: str) -> list[str]:

@@ -86,7 +86,8 @@ def needed_to_compile(device: str = "cpu", oldest: str = SURE) -> str | None:
         return None if importlib.util.find_spec("triton") else "Triton: pip install triton"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's own choice
     if not shutil.which(compiler):
-        return f"a C++ compiler: {compiler} is not here (on Debian and Ubuntu: apt install g++)"
+        how = "xcode-select --install" if sys.platform == "darwin" else "on Debian and Ubuntu: apt install g++"
+        return f"a C++ compiler: {compiler} is not here ({how})"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "Python's C headers, which are not here (on Debian and Ubuntu: apt install python3-dev)"
     return None

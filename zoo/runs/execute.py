@@ -186,12 +186,10 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
 
 
 def _remove(run_dir: Path, made: list[Path]) -> None:
-    if run_dir in made:
-        shutil.rmtree(run_dir)
-    else:  # the folder existed, empty, before the run
-        for path in run_dir.iterdir():
+    for path in run_dir.iterdir():
+        with contextlib.suppress(OSError):  # the lock is open: on NFS it stays until it is closed
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in made[1:]:
+    for path in made:
         with contextlib.suppress(OSError):  # another run may have its folder there by now
             path.rmdir()
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from zoo.benchmarks.launchers import cores
 from zoo.benchmarks.scripts.timing.rounds import Left, Measured, Process, Table, Timed
+from zoo.machine import cores
 
 BUILDING = 0.85  # share of the remaining time for building; subjects not built by then are given up to time the others
 LEAST = 3  # minimum number of rounds for each group within the time limit
