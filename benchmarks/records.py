@@ -108,11 +108,12 @@ class Result:
 
     @property
     def altered(self) -> dict[str, Any]:
-        """Changed settings of the environment: the length of episodes, sticky actions, the dynamics."""
+        """Changed settings of the environment: the length of episodes, arguments, sticky actions, the dynamics."""
         usual = vars(EnvConfig())
         names = ("max_episode_steps", "sticky", *DYNAMICS, "changed_in")
         env = {**usual, **self.config["env"]}
-        return {name: env[name] for name in names if env[name] != usual[name]}
+        changed = {name: env[name] for name in names if env[name] != usual[name]}
+        return changed | flat(env["kwargs"], "kwargs.")
 
     @property
     def references(self) -> dict[str, float]:

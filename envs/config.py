@@ -2,12 +2,13 @@
 
 import importlib.resources
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
+GIVEN_OTHERWISE = ("id", "max_episode_steps", "render_mode", "disable_env_checker", "copy")  # no arguments to choose
 DYNAMICS = ("gravity", "friction", "action_noise")
 CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
@@ -36,6 +37,7 @@ class EnvConfig:
     name: str = ""  # short name, for datasets and run folders; empty: from the id
     backend: str = "auto"  # envpool, gymnasium, async, warp; auto: EnvPool where it has the environment, or gymnasium
     max_episode_steps: int | None = None  # steps after which an episode is truncated; null: the environment's own
+    kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor: env.kwargs.is_slippery=false
     sticky: float = 0.0  # Atari: probability that a frame repeats the last action; Gymnasium's v5 games have 0.25
     gravity: float = 1.0  # MuJoCo: factor on the task's gravity
     friction: float = 1.0  # MuJoCo: factor on the friction of every geometry
@@ -61,6 +63,9 @@ class EnvConfig:
             )
         if self.changes and self.is_atari:
             raise ValueError(not_mujoco(self))
+        for name in self.kwargs:
+            if name in GIVEN_OTHERWISE or self.id.startswith(("ALE/", "dmc/")):
+                raise ValueError(f"env.kwargs.{name}: {self.id} takes no such argument. Leave it out")
         for name in DYNAMICS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"env.{name}={getattr(self, name)} must be a number that is not below 0")
@@ -77,8 +82,8 @@ class EnvConfig:
                 )
 
     def drop_scores(self) -> None:
-        """Drops the reference returns if evaluations have episodes of another length, or other dynamics."""
-        if self.max_episode_steps is not None or (self.changes and self.changed_in != "training"):
+        """Drops the reference returns if evaluations have episodes of another length, other arguments or dynamics."""
+        if self.max_episode_steps is not None or self.kwargs or (self.changes and self.changed_in != "training"):
             self.random_score = self.expert_score = None
 
     @property

@@ -39,11 +39,12 @@ def resolve_backend(config: EnvConfig) -> str:
     if config.backend not in BACKENDS:
         raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
     if config.backend == "auto":
-        return "envpool" if same_in_envpool(config.id) and not config.changes else "gymnasium"
+        same = same_in_envpool(config.id) and not config.changes and not config.kwargs
+        return "envpool" if same else "gymnasium"
     if config.backend == "async" and config.is_atari:
         raise ValueError("env.backend=async: Atari games are stepped by threads already. Type: env.backend=gymnasium")
-    if config.changes and config.backend not in ("gymnasium", "async"):
-        names = ", ".join(f"env.{name}" for name in config.changes)
+    if (config.changes or config.kwargs) and config.backend not in ("gymnasium", "async"):
+        names = ", ".join(f"env.{name}" for name in [*config.changes, *(f"kwargs.{name}" for name in config.kwargs)])
         raise ValueError(f"env.backend={config.backend} has no {names}. Type: env.backend=gymnasium")
     if config.backend == "warp" and config.id not in IN_WARP:
         raise ValueError(
@@ -77,7 +78,7 @@ def make(config: EnvConfig, num_envs: int, threads: int = 1, training: bool = Fa
 
         envs = EnvPoolVectorEnv(config.id, num_envs, threads, config.max_episode_steps, config.sticky)
     else:
-        with _explained(config.id):
+        with _explained(config):
             if config.is_atari:
                 envs = atari.from_ale(config.id, num_envs, threads, config.sticky, drawn)
             else:
@@ -126,8 +127,9 @@ def make_with_spec(
 
 
 @contextmanager
-def _explained(env_id: str) -> Iterator[None]:
+def _explained(config: EnvConfig) -> Iterator[None]:
     """Explains in one line why an environment cannot be made."""
+    env_id = config.id
     load_package(env_id)
     try:
         with warnings.catch_warnings():
@@ -145,6 +147,12 @@ def _explained(env_id: str) -> Iterator[None]:
         raise ValueError(f"env={env_id} cannot be made{why}") from error
     except gymnasium.error.Error as error:  # a malformed or withdrawn id
         raise ValueError(f"env={env_id} cannot be made. {error}") from error
+    except Exception as error:
+        if not config.kwargs or isinstance(error, ValueError):
+            raise
+        raise ValueError(
+            f"env={env_id} cannot be made with {config.kwargs}. {type(error).__name__}: {error}"
+        ) from error
 
 
 def _newest(env_id: str) -> str:
@@ -199,7 +207,7 @@ def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: An
 
     It may return its own array, which its reset changes: an episode's last observation would become the next's first.
     """
-    env = changed(make_one(config.id, config.max_episode_steps, drawn, **settings), config, training)
+    env = changed(make_one(config.id, config.max_episode_steps, drawn, **config.kwargs, **settings), config, training)
     known = type(env.unwrapped).__module__.startswith(("gymnasium.", "zoo."))
     return env if known else TransformObservation(env, np.copy, env.observation_space)
 

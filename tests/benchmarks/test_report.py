@@ -727,8 +727,10 @@ def test_no_figure_is_set_beside_episodes_of_another_length(run, tmp_path):
 def test_other_dynamics_are_another_task(run, tmp_path):
     run("a", "algo=sac env=hopper", [10.0])
     run("b", "algo=sac env=hopper env.gravity=2 env.changed_in=training", [5.0])
+    run("c", "algo=sac env=hopper env.kwargs.healthy_reward=0.5", [5.0])
     report = build(tmp_path)
-    assert [row.task for row in report.rows] == ["hopper", "hopper, gravity=2.0, changed_in=training"]
+    changed = ["hopper, gravity=2.0, changed_in=training", "hopper, kwargs.healthy_reward=0.5"]
+    assert [row.task for row in report.rows] == ["hopper", *changed]
     assert published.tasks(report.rows[1].runs[0]) == set() != published.tasks(report.rows[0].runs[0])
 
 

@@ -103,6 +103,44 @@ def test_envpool_has_nothing_of_another_name(env_id):
     assert f"env={env_id} does not exist in EnvPool" in _refusal(env_id, "envpool")
 
 
+# --- Arguments of the constructor ---
+
+
+def test_arguments_reach_the_environment_in_every_copy_and_process():
+    for backend in ("auto", "gymnasium", "async"):
+        envs = make(EnvConfig("FrozenLake-v1", backend=backend, kwargs={"map_name": "8x8", "is_slippery": False}), 2)
+        assert envs.single_observation_space.shape == (64,)
+        envs.reset(seed=0)
+        obs, *_ = envs.step(np.array([1, 1]))  # down, without slipping
+        assert obs.argmax(1).tolist() == [8, 8]
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend", "kwargs", "says"),
+    [
+        ("FrozenLake-v1", "gymnasium", {"slip": 1}, "unexpected keyword argument 'slip'"),
+        ("FrozenLake-v1", "gymnasium", {"map_name": "9x9"}, "{'map_name': '9x9'}. KeyError: '9x9'"),
+        ("FrozenLake-v1", "gymnasium", {"render_mode": "human"}, "env.kwargs.render_mode: FrozenLake-v1 takes no such"),
+        ("ALE/Pong-v5", "gymnasium", {"mode": 1}, "env.kwargs.mode: ALE/Pong-v5 takes no such"),
+        ("CartPole-v1", "envpool", {"a": 1}, "env.backend=envpool has no env.kwargs.a. Type: env.backend=gymnasium"),
+        ("Hopper-v5", "warp", {"a": 1}, "env.backend=warp has no env.kwargs.a. Type: env.backend=gymnasium"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_in_one_line(env_id, backend, kwargs, says):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is looked at
+        make(EnvConfig(env_id, backend=backend, kwargs=kwargs), 1)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_arguments_are_settings_and_drop_the_reference_scores():
+    config, *_ = compose(["algo=sac", "env=hopper", "env.kwargs.healthy_reward=0.5", "env.kwargs.a.b=[1,2]"])
+    assert config.env.kwargs == {"healthy_reward": 0.5, "a": {"b": [1, 2]}}
+    assert config.env.random_score is None
+    assert resolve_backend(config.env) == "gymnasium"
+
+
 # --- Which backend ---
 
 

@@ -87,9 +87,7 @@ def test_a_killed_process_ends_the_run_with_one_line_and_leaves_no_other(countin
     envs.reset(seed=0)
     envs.processes[1].kill()
     envs.processes[1].join()
-    with pytest.raises(
-        RunError, match=r"the process of an environment ended: .* Without processes: env.backend=gymnasium"
-    ):
+    with pytest.raises(RunError, match=r"process of an environment ended: .* Without processes: env.backend=gymnasium"):
         envs.step(envs.action_space.sample())
     envs.close()
     for process in envs.processes:

@@ -151,7 +151,7 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
     known = [prefix + field.name for field in dataclasses.fields(config_class)]
     for key in given:
         group = key.partition(".")[0]
-        name = group if not prefix and group in GROUPS else key
+        name = group if not prefix and group in GROUPS else re.sub(r"^env\.kwargs\..*", "env.kwargs", key)
         if key.startswith(prefix) and name not in known:
             if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
