@@ -22,7 +22,7 @@ from zoo.machine import cores, nvidia_smi
 PER_GPU = 4  # default number of processes at a time on each GPU
 QUEUED = 1000  # maximum number of jobs in Slurm's queue
 DAY = 24 * 60  # default time limit of a Slurm job, in minutes
-FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH")  # environment variables that are passed to other machines
+FORWARDED = ("MINARI_DATASETS_PATH", "PYTHONPATH", "ZOO_IMPORT")  # environment variables for other machines
 KILLED = -signal.SIGKILL
 PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 

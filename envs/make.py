@@ -136,7 +136,7 @@ def _explained(config: EnvConfig) -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*is out of date.*")  # an older version was requested by name
             yield
     except gymnasium.error.UnregisteredEnv as error:
-        others = "`zoo list` shows what there is; one of your own is there once its module is imported"
+        others = "`zoo list` shows what there is; one of your own needs its module: ZOO_IMPORT=MODULE zoo ..."
         raise ValueError(f"env={env_id} does not exist. {error} {others}") from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ValueError(f"env={env_id} cannot be made. {error}{_newest(env_id)}") from error

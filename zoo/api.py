@@ -53,22 +53,27 @@ def train(algo: str | None = None, file: str | Path | None = None, **settings: A
     return _executed(config, algorithm, resolved)
 
 
-def resume(run_dir: str | Path, file: str | Path | None = None, device: str | None = None) -> Run:
-    """Continues a run that was interrupted, from its last checkpoint to its end.
+def resume(
+    run_dir: str | Path, file: str | Path | None = None, device: str | None = None, steps: int | None = None
+) -> Run:
+    """Continues a run that was interrupted from its last checkpoint to its end, or a finished one to a later end.
 
     Args:
         run_dir: the run's folder.
         file: the algorithm file, if it is not one of the zoo's; a file is never executed because a folder names it.
         device: where to continue; None: where the run began.
+        steps: the step at which it ends, later than it was to end; None: the end that it began with. What falls over a
+            run's steps, such as a learning rate, then falls over these.
 
     Raises:
-        UsageError: not a run's folder, the run has finished, or another run is active in a thread of this process.
+        UsageError: not a run's folder, the run has finished, it cannot be longer, or another run is active in a thread
+            of this process.
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
     folder = Path(run_dir).expanduser()
     config, algorithm, record = reopen(folder, _path(file))
-    config.resume, config.device = str(folder), device or config.device
+    config.resume, config.device, config.steps = str(folder), device or config.device, steps or config.steps
     return _executed(config, algorithm, record["config"])
 
 

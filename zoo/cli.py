@@ -1,11 +1,12 @@
 """The command line. Heavy imports wait until the command is known: `--help` and `list` answer at once."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zoo.errors import guarded, nearest
+from zoo.errors import UsageError, guarded, nearest
 
 USAGE = """\
 zoo: deep-RL and offline-RL algorithms, one file each
@@ -64,7 +65,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"zoo: {name} is not a command. {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
-    return guarded(importlib.import_module(COMMANDS[name]).main, rest)
+    return guarded(command, name, rest)
+
+
+def command(name: str, arguments: list[str]) -> int:
+    """Runs a command, after importing the modules that the environment variable ZOO_IMPORT names: `mine,yours.envs`.
+
+    They may register environments, and may be files in the working directory.
+    """
+    for module in filter(None, os.environ.get("ZOO_IMPORT", "").split(",")):
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)  # here, and in the processes of a suite
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(f"ZOO_IMPORT={module}: {error}.") from error
+    return int(importlib.import_module(COMMANDS[name]).main(arguments))
 
 
 def run_file(path: str) -> None:

@@ -54,7 +54,7 @@ def test_without_envpool_nothing_is_said_of_it(zoo, tmp_path, monkeypatch):
 
 REFUSED = {
     "name of D4RL": ("env=hopper-medium-v2", "The dataset is a setting of its own: env=hopper dataset=FILE"),
-    "id of a package that is not imported": ("env=mine:Robot-v0", "One of your own exists once its module is imported"),
+    "id of a package that is not imported": ("env=mine:Robot-v0", "One of your own needs its module: ZOO_IMPORT="),
     "task of DeepMind Control": ("env=dmc/cheetah-rnu", "env=dmc/cheetah-rnu does not exist. Nearest: dmc/cheetah-run"),
     "game of MinAtar": ("env=minatar/breakot", "env=minatar/breakot does not exist. Nearest: minatar/breakout"),
     "Atari game": ("env=ALE/Pnog-v5", "env=ALE/Pnog-v5 does not exist. Nearest: ALE/Pong-v5"),

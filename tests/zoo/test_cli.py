@@ -9,6 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
@@ -383,3 +384,29 @@ def test_without_a_command_it_shows_what_there_is(zoo):
     result = zoo()
     assert result.code == 2
     assert "zoo run algo=iql env=hopper" in result.out
+
+
+OWN = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("Imported-v0", CartPoleEnv, max_episode_steps=9)
+"""
+
+
+def test_modules_are_imported_that_register_environments(zoo, tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    train = ("run", "algo=dqn", "env=Imported-v0", "steps=30", "algo.learning_starts=10", "run_dir=run", "logger=none")
+    assert "One of your own needs its module: ZOO_IMPORT=MODULE zoo ..." in zoo(*train).err
+    monkeypatch.setenv("ZOO_IMPORT", "nothing_here")
+    assert zoo(*train).err == "zoo: ZOO_IMPORT=nothing_here: No module named 'nothing_here'.\n"
+    monkeypatch.setenv("ZOO_IMPORT", "json,of_mine")
+    try:
+        assert zoo(*train, "eval_episodes=2").code == 0
+        assert zoo("eval", "run").out.count("steps     9") == 2
+        assert os.environ["PYTHONPATH"] == f"elsewhere{os.pathsep}{tmp_path}"
+    finally:
+        gymnasium.registry.pop("Imported-v0", None)
+        sys.modules.pop("of_mine", None)

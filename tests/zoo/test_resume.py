@@ -395,6 +395,41 @@ def test_a_finished_run_is_not_resumed(zoo, uninterrupted):
     refused(zoo("run", f"resume={uninterrupted}"), 2, "has finished", f"zoo eval {uninterrupted}")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("algo=sac", "env=pendulum", "algo.learning_starts=100", "algo.hidden=[8]", "algo.batch_size=8"),
+        ("algo=td3_bc", "env=pendulum", "algo.hidden=[8]", "algo.batch_size=8"),
+    ],
+    ids=["online", "offline"],
+)
+def test_a_finished_run_goes_on_to_a_later_end_as_if_that_had_been_its_own(zoo, tmp_path, pendulum_file, settings):
+    settings += () if "algo=sac" in settings else (f"dataset={pendulum_file}",)
+    common = (
+        "run", *settings, "eval_every=100", "eval_episodes=2", "logger=none", "log_every=10", "checkpoint_every=150",
+        "compile=false", "env.backend=gymnasium",
+    )  # fmt: skip
+    assert zoo(*common, "steps=300", "run_dir=whole").code == 0
+    assert zoo(*common, "steps=150", "run_dir=half").code == 0
+    result = zoo("run", "resume=half", "steps=300")
+    assert result.code == 0, result.err
+    assert "continues to step 300, not 150" in result.out
+    rows = (tmp_path / "half" / "evaluations.csv").read_bytes().splitlines(keepends=True)
+    (tmp_path / "half" / "evaluations.csv").write_bytes(b"".join(row for row in rows if not row.startswith(b"150,")))
+    same(tmp_path / "half", tmp_path / "whole")
+    assert json.loads((tmp_path / "half" / "run.json").read_text())["config"]["steps"] == 300
+    assert "\nsteps: 300\n" in (tmp_path / "half" / "config.yaml").read_text()
+    refused(zoo("run", "resume=half"), 2, "this run has finished", "zoo run resume=half steps=600")
+    refused(zoo("run", "resume=half", "steps=299"), 2, "steps=299 is less than the 300 of half")
+    refused(zoo("run", "resume=half", "steps=1e6"), 2, "steps=1e6 is of the wrong type")
+
+
+def test_a_run_that_went_on_online_takes_no_more_updates(zoo, command, tmp_path):
+    settings = [one for one in command if not one.startswith(("algo=", "steps="))]
+    assert zoo(*settings, "algo=iql", "steps=20", "online_steps=10", "run_dir=run").code == 0
+    refused(zoo("run", "resume=run", "steps=30"), 2, "run continues online after 20 steps")
+
+
 @pytest.mark.parametrize("made", [True, False])
 def test_a_folder_that_is_no_run_is_not_resumed(zoo, tmp_path, made):
     if made:
@@ -410,7 +445,7 @@ def test_a_run_without_a_checkpoint_is_not_resumed(zoo, unfinished):
 
 
 def test_resuming_takes_no_other_settings(zoo, unfinished):
-    refused(zoo("run", f"resume={unfinished}", "steps=9"), 2, "steps=9 cannot be given")
+    refused(zoo("run", f"resume={unfinished}", "seed=9"), 2, "seed=9 cannot be given, device= and steps= alone can")
     refused(zoo("run", "algo=bc", "env=pendulum", "-m", f"resume={unfinished}"), 2, "zoo run resume=DIR")
 
 

@@ -3,6 +3,7 @@
 import csv
 import functools
 import gc
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -116,15 +117,19 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     from zoo.runs.record import eval_command, read_record
     from zoo.settings.overrides import folders
 
-    device = next((one.partition("=")[2] for one in arguments if one.startswith("device=")), None)
-    arguments = [argument for argument in arguments if not argument.startswith("device=")]
+    device, steps = (
+        next((one.partition("=")[2] for one in arguments if one.startswith(key)), None) for key in ("device=", "steps=")
+    )
+    if steps is not None and not re.fullmatch(r"[\d_]+", steps):
+        raise UsageError(f"steps={steps} is of the wrong type: steps takes a whole number.")
+    arguments = [argument for argument in arguments if not argument.startswith(("device=", "steps="))]
     if len(arguments) > 1:
         others = " ".join(argument for argument in arguments if not argument.startswith("resume="))
         if not others:
             raise UsageError("resume is given twice. Several seeds of one run: resume=[DIR,DIR]")
         raise UsageError(
-            f"resume continues a run with the settings it began with; {others} cannot be given, device= alone can. "
-            "Leave it out, or start a new run from where it ended: init_from=DIR"
+            f"resume continues a run with the settings it began with; {others} cannot be given, device= and steps= "
+            "alone can. Leave it out, or start a new run from where it ended: init_from=DIR"
         )
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
@@ -140,7 +145,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     jobs, shared = [], []
     for run_dir in given:
         config, algorithm, record = reopen(run_dir, file)
-        config.resume, config.device = str(run_dir), device or config.device
+        config.resume, config.device, config.steps = str(run_dir), device or config.device, int(steps or config.steps)
         jobs.append((config, algorithm, record["config"]))
         shared.append(record["config"] | {"seed": None, "run_dir": None})
     if any(settings != shared[0] for settings in shared):

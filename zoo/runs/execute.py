@@ -54,7 +54,7 @@ def execute(
     """
     run_dir, made = (Path(config.resume), []) if config.resume else _create(config, algorithm)
     with locked(run_dir):
-        state = _last_state(run_dir) if config.resume else None
+        state = _last_state(run_dir, config.steps) if config.resume else None
         fresh = state is None
         record = (
             {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
@@ -74,8 +74,7 @@ def execute(
                 record["seeds"] = list(together.seeds)
             if fresh:
                 record["spec"] = dataclasses.asdict(run.spec)
-                with replacing(run_dir / "config.yaml") as file:
-                    file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
+                _write_settings(run_dir, settings)
                 for line in [*without_effect(config), *far_from_unit(run.spec)]:
                     run.report(line)
                 if run.time_limit() is None and not config.env.id.startswith(OWN_CLOCK):
@@ -88,6 +87,13 @@ def execute(
                 run.report("continues with other code than it began with")
             if config.device != record["config"]["device"]:
                 run.report(f"continues with device={config.device}")
+            if config.steps != record["config"]["steps"]:
+                run.report(
+                    f"continues to step {config.steps:,}, not {record['config']['steps']:,}; what falls over a run's "
+                    "steps, such as a learning rate, falls over all of these"
+                )
+                record["config"]["steps"] = config.steps
+                _write_settings(run_dir, record["config"])
             run.save_record()
             with enough_memory():
                 algorithm.module.train(run, config.algo)
@@ -110,6 +116,11 @@ def execute(
             finally:
                 if run is not None:
                     run.close()
+
+
+def _write_settings(run_dir: Path, settings: dict[str, Any]) -> None:
+    with replacing(run_dir / "config.yaml") as file:
+        file.write(OmegaConf.to_yaml(OmegaConf.create(settings)).encode())
 
 
 def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
@@ -194,13 +205,21 @@ def _remove(run_dir: Path, made: list[Path]) -> None:
             path.rmdir()
 
 
-def _last_state(run_dir: Path) -> dict[str, Any]:
-    """The contents of the last checkpoint of an unfinished run."""
-    if finished(run_dir):
-        raise UsageError(
-            f"resume={run_dir}: this run has finished. See it: {eval_command(run_dir)}. "
-            "To train further, start a new run with init_from=DIR"
-        )
+def _last_state(run_dir: Path, steps: int) -> dict[str, Any]:
+    """The contents of the last checkpoint of a run that is to end at a step.
+
+    Raises:
+        UsageError: it has finished, or cannot end there.
+    """
+    record = read_record(run_dir)
+    its = record["config"]
+    longer = f"To train further: {resume_command(run_dir)} steps={2 * its['steps']}, or a new run by init_from=DIR"
+    if steps < its["steps"]:
+        raise UsageError(f"steps={steps} is less than the {its['steps']} of {run_dir}. {longer}")
+    if steps > its["steps"] and its["online_steps"]:
+        raise UsageError(f"steps={steps}: {run_dir} continues online after {its['steps']} steps. Leave it out.")
+    if record["status"] == "finished" and steps == its["steps"]:
+        raise UsageError(f"resume={run_dir}: this run has finished. See it: {eval_command(run_dir)}. {longer}")
     return load_state(run_dir / "checkpoint.pt", ". Start a new run.")
 
 

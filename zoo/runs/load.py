@@ -46,7 +46,7 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     if not _is_registered(env["id"]):
         raise UsageError(
             f"{run_dir}: env={env['id']}, in which it was trained, is not registered. Import the module that does: "
-            "python -c \"import sys, MODULE; from zoo.cli import main; sys.exit(main(['eval', 'DIR']))\""
+            f"ZOO_IMPORT=MODULE zoo eval {quoted(run_dir)}, and so for the other commands"
         )
     name = algo.pop("name")
     arguments = as_overrides({**({"algo": name} if file is None else {}), "env": env.pop("id"), **settings})

@@ -226,7 +226,9 @@ def _check_id(env: str) -> None:
         if task in environments() and not re.fullmatch(r"v\d+", data):  # D4RL's notation: hopper-medium-v2
             raise UsageError(f"env={env} does not exist. The dataset is a setting of its own: env={task} dataset=FILE")
         near = nearest(env, [*environments(), *known()], environments())
-        raise UsageError(f"env={env} does not exist. {near} One of your own exists once its module is imported.")
+        raise UsageError(
+            f"env={env} does not exist. {near} One of your own needs its module: ZOO_IMPORT=MODULE zoo ..."
+        )
 
 
 def _explain(error: Exception, given: dict[str, Override]) -> str:
