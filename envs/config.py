@@ -21,7 +21,7 @@ SCORES = {
     r"AdroitHandDoor-v\d+": (-56.512833, 2880.5693087298737, D4RL),
     r"AdroitHandHammer-v\d+": (-274.856578, 12794.134825156867, D4RL),
     r"AdroitHandRelocate-v\d+": (-6.425911, 4233.877797728884, D4RL),
-    r"ogbench/.*": (
+    r"ogbench/(?!.*singletask).*": (
         0.0,
         1.0,
         "a return is whether the goal was reached; the score is the percentage, as OGBench gives it",

@@ -1,9 +1,13 @@
-"""OGBench's tasks with goals (Park et al. 2024, arXiv 2410.20092): `ogbench/antmaze-giant`, `ogbench/cube-double`.
+"""OGBench's tasks (Park et al. 2024, arXiv 2410.20092): `ogbench/antmaze-giant`, `ogbench/cube-double-singletask`.
 
 An observation is the state followed by the goal, which is a state too. Reaching the goal pays 1 and ends the episode:
 a return tells whether it was reached. Every environment has five tasks, each a start and a goal with some variation.
 The first copy of an environment begins with the first task, the second with the second, and so on cyclically; each
 copy goes through all tasks, one episode each.
+
+`-singletask` is one of the five tasks alone, OGBench's default, and `-singletask-task1` to `-singletask-task5` name it.
+Its observations are states without a goal, and its rewards OGBench's: -1, or for the arm the number of things that are
+not in place yet, until the goal is reached.
 """
 
 import tempfile
@@ -117,5 +121,24 @@ class GoalEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             np.random.set_state(others)
 
 
+class SingleTaskEnv(GoalEnv):
+    """One of OGBench's environments with a single task, for algorithms of rewards. `info` holds `success`."""
+
+    def __init__(self, name: str, copy: int = 0, render_mode: str | None = None) -> None:
+        super().__init__(name, copy, render_mode)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self.goal.shape, np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"success": False}
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        return state.astype(np.float32)
+
+
 for _name, _steps in TASKS.items():
     gymnasium.register(PREFIX + _name, "zoo.envs.ogbench:GoalEnv", kwargs={"name": _name}, max_episode_steps=_steps)
+    for _task in (f"{_name}-singletask", *(f"{_name}-singletask-task{i}" for i in range(1, 6))):
+        _made_by = "zoo.envs.ogbench:SingleTaskEnv"
+        gymnasium.register(PREFIX + _task, _made_by, kwargs={"name": _task}, max_episode_steps=_steps)

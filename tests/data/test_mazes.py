@@ -6,7 +6,7 @@ import pytest
 from zoo import cli
 from zoo.data import mazes
 from zoo.data.minari import read_minari
-from zoo.envs.ogbench import GoalEnv
+from zoo.envs.ogbench import GoalEnv, SingleTaskEnv
 
 pytest.importorskip("ogbench")
 
@@ -106,3 +106,19 @@ def test_no_agent_makes_data_of_goals(env, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
     assert cli.main(["data", "make", env, "medium"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_data_of_a_single_task_are_the_same_with_its_rewards_and_ends():
+    """A success is a position within 1 of the goal, as in OGBench's relabelling."""
+    plain, task = (
+        mazes.collect(f"ogbench/pointmaze-medium{of}", "navigate", 8_000, 3) for of in ("", "-singletask-task2")
+    )
+    np.testing.assert_array_equal(task.obs, plain.obs)
+    np.testing.assert_array_equal(task.action, plain.action)
+    world = SingleTaskEnv("pointmaze-medium-singletask-task2")
+    world.reset(seed=0)
+    reached = np.linalg.norm(task.obs - world.env.cur_goal_xy, axis=1) <= 1.0
+    assert 0 < reached.sum() < len(reached) / 10
+    np.testing.assert_array_equal(task.reward, np.where(reached, 0, -1))
+    np.testing.assert_array_equal(task.terminated, reached)
+    np.testing.assert_array_equal(task.truncated, plain.truncated & ~reached)

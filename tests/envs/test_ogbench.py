@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zoo.envs import EnvConfig, make, spec_of
-from zoo.envs.ogbench import TASKS, GoalEnv
+from zoo.envs.ogbench import PREFIX, TASKS, GoalEnv, SingleTaskEnv
 from zoo.errors import UsageError
 from zoo.spec import Spec
 
@@ -66,6 +66,46 @@ def test_an_episode_is_ogbenchs_from_the_same_random_numbers(name, monkeypatch):
     for (obs, reward), (state, their_reward) in zip(found, expected, strict=True):
         np.testing.assert_allclose(obs, np.concatenate([state, info["goal"]]), rtol=1e-6, atol=1e-6)
         assert reward == their_reward
+
+
+@pytest.mark.parametrize("name", ["pointmaze-medium", "antsoccer-arena", "cube-double", "puzzle-3x3"])
+@pytest.mark.parametrize("task", ["", "-task5"])
+def test_a_single_task_has_ogbenchs_states_and_rewards(name, task, monkeypatch):
+    ours, theirs = SingleTaskEnv(f"{name}-singletask{task}"), gymnasium.make(f"{name}-singletask{task}-v0").unwrapped
+    actions = np.random.default_rng(0).uniform(-1, 1, (30, *theirs.action_space.shape))
+    np.random.seed(5)
+    space = theirs.action_space
+    if space is not theirs.action_space:
+        monkeypatch.setattr(type(theirs), "action_space", space)
+    space.seed(5)
+    state, _ = theirs.reset(seed=5)
+    expected = [(state, -1.0), *(theirs.step(action)[:2] for action in actions)]
+    obs, info = ours.reset(seed=5)
+    assert info == {"success": False}
+    found = [(obs, -1.0), *(ours.step(action)[:2] for action in actions)]
+    for (obs, reward), (state, their_reward) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(obs, state, rtol=1e-6, atol=1e-6)
+        assert reward == their_reward < 0
+    assert ours.env.cur_task_id == theirs.cur_task_id
+    assert not task or ours.env.cur_task_id == 5
+
+
+def test_every_task_can_be_had_alone_and_without_a_score():
+    for name in TASKS:
+        for task in ("", *(f"-task{i}" for i in range(1, 6))):
+            alone = f"{name}-singletask{task}"
+            assert gymnasium.spec(f"{alone}-v0").max_episode_steps == gymnasium.spec(PREFIX + alone).max_episode_steps
+    assert EnvConfig("ogbench/cube-double-singletask").random_score is None
+    assert spec_of(EnvConfig("ogbench/antmaze-medium-singletask-task2")).obs_shape == (29,)
+    assert spec_of(EnvConfig("ogbench/antmaze-medium-singletask-task2")).goal_dim == 0
+
+
+def test_a_single_task_ends_with_success_where_its_goal_is_reached():
+    env = SingleTaskEnv("pointmaze-medium-singletask")
+    env.reset(seed=0)
+    env.env.set_xy(env.env.cur_goal_xy)
+    _, reward, terminated, _, info = env.step(np.zeros(2))
+    assert (reward, terminated, info["success"]) == (0.0, True, True)
 
 
 def test_copies_take_the_tasks_in_turn_and_a_seed_begins_anew():

@@ -15,7 +15,7 @@ import numpy as np
 
 from zoo.data.arrays import Arrays
 from zoo.envs.names import load_package
-from zoo.envs.ogbench import PREFIX, GoalEnv
+from zoo.envs.ogbench import PREFIX, GoalEnv, SingleTaskEnv
 
 Cell = tuple[int, int]
 NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1))
@@ -128,14 +128,15 @@ def collect(env_id: str, kind: str, transitions: int, seed: int) -> Arrays:
     """At least that many transitions, in whole episodes.
 
     Args:
-        env_id: the id of a Point Maze, such as `ogbench/pointmaze-large`.
+        env_id: the id of a Point Maze, such as `ogbench/pointmaze-large`; data of a single task have its rewards.
         kind: one of `KINDS`.
         transitions: the smallest number of transitions.
         seed: determines everything.
     """
     rng = np.random.default_rng(seed)
     load_package(env_id)
-    name = env_id.removeprefix(PREFIX)
+    task = env_id.removeprefix(PREFIX)
+    name = task.partition("-singletask")[0]
     world = GoalEnv(name)
     world.reset(seed=seed)
     steps, noise = GIANT_NAVIGATE if (name, kind) == ("pointmaze-giant", "navigate") else KINDS[kind]
@@ -147,4 +148,17 @@ def collect(env_id: str, kind: str, transitions: int, seed: int) -> Arrays:
     truncated[:, -1] = True
     nothing = np.zeros((episodes, steps), np.float32)
     fields = (position[:, :-1], action, nothing, position[:, 1:], np.zeros_like(truncated), truncated)
-    return Arrays(*(field.reshape(-1, *field.shape[2:]) for field in fields))
+    arrays = Arrays(*(field.reshape(-1, *field.shape[2:]) for field in fields))
+    return arrays if task == name else with_rewards(arrays, task)
+
+
+def with_rewards(arrays: Arrays, task: str) -> Arrays:
+    """Data with the rewards and ends of a single task, as OGBench relabels them: 0 at the goal, which ends, else -1."""
+    from ogbench.relabel_utils import relabel_dataset
+
+    world, columns = SingleTaskEnv(task), {"qpos": arrays.obs}
+    relabel_dataset(task, world.env, columns)
+    world.close()
+    terminated = columns["masks"] == 0
+    reward = columns["rewards"].astype(np.float32)
+    return arrays._replace(reward=reward, terminated=terminated, truncated=arrays.truncated & ~terminated)

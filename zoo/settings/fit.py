@@ -141,7 +141,7 @@ def check_spaces(chosen: Algorithm, spec: Spec, config: RunConfig, has: str) -> 
         online = "" if chosen.data == "required" else f"; or no dataset, algo.{chosen.data}=0"
         raise UsageError(
             f"{chosen.name} does not learn to reach goals; the data of this environment has states to reach and no "
-            f"rewards. Try: {with_goals}{online}."
+            f"rewards. Try: {with_goals}{online}; or one of its tasks alone, env={config.env.id}-singletask"
         )
     if len(spec.obs_shape) != 1 and not chosen.takes_frames(spec.action_space):
         able = [other.name for other in _instead_of(chosen, spec) if other.takes_frames(spec.action_space)]
