@@ -141,7 +141,7 @@ def evaluate(
         envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)
         with contextlib.closing(envs):
             chosen = config.seed if seed is None else seed
-            return evaluation.evaluate(agent, envs, chosen, not config.eval_deterministic)
+            return evaluation.evaluate(agent, envs, chosen, not config.eval_deterministic, config.info_keywords)
 
 
 def load(

@@ -83,7 +83,10 @@ def test_a_lost_life_changes_what_the_agent_sees_of_the_game_and_not_the_game(ba
 def test_returns_and_lengths_are_those_of_whole_games(backend):
     episodes = []
     stepper = EnvStepper(
-        game("Breakout", backend, 2, training=True), 0, torch.device("cpu"), lambda *episode: episodes.append(episode)
+        game("Breakout", backend, 2, training=True),
+        0,
+        torch.device("cpu"),
+        lambda *one: episodes.append(one[:2]),
     )
     expected, total, count, terminations = [], np.zeros(2), np.zeros(2), 0
     whole = game("Breakout", backend, 2)
@@ -236,7 +239,10 @@ def test_a_life_ends_a_truncation_ends_a_game_and_the_last_life_ends_both():
 def test_games_are_counted_across_their_lives():
     episodes = []
     stepper = EnvStepper(
-        EpisodicLife(Lives(Scripted(), fire=True)), 0, torch.device("cpu"), lambda *episode: episodes.append(episode)
+        EpisodicLife(Lives(Scripted(), fire=True)),
+        0,
+        torch.device("cpu"),
+        lambda *one: episodes.append(one[:2]),
     )
     for _ in Scripted.SCRIPT:
         stepper.step(stepper.random_action())

@@ -18,7 +18,7 @@ def experience(request):
     """The content of a buffer after 60 steps of 5 environments, `[60, 5, ...]`, and the reported episodes."""
     episodes = []
     envs = make(EnvConfig(request.getfixturevalue(request.param)), NUM_ENVS)
-    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: episodes.append((score, length)))
+    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length, _: episodes.append((score, length)))
     buffer = ReplayBuffer(STEPS * NUM_ENVS, stepper.spec, stepper.device)
     for _ in range(STEPS):
         buffer.add(stepper.step(stepper.random_action()))

@@ -18,7 +18,7 @@ FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 def drive(envs, choose, steps):
     """Steps `envs` and fills a buffer. Returns the buffer's columns `[steps, N, ...]` and the last observations."""
-    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda score, length: None)
+    stepper = EnvStepper(envs, 0, torch.device("cpu"), lambda *_: None)
     buffer = ReplayBuffer(steps * stepper.num_envs, stepper.spec, stepper.device)
     for step in range(steps):
         buffer.add(stepper.step(torch.as_tensor(choose(step, stepper.obs.numpy()))))

@@ -12,6 +12,7 @@ import torch
 import yaml
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import zoo as package
 from zoo.algos.bc import BC, Config
 from zoo.errors import RunError
 from zoo.runs.evaluation import IDLE_STEPS, Episodes, evaluate, judged, summary
@@ -96,6 +97,53 @@ def test_an_evaluation_says_which_share_of_its_games_were_idle():
     row = summary(Episodes(np.zeros(4), np.ones(4), idle=np.zeros(4, bool)), config)
     assert row["idle"] == 0
     assert "idle" not in judged(row)  # the correct one
+
+
+class Fuelled(gymnasium.Env):
+    """Episodes of 3, 4, 5, 3, ... steps, by the order of their resets; `fuel` is ten times the steps so far."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.last = 0, 3 + self.resets % 3
+        self.resets += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == self.last, False, {"fuel": 10 * self.steps, "state": {}}
+
+
+@pytest.fixture
+def fuelled():
+    gymnasium.register("Fuelled-v0", Fuelled, max_episode_steps=9)
+    yield "env=Fuelled-v0"
+    del gymnasium.registry["Fuelled-v0"]
+
+
+def test_means_of_numbers_in_info_are_logged(zoo, tmp_path, fuelled):
+    ppo = ("run", "algo=ppo", "algo.num_steps=12", "algo.minibatches=2", "steps=12", "eval_every=12", "log_every=12")
+    settings = ("eval_episodes=2", "logger=none", "compile=false", "run_dir=run")
+    result = zoo(*ppo, fuelled, *settings, "info_keywords=[fuel]")
+    assert result.code == 0, result.err
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (float(row["episode_length"]), float(row["info_fuel"])) == (4.0, 40.0)  # of 3, 4 and 5 steps
+    (row,) = evaluations(tmp_path / "run")
+    assert float(row["info_fuel"]) == 10 * float(row["length_mean"]) == 30.0
+    assert "  fuel 30" in zoo("eval", "run").out
+    assert package.evaluate("run").infos["fuel"].tolist() == [30.0, 30.0]
+
+
+@pytest.mark.parametrize("name", ["oil", "state"])
+def test_what_is_no_number_in_info_is_refused_with_what_there_is(zoo, tmp_path, fuelled, name):
+    ppo = ("run", "algo=ppo", "algo.num_steps=12", "algo.minibatches=2", "steps=12", "logger=none", "run_dir=run")
+    result = zoo(*ppo, fuelled, f"info_keywords=[{name}]")
+    assert result.code == 1
+    assert result.err == (f"zoo: info_keywords: {name} is no number in info at an episode's end, which has fuel.\n")
 
 
 def test_where_there_are_several_tasks_the_successes_of_each_are_counted():

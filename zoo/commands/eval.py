@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
     config, agent = open_player(args.run_dir[0], args.env, args.file, args.step)
     envs, _ = make_with_spec(config.env, args.episodes or config.eval_episodes, config.threads, trained=agent.spec)
-    episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explores(args, config))
+    episodes = evaluate(agent, envs, chosen_seed(args.seed, config), explores(args, config), config.info_keywords)
     print_episodes(episodes)
     row = summary(episodes, config)
     print(f"mean         return {row['return_mean']:10.2f} +- {row['return_std']:.2f}{judged(row)}")

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
         watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
-        played = evaluate(agent, envs, seed, explores(args, config), watch)
+        played = evaluate(agent, envs, seed, explores(args, config), watch=watch)
         print_episodes(played)
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")

@@ -77,7 +77,7 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
     if agent.goal_values(torch.zeros(1, agent.spec.obs_dim)) is None:
         raise UsageError(f"--map: {type(agent).__name__} has no values of goals. Leave --map out.")
     maze, size, watch = Maze(world), agent.spec.state_dim, Trace()
-    played = evaluate(agent, envs, seed, explore, watch)
+    played = evaluate(agent, envs, seed, explore, watch=watch)
     figure, panels = plt.subplots(1, episodes, figsize=(3.2 * episodes, 3.2), squeeze=False)
     for episode, panel in enumerate(panels[0]):
         seen = watch.of(episode)

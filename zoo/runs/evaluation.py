@@ -1,6 +1,6 @@
 """Evaluation: exactly one episode in each environment, from fixed seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from zoo.agent import Agent, Policy, Predictor
 from zoo.errors import RunError
-from zoo.runs.stepper import is_finite
+from zoo.runs.stepper import is_finite, last_info, number_in
 from zoo.settings.config import RunConfig
 
 IDLE_STEPS = 1_800  # two minutes of an Atari game, which runs at 60 frames a second, 4 of them a step
@@ -22,7 +22,8 @@ class Episodes(NamedTuple):
 
     Also: whether it was a success `[E]`, at any of its steps, if the environment reports `info["success"]` or
     `info["is_success"]`; how far off a `Predictor` was, see `value_error`; for games with lives, whether it was cut off
-    as idle `[E]`; and the number of each environment's task `[E]`, if there are several: `info["task"]`.
+    as idle `[E]`; the number of each environment's task `[E]`, if there are several: `info["task"]`; and by name the
+    numbers `[E]` in `info` at the end, as far as they were asked for.
     """
 
     returns: np.ndarray
@@ -31,6 +32,7 @@ class Episodes(NamedTuple):
     value_error: float | None = None
     idle: np.ndarray | None = None
     tasks: np.ndarray | None = None
+    infos: Mapping[str, np.ndarray] = {}
 
 
 class Moment(NamedTuple):
@@ -49,8 +51,9 @@ def seeds(what: str, *numbers: int, count: int) -> Any:
 
 
 def evaluate(
-    agent: Agent, envs: VectorEnv, seed: int, explore: bool = False, watch: Callable[[Moment], None] | None = None
-) -> Episodes:
+    agent: Agent, envs: VectorEnv, seed: int, explore: bool = False, info_keywords: Sequence[str] = (),
+    watch: Callable[[Moment], None] | None = None,
+) -> Episodes:  # fmt: skip
     """Plays the first episode of every environment in `envs`, from initial states determined by the run's seed.
 
     One episode each, not the first N to finish: those would be the short ones. An Atari game is cut off after
@@ -61,21 +64,24 @@ def evaluate(
         envs: the environments.
         seed: the run's. It seeds the agent's random numbers too; those of training are not touched.
         explore: sample actions, as in training; otherwise act deterministically.
+        info_keywords: names of numbers in `info` at an episode's end.
         watch: called before each step and at the end.
 
     Raises:
-        RunError: the environment returns NaN or infinity, or an episode does not end within `LONGEST` steps.
+        RunError: the environment returns NaN or infinity, or lacks such a number, or an episode does not end within
+            `LONGEST` steps.
     """
     device = next(agent.parameters()).device
     starts = seeds("evaluation", seed, count=envs.num_envs)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(starts[0])
-        return _play(agent, envs, starts, explore, watch)
+        return _play(agent, envs, starts, explore, info_keywords, watch)
 
 
 def _play(
-    agent: Agent, envs: VectorEnv, starts: Any, explore: bool, watch: Callable[[Moment], None] | None
-) -> Episodes:
+    agent: Agent, envs: VectorEnv, starts: Any, explore: bool, info_keywords: Sequence[str],
+    watch: Callable[[Moment], None] | None,
+) -> Episodes:  # fmt: skip
     policy = Policy(agent)
     policy.begin(envs.num_envs)
     obs, info = envs.reset(seed=starts)
@@ -85,6 +91,7 @@ def _play(
     tasks = _column(info, "task")
     lives, still = info.get("zoo/lives"), np.zeros(envs.num_envs, dtype=int)  # steps in which nothing has happened
     idle = None if lives is None else np.zeros(envs.num_envs, dtype=bool)
+    infos = {name: np.full(envs.num_envs, np.nan) for name in info_keywords}
     running = np.ones(envs.num_envs, dtype=bool)
     steps: list[tuple[np.ndarray, ...]] = []  # of a predictor: predictions, rewards, which episodes ran and terminated
     while running.any():
@@ -112,6 +119,10 @@ def _play(
             if success is not None:
                 reported = True
                 successes |= running & where & success.astype(bool)  # some report it as a number
+        for i in np.flatnonzero(running & ended) if infos else ():
+            last = last_info(info, i)
+            for name, numbers in infos.items():
+                numbers[i] = number_in(last, name)
         running &= ~ended
         if idle is not None:
             left = info["zoo/lives"]
@@ -124,7 +135,7 @@ def _play(
     error = None
     if isinstance(agent, Predictor):
         error = value_error(agent.discount, *(np.stack(column) for column in zip(*steps, strict=True)))
-    return Episodes(returns, lengths, successes if reported else None, error, idle, tasks)
+    return Episodes(returns, lengths, successes if reported else None, error, idle, tasks, infos)
 
 
 def _check(*arrays: np.ndarray) -> None:
@@ -187,6 +198,7 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         **{f"success_task{number}": float(some.mean()) for number, some in of_task.items()},
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
         **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
+        **{f"info_{name}": float(np.nanmean(numbers)) for name, numbers in episodes.infos.items()},
     }
 
 
@@ -200,4 +212,5 @@ def judged(row: dict[str, Any]) -> str:
     score = f"  score {row['score']:.1f}" if row["score"] != "" else ""
     success = f"  success {row['success']:.0%}" if "success" in row else ""
     error = f"  value error {row['value_error']:.2f}" if "value_error" in row else ""
-    return score + success + error + (f"  idle {row['idle']:.0%}" if row.get("idle") else "")
+    infos = "".join(f"  {key.removeprefix('info_')} {value:.4g}" for key, value in row.items() if key[:5] == "info_")
+    return score + success + error + (f"  idle {row['idle']:.0%}" if row.get("idle") else "") + infos

@@ -6,13 +6,14 @@ import importlib
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from zoo.errors import RunError, UsageError
 from zoo.files import replacing
+from zoo.runs.stepper import number_in
 from zoo.settings.config import flat
 
 LOGGERS = ("tensorboard", "wandb", "trackio")
@@ -89,19 +90,27 @@ class Latest:
 
 
 class EpisodeMeans:
-    """Mean return and length of the training episodes that have ended since the last row."""
+    """Mean return and length of the training episodes that have ended since the last row, and of numbers in `info`.
 
-    def __init__(self) -> None:
-        self.episodes: list[tuple[float, float]] = []
+    Args:
+        info_keywords: the names of these numbers.
+    """
 
-    def add(self, episode_return: float, length: float) -> None:
-        self.episodes.append((episode_return, length))
+    def __init__(self, info_keywords: Sequence[str] = ()) -> None:
+        self.info_keywords = info_keywords
+        self.names = ["episode_return", "episode_length", *(f"info_{name}" for name in info_keywords)]
+        self.episodes: list[list[float]] = []
+
+    def add(self, episode_return: float, length: float, info: Mapping[str, Any]) -> None:
+        """Adds an episode with the `info` of its last step. Raises RunError if that lacks a number."""
+        self.episodes.append([episode_return, length, *(number_in(info, name) for name in self.info_keywords)])
 
     def take(self) -> dict[str, float]:
         """The means, NaN if no episode has ended; then starts anew."""
-        returns, lengths = zip(*self.episodes or [(math.nan, math.nan)], strict=True)
+        columns = zip(*self.episodes or [[math.nan] * len(self.names)], strict=True)
+        means = dict(zip(self.names, map(fmean, columns), strict=True))
         self.episodes.clear()
-        return {"episode_return": fmean(returns), "episode_length": fmean(lengths)}
+        return means
 
 
 class Logger:

@@ -64,7 +64,7 @@ class Run:
         self._agent: Agent  # the tracked one
         self._stepper: Stepper | None = None
         self._dataset: Dataset | None = None
-        self._episodes = EpisodeMeans()
+        self._episodes = EpisodeMeans(config.info_keywords)
         self._bar: ProgressBar | None = None
         self._together = together
         self._interruption = together.interruption if together else Interruption()
@@ -250,12 +250,12 @@ class Run:
         self._logger.metrics(self.done, values, self._seconds, steps_per_second)
 
     def _evaluate(self) -> None:
-        agent = Corrected(self._base, self._agent) if self._base else self._agent
-        episodes = evaluate(agent, self._eval_envs, self.config.seed, not self.config.eval_deterministic)
+        config, agent = self.config, Corrected(self._base, self._agent) if self._base else self._agent
+        episodes = evaluate(agent, self._eval_envs, config.seed, not config.eval_deterministic, config.info_keywords)
         self.evaluations.append((self.done, episodes))
-        row = summary(episodes, self.config)
+        row = summary(episodes, config)
         self._logger.evaluation(self.done, row | {"returns": " ".join(f"{value:.6f}" for value in episodes.returns)})
-        if self.config.keep_agents:
+        if config.keep_agents:
             (self.dir / "agents").mkdir(exist_ok=True)
             checkpoint.save(self.dir / "agents" / f"{self.done}.pt", self._agent.state_dict())
         self._print(f"step {self.done:>9,}  {in_words(row)}", judged(row).strip() or f"return {row['return_mean']:.1f}")

@@ -1,6 +1,6 @@
 """A vector environment as a training loop sees it: tensors in, transitions out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,27 @@ NOT_FINITE = (
     "environment, and begin again or, if there is a checkpoint, continue: zoo run resume=DIR"
 )
 
+OnEpisode = Callable[[float, float, Mapping[str, Any]], None]  # return, length, and `info` of the last step
+
 
 def is_finite(array: np.ndarray) -> bool:
     """Whether all values are finite; faster for small arrays than `np.isfinite(array).all()`."""
     return bool(np.logical_and.reduce(np.isfinite(array), axis=None))
+
+
+def last_info(info: dict[str, Any], i: Any) -> dict[str, Any]:
+    """What environment `i` reports in `info` with the last step of its episode, except dictionaries."""
+    columns = info.get("final_info", {}).items()
+    return {name: column[i] for name, column in columns if isinstance(column, np.ndarray) and name[0] != "_"}
+
+
+def number_in(info: Mapping[str, Any], name: str) -> float:
+    """A number in the `info` of an episode's last step. Raises RunError if it is not there."""
+    try:
+        return float(info[name])
+    except (KeyError, TypeError, ValueError) as error:
+        there = ", ".join(info) or "nothing"
+        raise RunError(f"info_keywords: {name} is no number in info at an episode's end, which has {there}.") from error
 
 
 class EnvStepper:
@@ -33,8 +50,8 @@ class EnvStepper:
         num_envs: N.
         ended: `[N]` whether the last step was each episode's last. Known without waiting for the device.
         resumed: whether this continues within the episodes of a run that was stopped.
-        on_episode: called with the return and length of every episode that ends; if losing a life terminates, of the
-            whole game, see `zoo.envs.atari`. Returns are of the environment's own rewards.
+        on_episode: called with return, length and last `info` of every episode that ends; if losing a life terminates,
+            of the whole game, see `zoo.envs.atari`. Returns are of the environment's own rewards.
         reward_scale, reward_shift: a transition's reward is the environment's times the former, plus the latter.
     """
 
@@ -43,7 +60,7 @@ class EnvStepper:
         envs: VectorEnv,
         seed: Any,
         device: torch.device,
-        on_episode: Callable[[float, int], None],
+        on_episode: OnEpisode,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
     ) -> None:
@@ -90,7 +107,7 @@ class EnvStepper:
                 successor[i] = self._observed(info["final_obs"][i])
             over = np.flatnonzero(info.get("zoo/game_over", self.ended))
             for i in over:
-                self.on_episode(float(self._returns[i]), int(self._lengths[i]))
+                self.on_episode(float(self._returns[i]), int(self._lengths[i]), last_info(info, i))
             self._returns[over], self._lengths[over] = 0, 0
         columns = (self._tensor(column) for column in (reward, terminated, truncated))
         return Transition(obs, action, next(columns), successor, *columns)

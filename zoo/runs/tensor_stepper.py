@@ -1,6 +1,5 @@
 """Environments on the run's device, as a training loop sees them: nothing leaves the device during a step."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from zoo.envs import make
 from zoo.envs.warp import WarpEnvs
 from zoo.errors import RunError
 from zoo.runs.evaluation import seeds
-from zoo.runs.stepper import EnvStepper
+from zoo.runs.stepper import EnvStepper, OnEpisode
 from zoo.settings.config import RunConfig
 from zoo.spec import Spec
 
@@ -31,7 +30,7 @@ class TensorStepper:
     """
 
     def __init__(
-        self, envs: WarpEnvs, seed: int, on_episode: Callable[[float, float], None], reward_scale: float = 1.0,
+        self, envs: WarpEnvs, seed: int, on_episode: OnEpisode, reward_scale: float = 1.0,
         reward_shift: float = 0.0,
     ) -> None:  # fmt: skip
         self.envs, self.on_episode = envs, on_episode
@@ -83,7 +82,7 @@ class TensorStepper:
                 "rate often helps. From the last checkpoint on, if there is one: zoo run resume=DIR"
             )
         if count:
-            self.on_episode(returns / count, lengths / count)
+            self.on_episode(returns / count, lengths / count, {})
         self._ended.zero_()
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,7 +101,7 @@ class TensorStepper:
 Stepper = EnvStepper | TensorStepper
 
 
-def begin(config: RunConfig, done: int, device: torch.device, on_episode: Callable[[float, float], None]) -> Stepper:
+def begin(config: RunConfig, done: int, device: torch.device, on_episode: OnEpisode) -> Stepper:
     """The training environments of a run that has done that many steps, at the start of episodes.
 
     Raises:

@@ -41,6 +41,7 @@ class RunConfig:
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
     eval_deterministic: bool | None = None  # take the best action, or sample; null: sample in Atari and MiniGrid
+    info_keywords: list[str] = field(default_factory=list)  # numbers in info at episodes' ends: their means are logged
     log_every: int = 1_000  # steps between rows of metrics.csv
     checkpoint_every: int = 10_000  # steps between checkpoints
     keep_agents: bool = False  # keep the agent of every evaluation as agents/<step>.pt

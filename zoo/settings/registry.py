@@ -59,8 +59,7 @@ def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
     default = ast.get_source_segment(source, field.value) or ""
     if "default_factory=lambda: " in default:
         default = default.partition("default_factory=lambda: ")[2].removesuffix(")").strip()
-    elif default == "field(default_factory=dict)":
-        default = "{}"
+    default = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}.get(default, default)
     comment = lines[field.value.end_lineno - 1][field.value.end_col_offset :].partition("#")[2].strip()
     return Setting(ast.unparse(field.target), ast.unparse(field.annotation), default.replace("None", "null"), comment)
 

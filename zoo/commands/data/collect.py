@@ -75,7 +75,7 @@ def collect(env: EnvConfig, policy: Callable[[EnvStepper], Tensor], size: int, s
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     envs = make(dataclasses.replace(env, backend=BACKEND), NUM_ENVS)
-    stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *episode: None)
+    stepper = EnvStepper(envs, seed, torch.device("cpu"), lambda *_: None)
     share = math.ceil(size / NUM_ENVS)
     whole = np.zeros(NUM_ENVS, dtype=int)  # transitions of each up to the end of its last whole episode
     steps: list[tuple[np.ndarray, ...]] = []
