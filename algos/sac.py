@@ -78,7 +78,7 @@ class SAC(Agent):
         self.target_entropy = self.actor.target_entropy(config.target_entropy)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
-        self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr)
+        self.alpha_optimizer = Adam([self.log_alpha], config.alpha_lr if config.alpha is None else 0.0)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. 5, and the critics' mean value."""
@@ -108,8 +108,7 @@ class SAC(Agent):
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
         alpha_loss = self.alpha_loss(log_prob)
-        if self.config.alpha is None:
-            self.alpha_optimizer.minimize(alpha_loss)
+        self.alpha_optimizer.minimize(alpha_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),

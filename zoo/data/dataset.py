@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch, gather
-from zoo.data.samplers import SamplerConfig, alike, make_sampler, top_weights
+from zoo.data.samplers import ROUNDING, SamplerConfig, make_sampler, top_weights
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
 from zoo.nn.heads import CATEGORICAL
@@ -105,8 +105,7 @@ class Dataset:
 
     def map_obs(self, function: Callable[[Tensor], Tensor]) -> None:
         """Applies a function of observations `[N, ...]` to all of them once, instead of to every batch."""
-        self.obs = function(self.obs)  # one after the other: the old and the new of both would take more memory
-        self.next_obs = function(self.next_obs)
+        self.obs, self.next_obs = function(self.obs), function(self.next_obs)
 
     def share(self, other: "Dataset") -> None:
         """Replaces this dataset's tensors by the other's where the two are equal, which frees their memory.
@@ -129,12 +128,12 @@ class Dataset:
 
     def normalize_reward(self) -> None:
         """Multiplies every reward by 1000 / (largest - smallest episode return). Raises UsageError if that is 0."""
-        if alike(self.episode_returns, self.episode_returns):
+        low, high = self.episode_returns.aminmax()
+        if high - low <= ROUNDING * self.episode_returns.abs().max():
             raise UsageError(
                 "every episode of this dataset has the same return, so its range cannot scale rewards. "
                 "Type: algo.normalize_reward=false"
             )
-        low, high = self.episode_returns.aminmax()
         self.scale_reward(1000 / float(high - low))
 
     def value_bounds(self, discount: float) -> tuple[float, float]:

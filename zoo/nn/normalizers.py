@@ -27,12 +27,15 @@ class Normalizer(nn.Module):
             weights: `[N]` how much each sample counts; None: all equally.
         """
         self.to(x.device)  # moves to the data's device
-        share = torch.ones(len(x), device=x.device) if weights is None else weights
-        share = share.double() / share.double().sum()
-        # in float64, for columns with a large mean, and in chunks, because all rows at once would take much memory
-        rows = list(zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True))
-        mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
-        std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
+        if weights is None:
+            mean = x.mean(0, dtype=torch.float64)  # in float32, a large mean would be inexact
+            std = (x - mean.to(x)).square().mean(0, dtype=torch.float64).sqrt()
+        else:
+            share = weights.double() / weights.double().sum()
+            # in chunks: all rows in float64 would take much memory
+            rows = list(zip(torch.split(share, ROWS), torch.split(x, ROWS), strict=True))
+            mean = torch.stack([torch.tensordot(p, part.double(), 1) for p, part in rows]).sum(0)
+            std = torch.stack([torch.tensordot(p, (part - mean).square(), 1) for p, part in rows]).sum(0).sqrt()
         self.mean.copy_(mean)
         self.std.copy_(std + 1e-3)
 
