@@ -217,12 +217,18 @@ def test_training_returns_are_averaged_within_bins(tmp_path):
 
 @pytest.mark.slow
 def test_an_environment_and_data_of_ones_own_are_used_as_documented(tmp_path, monkeypatch):
-    corridor, train, data = re.findall(
+    corridor, train, data, logged = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "bring-your-own.md").read_text(), re.DOTALL
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("corridor.py").write_text(corridor)
-    for script in (train.replace("3_000", "600").replace("1_000", "600"), data):
+    for script in (train.replace("3_000", "600").replace("1_000", "600"), data, logged):
         exec(compile(script, "script", "exec"), {})
     assert len(list(tmp_path.glob("runs/*/*/evaluations.csv"))) == 2
+    rng, ends = np.random.default_rng(0), np.arange(600) % 30 == 29
+    obs, action, reward = rng.normal(size=(600, 3)), rng.uniform(-1, 1, (600, 2)), rng.normal(size=600)
+    np.savez("mine.npz", observations=obs, actions=action, rewards=reward, terminals=0 * ends, timeouts=ends)
+    command = ["run", "algo=iql", "env=Logged-v0", "dataset=mine.npz", "eval_episodes=1", "run_dir=iql", "steps=20"]
+    assert main(command) == 0
+    assert main(["eval", "iql", "--fqe", "--updates", "5"]) == 0
