@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 OWN_CLOCK = ("ALE/", "dmc/", "MiniGrid-")  # these end their episodes themselves
-GIVEN_OTHERWISE = ("id", "max_episode_steps", "render_mode", "disable_env_checker", "copy")  # no arguments to choose
+GIVEN_OTHERWISE = ("id", "max_episode_steps", "render_mode", "disable_env_checker")  # of gymnasium.make, not of a task
 DYNAMICS = ("gravity", "friction", "action_noise")
 CHANGED_IN = ("both", "training", "evaluation")
 SPARSE_ANT_MAZE = r"AntMaze_(?!.*Dense)\w+-v\d+"
