@@ -18,7 +18,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
                                       several seeds side by side, their updates one program
   zoo run -m sweeper=optuna algo=iql env=hopper 'algo.tau=interval(0.001,0.1)'
                                       a search for settings
-  zoo run resume=DIR                  continue a run that was interrupted
+  zoo run resume=DIR                  continue a run that was interrupted; with steps=N one that has finished
   zoo eval DIR                        play episodes with a trained policy
   zoo play DIR                        show how it plays, in a window or as a video
   zoo export DIR --format onnx        its policy for elsewhere: ONNX, TorchScript, Stable-Baselines3
@@ -30,7 +30,7 @@ zoo: deep-RL and offline-RL algorithms, one file each
                                       offline datasets
   zoo doctor                          what is installed, what the machine offers, what is missing
 
-  zoo COMMAND --help says more about each."""
+  zoo COMMAND --help says more about each. ZOO_IMPORT=MODULE imports a module of yours first."""
 
 NO_WINDOWS = "Linux or macOS is needed. On Windows: in WSL, https://learn.microsoft.com/windows/wsl"
 
