@@ -49,7 +49,7 @@ class RunConfig:
     matmul_precision: str = "highest"  # of float32 products: highest; high (TF32 on a GPU); medium (bfloat16 on a CPU)
     logger: str = "tensorboard"  # tensorboard, wandb, trackio, several: tensorboard+wandb, or none; CSV always
     run_dir: str | None = None  # where everything is written; null makes one in runs/<env>/, named after the run
-    resume: str | None = None  # folder of a run to continue from its last checkpoint; device= and a later steps= may be new
+    resume: str | None = None  # folder of a run to continue from its last checkpoint; device= and steps= may be new
 
     def __post_init__(self) -> None:
         counts = ("steps", "threads", "num_envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every")
