@@ -11,7 +11,7 @@ Settings are those of the authors' code (github kzl/decision-transformer, gym): 
 episode instead of positions, a tanh on the actions, gradients clipped at 0.25, a warm-up of the learning rate.
 Deviations: windows that are cut short by an episode's end are padded on the right, where the causal mask hides the
 padding, not on the left; returns are in units of the largest in the data, and the target is the best; 1e-3 is added to
-the observations' standard deviation, as elsewhere in the zoo, not 1e-6.
+the observations' standard deviation, as elsewhere in the zoo, not 1e-6; actions are in units of half their range.
 """
 
 from dataclasses import dataclass

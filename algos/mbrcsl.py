@@ -23,8 +23,8 @@ length and end by its termination rule, whereas theirs never end; episodes in wh
 data's are discarded. The model trains for at most 200 epochs, theirs for as long as it improves. Their code draws
 batches in passes, without replacement, and leaves a tenth out of stage 4. The policy's input is the return divided by
 the largest return, and there is no weight decay; with unscaled returns and a decay of 0.1, as in preset=paper, its
-return swings from one evaluation to the next. It trains for a fixed number of updates; theirs stops by a hold-out loss
-after 80 to 100 epochs.
+return swings from one evaluation to the next. Its actions are in units of half their range. It trains for a fixed
+number of updates; theirs stops by a hold-out loss after 80 to 100 epochs.
 """
 
 from dataclasses import dataclass, field

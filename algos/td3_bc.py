@@ -11,8 +11,8 @@ on any task.
 The mean |Q| is taken over the batch and is not differentiated. Observations are normalized (Eq. 6). Deviations, as in
 the authors' code (github sfujim/TD3_BC): the squared distance is the mean over action dimensions, not their sum, and
 the mean |Q| is of the policy's actions, not of the data's. Distances of actions are in units of half their range, which
-is 1 in all of the paper's tasks. With a sampler that weights episodes, observations are
-normalized by the statistics of what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the unweighted data.
+is 1 in all of the paper's tasks. With a sampler that weights episodes, observations are normalized by the statistics of
+what is sampled; Hong et al. (arXiv 2306.13085) fit theirs to the unweighted data.
 Online, the agent goes on with the same losses and explores as TD3 does, which is not in the paper.
 """
 

@@ -6,8 +6,8 @@ The first copy of an environment begins with the first task, the second with the
 copy goes through all tasks, one episode each.
 
 `-singletask` is one of the five tasks alone, OGBench's default, and `-singletask-task1` to `-singletask-task5` name it.
-Its observations are states without a goal, and its rewards OGBench's: -1, or for the arm the number of things that are
-not in place yet, until the goal is reached.
+Its observations are states without a goal, and its rewards OGBench's: -1, or for the arm minus the number of things
+that are not in place yet, until the goal is reached.
 """
 
 import tempfile

@@ -73,7 +73,8 @@ def resume(
     """
     folder = Path(run_dir).expanduser()
     config, algorithm, record = reopen(folder, _path(file))
-    config.resume, config.device, config.steps = str(folder), device or config.device, steps or config.steps
+    config.resume, config.device = str(folder), device or config.device
+    config.steps = config.steps if steps is None else int(steps)
     return _executed(config, algorithm, record["config"])
 
 
@@ -136,6 +137,8 @@ def evaluate(
         UsageError: the folder is not a run's, there is no such agent, or its environment cannot be made.
         RunError: the checkpoint is missing or damaged, or the environment returned NaN or infinity.
     """
+    if episodes is not None and episodes < 1:
+        raise UsageError(f"episodes={episodes} must be at least 1")
     with preserved():
         config, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
         envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from zoo.errors import UsageError, guarded, nearest
 
@@ -65,33 +66,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"zoo: {name} is not a command. {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
-    return guarded(command, name, rest)
+    return guarded(command, COMMANDS[name], rest)
 
 
-def command(name: str, arguments: list[str]) -> int:
-    """Runs a command, after importing the modules that the environment variable ZOO_IMPORT names: `mine,yours.envs`.
+def command(module: str, *arguments: Any) -> int:
+    """Calls the `main` of a module, after importing those modules that ZOO_IMPORT names."""
+    import_modules()
+    return int(importlib.import_module(module).main(*arguments))
+
+
+def import_modules() -> None:
+    """Imports the modules that the environment variable ZOO_IMPORT names, such as `mine,yours.envs`.
 
     They may register environments, and may be files in the working directory.
+
+    Raises:
+        UsageError: one cannot be imported.
     """
-    for module in filter(None, os.environ.get("ZOO_IMPORT", "").split(",")):
+    for module in filter(None, map(str.strip, os.environ.get("ZOO_IMPORT", "").split(","))):
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)  # here, and in the processes of a suite
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except (ImportError, TypeError) as error:
             raise UsageError(f"ZOO_IMPORT={module}: {error}.") from error
-    return int(importlib.import_module(COMMANDS[name]).main(arguments))
 
 
 def run_file(path: str) -> None:
     """Runs when an algorithm file is executed itself: `zoo run` with this file as the algorithm."""
     if sys.platform == "win32":
         sys.exit(f"zoo: {NO_WINDOWS}")
-    from zoo.commands import run
-
-    sys.exit(guarded(run.main, sys.argv[1:], Path(path).resolve()))
+    sys.exit(guarded(command, COMMANDS["run"], sys.argv[1:], Path(path).resolve()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from plain import GYMNASIUM, assert_close, forward, leaves, member, shake, soft_
 
 import zoo
 from zoo.algos.sac import SAC, Config
+from zoo.runs.start import learned
 
 
 def make(spec, **settings) -> SAC:
@@ -94,6 +95,9 @@ def test_the_temperature_can_be_chosen(spec, make_batch):
         assert agent.update(make_batch(seed))["alpha"].item() == pytest.approx(0.2)
     with pytest.raises(ValueError, match=r"algo\.alpha=0\.0 must be above 0"):
         Config(alpha=0.0)
+    other = make(spec)
+    assert "log_alpha" in learned(other)  # and so is taken over by `init_from`
+    assert "log_alpha" not in learned(agent)
 
 
 @pytest.mark.slow

@@ -51,7 +51,8 @@ def test_values_are_bounded_by_the_returns_of_episodes_of_which_the_truncated_go
         for value in reversed(reward):
             values.append(following := value + discount * following)
     np.testing.assert_allclose(data.value_bounds(discount), (min(values), max(values)), rtol=1e-12, atol=1e-12)
-    assert data.value_bounds(1.0) == (-math.inf, math.inf)
+    if not all(terminated for _, terminated in ends):  # otherwise see tests/zoo/test_heads.py
+        assert data.value_bounds(1.0) == (-math.inf, math.inf)
 
 
 @given(ends=many, percent=st.integers(1, 100))

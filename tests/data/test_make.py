@@ -134,11 +134,20 @@ def test_full_replay_is_made_of_any_finished_run_with_a_replay_buffer(tmp_path, 
         assert cli.main([*common, "algo=ppo", "steps=64", "algo.num_steps=64", "run_dir=ppo"]) == 0
     assert make_in(tmp_path, "full-replay", "--run", "td3") == 0
     assert len(read(tmp_path, "full-replay").reward) == 120
+    assert recorded(tmp_path, "full-replay")["algorithm_name"] == "TD3"
     capsys.readouterr()
     assert make_in(tmp_path, "medium", "--run", "td3") == 2
     assert "is a run of td3" in capsys.readouterr().err
     assert make_in(tmp_path, "full-replay", "--run", "ppo", "--force") == 2
     assert "ppo has no replay buffer" in capsys.readouterr().err
+
+
+def test_data_of_agents_need_no_replay_buffer(run_dir, tmp_path, capsys) -> None:
+    shutil.copytree(run_dir, tmp_path / "shared", ignore=shutil.ignore_patterns("replay"))
+    assert make_in(tmp_path, "expert", "--size", "50", "--run", "shared") == 0
+    for kind in ("medium-replay", "full-replay"):
+        assert make_in(tmp_path, kind, "--run", "shared") == 2
+        assert "shared has no replay" in capsys.readouterr().err
 
 
 def test_medium_expert_is_half_of_each(made) -> None:

@@ -15,6 +15,7 @@ from zoo.data.minari import flattened
 from zoo.envs import EnvConfig, exists, known, make, make_one, resolve_backend, spec_of, time_limit
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
+from zoo.settings.overrides import as_overrides
 from zoo.spec import Spec
 
 CONFIGS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "configs" / "env").glob("*.yaml"))}
@@ -139,6 +140,17 @@ def test_arguments_are_settings_and_drop_the_reference_scores():
     assert config.env.kwargs == {"healthy_reward": 0.5, "a": {"b": [1, 2]}}
     assert config.env.random_score is None
     assert resolve_backend(config.env) == "gymnasium"
+
+
+@pytest.mark.parametrize(
+    "value", [2, "2", 0.5, "1e3", "true", True, None, "null", [1, "1"], {"a": "1"}, [{"a": 1}], "8x8"]
+)
+def test_arguments_are_read_back_from_a_record_as_they_were(value):
+    kwargs = {"device": value, "seed": value}
+    overrides = as_overrides({"env.kwargs": kwargs})
+    config, _, settings = compose(["algo=sac", "env=hopper", *overrides])
+    assert config.env.kwargs == settings["env"]["kwargs"] == kwargs
+    assert [type(one) for one in config.env.kwargs.values()] == [type(value)] * 2
 
 
 # --- Which backend ---

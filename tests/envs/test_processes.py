@@ -146,14 +146,17 @@ def test_processes_that_begin_anew_know_an_environment_of_the_users_own(tmp_path
     assert [row.split(",")[:2] for row in rows[1:]] == [["30", "5.0"], ["60", "5.0"]]
 
 
-def test_processes_die_with_a_killed_run(tmp_path, counting):
+def test_processes_die_with_a_killed_run():
     """The last process holds no pipe of the others, so each sees the end of its own."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        envs = make(EnvConfig("CartPole-v1", backend="async"), 3)
-        os.write(write, " ".join(str(process.pid) for process in envs.processes).encode())
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            envs = make(EnvConfig("CartPole-v1", backend="async"), 3)
+            os.write(write, " ".join(str(process.pid) for process in envs.processes).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
     os.waitpid(child, 0)
     pids = [int(pid) for pid in os.read(read, 100).split()]
     assert len(pids) == 3

@@ -163,6 +163,8 @@ def test_evaluating_plays_the_episodes_of_the_runs_own_evaluations(own: Path) ->
     assert package.evaluate(own, episodes=5, seed=1).lengths.tolist() == [8] * 5
     with pytest.raises(UsageError, match="keep_agents=true"):
         package.evaluate(own, step="best")
+    with pytest.raises(UsageError, match="episodes=0 must be at least 1"):
+        package.evaluate(own, episodes=0)
 
 
 def test_what_the_package_offers_is_listed_for_completion() -> None:

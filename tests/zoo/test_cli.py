@@ -33,6 +33,7 @@ REFUSED = {
     "a name of two settings": (
         ["algo=iql", "env=pendulum", "algo.learning_rate=0.1"], ["Here it is called algo.actor_lr or algo.critic_lr."]
     ),
+    "a name of something else": (["algo=td3_bc", "env=pendulum", "algo.ent_coef=1"], ["does not exist. N"]),
     "a run's setting by another name": (["env=pendulum", "total_timesteps=9"], ["Here it is called steps."]),
     "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),
     "unknown environment's key": (["algo=iql", "env=pendulum", "env.backen=x"], ["env.backen ", "env.backend"]),
@@ -402,7 +403,9 @@ def test_modules_are_imported_that_register_environments(zoo, tmp_path, monkeypa
     assert "One of your own needs its module: ZOO_IMPORT=MODULE zoo ..." in zoo(*train).err
     monkeypatch.setenv("ZOO_IMPORT", "nothing_here")
     assert zoo(*train).err == "zoo: ZOO_IMPORT=nothing_here: No module named 'nothing_here'.\n"
-    monkeypatch.setenv("ZOO_IMPORT", "json,of_mine")
+    monkeypatch.setenv("ZOO_IMPORT", ".x")
+    assert zoo(*train).err.startswith("zoo: ZOO_IMPORT=.x: ")
+    monkeypatch.setenv("ZOO_IMPORT", "json, of_mine")
     try:
         assert zoo(*train, "eval_episodes=2").code == 0
         assert zoo("eval", "run").out.count("steps     9") == 2

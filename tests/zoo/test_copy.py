@@ -358,6 +358,8 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql", f"{tmp_path / 'none'}/"], "none/ is not a folder. Make it first: mkdir -p "),
         (["iql", str(tmp_path / "no" / "new.py")], f"the folder {tmp_path / 'no'} does not exist."),
         (["iql", "new.py", "log_every=5"], "copies do not have"),
+        (["iql", "new.py", "info_keywords=[a]"], "info_keywords is a setting of `zoo run` that copies do not have"),
+        (["iql", "new.py", "env.kwargs.a=1"], "env.kwargs.a is a setting of `zoo run` that copies do not have"),
         (["iql", "new.py", "env.changed_in=training"], "copies do not have"),
         (["iql", "new.py", "algo=sac"], "the algorithm is iql. Leave algo out."),
         (["iql", "new.py", "dataset=a.hdf5+b.hdf5"], "dataset=a.hdf5+b.hdf5: a copy learns from an HDF5 file"),

@@ -14,8 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import zoo as package
 from zoo.algos.bc import BC, Config
-from zoo.errors import RunError
+from zoo.errors import RunError, UsageError
 from zoo.runs.evaluation import IDLE_STEPS, Episodes, evaluate, judged, summary
+from zoo.runs.stepper import last_info
 from zoo.settings.compose import compose
 from zoo.spec import Spec
 
@@ -136,6 +137,20 @@ def test_means_of_numbers_in_info_are_logged(zoo, tmp_path, fuelled):
     assert float(row["info_fuel"]) == 10 * float(row["length_mean"]) == 30.0
     assert "  fuel 30" in zoo("eval", "run").out
     assert package.evaluate("run").infos["fuel"].tolist() == [30.0, 30.0]
+
+
+def test_a_number_that_one_environment_lacks_is_not_taken_for_0():
+    info = {"final_info": {"fuel": np.array([0.0, 7.0]), "_fuel": np.array([False, True])}}
+    assert [last_info(info, i) for i in range(2)] == [{}, {"fuel": 7.0}]
+
+
+def test_numbers_in_info_come_from_gymnasium():
+    assert compose(["algo=sac", "env=hopper", "info_keywords=[x_position]"])[0].env.backend == "gymnasium"
+    for backend in ("envpool", "warp"):
+        with pytest.raises(UsageError, match=f"env.backend={backend} passes none on. Type: env.backend=gymnasium"):
+            compose(["algo=sac", "env=hopper", "info_keywords=[x_position]", f"env.backend={backend}"])
+    with pytest.raises(UsageError, match=r"info_keywords takes a list. Write: info_keywords=\[a,b\]"):
+        compose(["algo=sac", "env=hopper", "info_keywords=a,b"])
 
 
 @pytest.mark.parametrize("name", ["oil", "state"])

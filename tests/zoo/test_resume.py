@@ -421,13 +421,38 @@ def test_a_finished_run_goes_on_to_a_later_end_as_if_that_had_been_its_own(zoo, 
     assert "\nsteps: 300\n" in (tmp_path / "half" / "config.yaml").read_text()
     refused(zoo("run", "resume=half"), 2, "this run has finished", "zoo run resume=half steps=600")
     refused(zoo("run", "resume=half", "steps=299"), 2, "steps=299 is less than the 300 of half")
-    refused(zoo("run", "resume=half", "steps=1e6"), 2, "steps=1e6 is of the wrong type")
+    for wrong in ("1e6", "_", "1__0"):
+        refused(zoo("run", "resume=half", f"steps={wrong}"), 2, f"steps={wrong} is of the wrong type")
+
+
+def test_a_finished_run_that_cannot_go_on_stays_finished(zoo, tmp_path, pendulum_file):
+    shutil.copy(pendulum_file, tmp_path / "data.hdf5")
+    quick = ("algo.hidden=[8]", "eval_episodes=1", "logger=none", "compile=false")
+    assert zoo("run", "algo=bc", "env=pendulum", "dataset=data.hdf5", "steps=10", "run_dir=run", *quick).code == 0
+    (tmp_path / "data.hdf5").rename(tmp_path / "elsewhere.hdf5")
+    before = {path: (tmp_path / "run" / path).read_text() for path in ("config.yaml", "evaluations.csv")}
+    refused(zoo("run", "resume=run", "steps=20"), 2, "data.hdf5")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["config"]["steps"]) == ("finished", 10)
+    assert before == {path: (tmp_path / "run" / path).read_text() for path in before}
+    (tmp_path / "elsewhere.hdf5").rename(tmp_path / "data.hdf5")
+    assert zoo("run", "resume=run", "steps=20").code == 0
+
+
+def test_all_seeds_of_a_finished_run_go_on(zoo, tmp_path, pendulum_file):
+    bc = ("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "algo.hidden=[8]", "eval_episodes=1")
+    assert zoo(*bc, "steps=10", "seeds=2", "run_dir=runs", "logger=none", "compile=false").code == 0
+    result = zoo("run", "resume=runs", "steps=20")
+    assert result.code == 0, result.err
+    for seed in range(2):
+        assert (tmp_path / f"runs/seed{seed}/evaluations.csv").read_text().splitlines()[-1].startswith("20,")
 
 
 def test_a_run_that_went_on_online_takes_no_more_updates(zoo, command, tmp_path):
     settings = [one for one in command if not one.startswith(("algo=", "steps="))]
     assert zoo(*settings, "algo=iql", "steps=20", "online_steps=10", "run_dir=run").code == 0
     refused(zoo("run", "resume=run", "steps=30"), 2, "run continues online after 20 steps")
+    assert "steps=" not in zoo("run", "resume=run").err
 
 
 @pytest.mark.parametrize("made", [True, False])

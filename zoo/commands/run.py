@@ -120,7 +120,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     device, steps = (
         next((one.partition("=")[2] for one in arguments if one.startswith(key)), None) for key in ("device=", "steps=")
     )
-    if steps is not None and not re.fullmatch(r"[\d_]+", steps):
+    if steps is not None and not re.fullmatch(r"\d+(_\d+)*", steps):
         raise UsageError(f"steps={steps} is of the wrong type: steps takes a whole number.")
     arguments = [argument for argument in arguments if not argument.startswith(("device=", "steps="))]
     if len(arguments) > 1:
@@ -134,7 +134,11 @@ def _resume(arguments: list[str], file: Path | None) -> int:
     given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
         of_seeds = {path.parent: read_record(path.parent) for path in sorted(given[0].glob("seed*/run.json"))}
-        unfinished = [run_dir for run_dir, record in of_seeds.items() if record["status"] != "finished"]
+        unfinished = [
+            run_dir
+            for run_dir, record in of_seeds.items()
+            if record["status"] != "finished" or int(steps or 0) > record["config"]["steps"]
+        ]
         rest = _not_begun(of_seeds.values())
         if of_seeds and not unfinished:
             next_step = rest or f"See one: {eval_command(next(iter(of_seeds)))}"

@@ -70,7 +70,8 @@ def draw(agent: "Agent", config: "RunConfig", path: Path, episodes: int, seed: i
 
     from zoo.envs import make_with_spec
 
-    envs: Any = make_with_spec(dataclasses.replace(config.env, backend="gymnasium"), episodes, config.threads)[0]
+    env = dataclasses.replace(config.env, backend="gymnasium")
+    envs: Any = make_with_spec(env, episodes, config.threads, trained=agent.spec)[0]
     world = getattr(envs.envs[0].unwrapped, "env", None) if hasattr(envs, "envs") else None
     if not hasattr(world, "maze_map"):
         raise UsageError(f"--map: {config.env.id} is no maze of OGBench's. Leave --map out.")

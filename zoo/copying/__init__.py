@@ -28,6 +28,7 @@ TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # defaults if no en
 OF_RUNS = (
     *(f"env.{field.name}" for field in dataclasses.fields(EnvConfig)), "seeds", "logger", "compile", "init_from",
     "resume", "keep_agents", "matmul_precision", "checkpoint_every", "log_every",
+    "info_keywords",
 )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def copied(name: str, settings: list[str]) -> str:
     given = {setting.partition("=")[0] for setting in settings}
     if "algo" in given:
         raise UsageError(f"the algorithm is {name}. Leave algo out.")
-    if own := sorted(given.intersection(OF_RUNS)):
+    if own := sorted(key for key in given if key in OF_RUNS or key.startswith("env.kwargs.")):
         raise UsageError(f"{own[0]} is a setting of `zoo run` that copies do not have. Leave it out.")
     if "env" not in given:
         settings = [*settings, f"env={TASKS[algorithm(name).action_spaces[0]]}"]

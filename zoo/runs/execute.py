@@ -62,6 +62,7 @@ def execute(
             if fresh
             else read_record(run_dir) | {"status": "running", "resumed": _now()}
         )
+        before = None if fresh else read_record(run_dir)
         record.pop("error", None)
         run: Run | None = None
         try:
@@ -103,6 +104,9 @@ def execute(
             record["status"] = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
             if isinstance(error, UsageError | RunError):
                 record["error"] = str(error)
+            if before and before["status"] == "finished" and (run is None or run.done == before["config"]["steps"]):
+                record = before  # a finished run that was to go on, and did not
+                _write_settings(run_dir, record["config"])
             if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
                 _remove(run_dir, made)  # nothing has been learned yet: leave nothing half-made behind
             raise
@@ -213,7 +217,8 @@ def _last_state(run_dir: Path, steps: int) -> dict[str, Any]:
     """
     record = read_record(run_dir)
     its = record["config"]
-    longer = f"To train further: {resume_command(run_dir)} steps={2 * its['steps']}, or a new run by init_from=DIR"
+    more = "" if its["online_steps"] else f"{resume_command(run_dir)} steps={2 * its['steps']}, or "
+    longer = f"To train further: {more}a new run by init_from=DIR"
     if steps < its["steps"]:
         raise UsageError(f"steps={steps} is less than the {its['steps']} of {run_dir}. {longer}")
     if steps > its["steps"] and its["online_steps"]:

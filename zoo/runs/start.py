@@ -112,11 +112,16 @@ def parts(agent: Agent) -> Parts:
 
 
 def learned(agent: Agent) -> Parts:
-    """The parts that must come from the other run: not empty ones, nor those that normalize by a dataset."""
+    """The parts that must come from the other run: not empty ones, nor those that normalize by a dataset.
+
+    Nor what no optimizer moves: SAC's temperature, if it was chosen.
+    """
+    chosen = [tensor for optimizer in optimizers(agent).values() if optimizer.lr == 0 for tensor in optimizer.moved]
     return {
         name: part
         for name, part in parts(agent).items()
         if not isinstance(part, Adam) and type(part) is not Normalizer and list(tensors(part))
+        if not any(part is one for one in chosen)
     }
 
 

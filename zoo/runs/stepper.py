@@ -28,8 +28,12 @@ def is_finite(array: np.ndarray) -> bool:
 
 def last_info(info: dict[str, Any], i: Any) -> dict[str, Any]:
     """What environment `i` reports in `info` with the last step of its episode, except dictionaries."""
-    columns = info.get("final_info", {}).items()
-    return {name: column[i] for name, column in columns if isinstance(column, np.ndarray) and name[0] != "_"}
+    last = info.get("final_info", {})
+    return {
+        name: column[i]
+        for name, column in last.items()
+        if isinstance(column, np.ndarray) and name[0] != "_" and (f"_{name}" not in last or last[f"_{name}"][i])
+    }
 
 
 def number_in(info: Mapping[str, Any], name: str) -> float:

@@ -100,13 +100,15 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
         for key, override in given.items():
             if key not in GROUPS:
                 group, _, name = key.rpartition(".")
-                OmegaConf.update(composed, key, _value(override, owners.get(group, RunConfig), name))
+                OmegaConf.update(composed, key, _value(override, owners.get(group, dict if group else RunConfig), name))
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise UsageError(_explain(error, given)) from error
     except ValueError as error:  # from a dataclass's own checks
         raise UsageError(f"{error}.") from error
     assert isinstance(config, RunConfig)
+    if config.info_keywords and config.env.backend == "auto":
+        config.env.backend = "gymnasium"  # whose info arrives
     own = given.keys() & {"env.random_score", "env.expert_score"}
     if len(own) < 2:
         config.env.drop_scores()
@@ -164,6 +166,8 @@ def _called_here(name: str, of_algorithm: type | None) -> list[str]:
     """The settings that another library's name stands for."""
     known = [field.name for field in dataclasses.fields(RunConfig)]
     known += [f"algo.{field.name}" for field in dataclasses.fields(of_algorithm)] if of_algorithm else []
+    if "algo.alpha_lr" not in known and "algo.alpha" in known:
+        known.remove("algo.alpha")  # another quantity than a temperature
     return [key for key in known if key.removeprefix("algo.") in ELSEWHERE.get(name, ())]
 
 
@@ -210,10 +214,11 @@ def _environment(env: str) -> DictConfig:
 
 
 def _is_list(key: str, overrides: Sequence[Override]) -> bool:
-    """Whether one of the given settings of the algorithm is a list."""
+    """Whether one of the given settings is a list."""
     found = algorithms().get(next((value_of(one) for one in overrides if one.get_key_element() == "algo"), ""))
     fields = dataclasses.fields(found.module.Config) if found else ()
-    return any(f"algo.{field.name}" == key and str(field.type).startswith("list") for field in fields)
+    lists = {f"algo.{field.name}" for field in fields if str(field.type).startswith("list")}
+    return key in {*lists, "info_keywords"}
 
 
 def _check_id(env: str) -> None:

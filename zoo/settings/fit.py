@@ -10,7 +10,7 @@ from zoo.settings.config import RunConfig
 from zoo.settings.registry import Algorithm, algorithms
 from zoo.spec import Spec
 
-LEAST_HALF, MOST_HALF = 0.1, 10.0  # half a range of actions that critics learn from without trouble
+LEAST_HALF, MOST_HALF = 0.1, 10.0  # half a range of actions that networks learn from without trouble
 
 
 def check_fit(config: RunConfig, chosen: Algorithm) -> None:
@@ -19,6 +19,8 @@ def check_fit(config: RunConfig, chosen: Algorithm) -> None:
     acts = online or config.online_steps > 0
     if hasattr(config.algo, "check_run"):
         config.algo.check_run(config)
+    if config.info_keywords and config.env.backend in ("envpool", "warp"):
+        raise UsageError(f"info_keywords: env.backend={config.env.backend} passes none on. Type: env.backend=gymnasium")
     for key, value, default in (
         ("dataset", config.dataset, RunConfig.dataset),
         ("sampler", config.sampler.name, SamplerConfig.name),
@@ -100,13 +102,13 @@ def without_effect(config: RunConfig) -> list[str]:
 
 
 def far_from_unit(spec: Spec) -> list[str]:
-    """A line about actions whose range is far from [-1, 1], if there are any: critics take actions as they are."""
+    """A line about actions whose range is far from [-1, 1], if there are any: networks take actions as they are."""
     half = [(high - low) / 2 for low, high in zip(spec.action_low, spec.action_high, strict=True)]
     if all(LEAST_HALF <= one <= MOST_HALF for one in half):
         return []
     lowest, highest = min(spec.action_low), max(spec.action_high)
     return [
-        f"actions range from {lowest:g} to {highest:g}: critics may not learn what they are worth. Let the environment "
+        f"actions range from {lowest:g} to {highest:g}: networks learn best from numbers near 1. Let the environment "
         "take actions from -1 to 1, as with gymnasium.wrappers.RescaleAction"
     ]
 

@@ -82,7 +82,7 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
             kinds = 'names, numbers, true or false, or lists of them, such as "hopper"'
             raise UsageError(f"{prefix}{key} cannot be of type {type(value).__name__}: settings are {kinds}.")
         else:
-            overrides.append(f"{prefix}{key}={_literal(value)}")
+            overrides.append(f"{prefix}{key}={_literal(value, exact=prefix.startswith('env.kwargs.'))}")
     return overrides
 
 
@@ -108,14 +108,18 @@ def folders(text: str) -> list[str]:
     return [name for item in items for name in folders(item.strip())]  # what looks like a number stays as typed
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Any, exact: bool = False) -> str:
+    """A value as Hydra reads it; with `exact`, a string that it would read as a number is quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
-    if isinstance(value, str | Path) and not re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII):
+        return f"[{','.join(_literal(one, exact) for one in value)}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_literal(key)}:{_literal(one, exact)}' for key, one in value.items())}}}"
+    plain = re.fullmatch(r"[\w./+%:-]+", str(value), re.ASCII)
+    if isinstance(value, str | Path) and not (plain and (not exact or parse([f"x={value}"])[0].value() == value)):
         # a backslash is literal, except before a quote
         return "'" + re.sub(r"\\+(?='|$)", lambda found: 2 * found[0], str(value)).replace("'", "\\'") + "'"
     return str(value)

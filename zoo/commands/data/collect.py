@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo import checkpoint
 from zoo.agent import Agent
-from zoo.commands.data.train import BACKEND, open_run
+from zoo.commands.data.train import BACKEND
 from zoo.data import mazes, waypoints
 from zoo.data.arrays import Arrays, cut_at_breaks
 from zoo.data.buffers import ReplayBuffer
@@ -25,7 +25,7 @@ from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError, nearest
-from zoo.runs.load import build_agent
+from zoo.runs.load import build_agent, reopen
 from zoo.runs.record import evaluated, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
@@ -103,7 +103,7 @@ class Collector:
         self.env, self.run_dir, self.size, self.seed, self.player = env, run_dir, size, seed, player
         self._parts: dict[str, Part] = {}
         if run_dir is not None:
-            self.config, self.algorithm, self.record = open_run(run_dir, env, agents=False)
+            self.config, self.algorithm, self.record = reopen(run_dir)
             self.env = self.config.env  # with the settings with which it was trained
             self.evaluations = evaluated(run_dir)
 
@@ -183,6 +183,8 @@ class Collector:
             raise UsageError(f"{self.env.name} has no {kind}: its run keeps frames, and clipped rewards.")
         if getattr(self.config.algo, "clip_reward", False):
             raise UsageError(f"{self.run_dir}: its run keeps clipped rewards. Train with algo.clip_reward=false.")
+        if not (self.run_dir / "replay" / "buffer").is_dir():
+            raise UsageError(f"{self.run_dir} has no replay/, of which {kind} is made. Take the whole run.")
         state = checkpoint.load(self.run_dir / "checkpoint.pt")
         counts = state["tracked"]["buffer"]
         if state["step"] > counts["size"]:
@@ -220,7 +222,7 @@ def check_kinds(text: str, env: EnvConfig) -> bool:
     for kind in kinds:
         if kind not in made and env.id.startswith(PREFIX):
             raise UsageError(
-                f"data of goal-reaching tasks is not made by agents: there is no {kind} of {env.name}. "
+                f"data of OGBench's tasks is not made by agents: there is no {kind} of {env.name}. "
                 + (f"There are: {', '.join(scripted)}." if scripted else "Take a file of OGBench's: dataset=FILE.npz")
             )
         if kind not in made:

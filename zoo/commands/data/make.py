@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
         metadata = {
             "description": f"{env.id}, {kind}: made by `{made['command']}` of rl-zoo {made['version']}.",
             "author": {"rl-zoo"},
-            "algorithm_name": trainer(env).upper() if run_dir else theirs,
+            "algorithm_name": collector.algorithm.name.upper() if run_dir else theirs,
             "zoo": made,
         }
         flat = args.out is None  # datasets made for use elsewhere should be small

@@ -85,8 +85,7 @@ def open_run(run_dir: Path, env: EnvConfig, agents: bool) -> tuple[RunConfig, Al
         raise UsageError(f"{run_dir} did not keep its agents. Train with keep_agents=true.")
     if config.num_envs != 1:
         raise UsageError(f"{run_dir} was trained in {config.num_envs} environments. Train with num_envs=1.")
-    if config.base or not (run_dir / "replay" / "buffer").is_dir():
-        raise UsageError(
-            f"{run_dir} has no replay buffer of an environment's steps. Take one of sac, td3, dqn or rlpd."
-        )
+    replay = algorithm.setting == "online" and (run_dir / "replay" / "buffer").is_dir()
+    if config.base or not (agents or replay):
+        raise UsageError(f"{run_dir} has no replay buffer of its environment's steps. Take one of sac, td3 or dqn.")
     return config, algorithm, record
