@@ -98,6 +98,11 @@ class EnvConfig:
         return {name: getattr(self, name) for name in DYNAMICS if getattr(self, name) != getattr(EnvConfig, name)}
 
     @property
+    def only_in_gymnasium(self) -> list[str]:
+        """The names of the given settings that no other backend than Gymnasium's has."""
+        return [*self.changes, *(f"kwargs.{name}" for name in self.kwargs)]
+
+    @property
     def is_atari(self) -> bool:
         """Whether this is one of the games of `zoo.envs.atari`."""
         return self.id.startswith("ALE/")

@@ -39,12 +39,11 @@ def resolve_backend(config: EnvConfig) -> str:
     if config.backend not in BACKENDS:
         raise ValueError(f"env.backend={config.backend} does not exist. There are: {', '.join(BACKENDS)}.")
     if config.backend == "auto":
-        same = same_in_envpool(config.id) and not config.changes and not config.kwargs
-        return "envpool" if same else "gymnasium"
+        return "envpool" if same_in_envpool(config.id) and not config.only_in_gymnasium else "gymnasium"
     if config.backend == "async" and config.is_atari:
         raise ValueError("env.backend=async: Atari games are stepped by threads already. Type: env.backend=gymnasium")
-    if (config.changes or config.kwargs) and config.backend not in ("gymnasium", "async"):
-        names = ", ".join(f"env.{name}" for name in [*config.changes, *(f"kwargs.{name}" for name in config.kwargs)])
+    if config.only_in_gymnasium and config.backend not in ("gymnasium", "async"):
+        names = ", ".join(f"env.{name}" for name in config.only_in_gymnasium)
         raise ValueError(f"env.backend={config.backend} has no {names}. Type: env.backend=gymnasium")
     if config.backend == "warp" and config.id not in IN_WARP:
         raise ValueError(

@@ -136,7 +136,7 @@ def _settle_backend(config: RunConfig, record: dict[str, Any]) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     record["config"]["env"]["backend"] = env.backend
-    if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.changes and not env.kwargs:
+    if asked == "auto" and env.backend == "gymnasium" and in_envpool() and not env.only_in_gymnasium:
         how = "has another" if env.id in in_envpool() else "does not have"
         terminal().print(f"env.backend=gymnasium: EnvPool {how} {env.id}", markup=False)
 
