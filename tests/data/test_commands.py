@@ -268,7 +268,7 @@ def test_a_file_without_rewards_or_with_a_group_in_their_place_is_refused(zoo, s
     assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "it lacks rewards")
     with h5py.File(file, "r+") as opened:
         opened.create_group("rewards")
-    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "cannot be read")
+    assert_one_line(zoo("data", "import", file, "pendulum/other"), 1, "it lacks rewards")
     assert not store.exists()
 
 

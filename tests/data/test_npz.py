@@ -112,6 +112,12 @@ def test_data_without_rewards_says_what_it_is_for(tmp_path, zoo) -> None:
     result = zoo("data", "import", path, "pendulum/mine")
     assert result.code == 0
     assert "its rewards are 0 everywhere" in result.out
+    small = ("steps=1", "eval_episodes=1", "logger=none", "algo.hidden=[8]", "algo.batch_size=2")
+    command = ("run", "env=pendulum", f"dataset={path}", *small)
+    for algo, said in (("algo=td3_bc",), True), (("algo=td3_bc", "reward_shift=-1"), False):
+        result = zoo(*command, *algo, f"run_dir={tmp_path / str(said)}")
+        assert result.code == 0
+        assert ("its rewards are 0 everywhere" in result.out) == said
 
 
 def test_what_is_no_such_archive_is_refused_in_one_line(tmp_path, zoo, store) -> None:

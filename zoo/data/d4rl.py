@@ -21,12 +21,12 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     step, D4RL counts one step too many and so cuts the next episode one step early; this code does not.)
     """
     with h5py.File(path, "r") as file:
-        missing = {"observations", "actions", "rewards", "terminals"} - set(file)
-        if missing:
+        arrays = {name: file[name] for name in FIELDS if isinstance(file.get(name), h5py.Dataset)}
+        if missing := {"observations", "actions", "rewards", "terminals"} - set(arrays):
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
             )
-        return from_columns({name: file[name][()] for name in FIELDS if name in file}, max_episode_steps)
+        return from_columns({name: array[()] for name, array in arrays.items()}, max_episode_steps)
 
 
 def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:

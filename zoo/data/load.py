@@ -16,6 +16,8 @@ from zoo.envs import EnvConfig, time_limit
 from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError
 
+NO_REWARDS = "its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil"
+
 
 def load_arrays(env: EnvConfig, name: str) -> tuple[Arrays, list[Source]]:
     """A dataset or a mixture, by name, and its sources.

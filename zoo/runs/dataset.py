@@ -12,7 +12,7 @@ from zoo.data.arrays import Arrays, fitted, out_of_bounds
 from zoo.data.catalog import Source, recorded_env
 from zoo.data.corruption import Adversary, CorruptionConfig, corrupt
 from zoo.data.dataset import Dataset
-from zoo.data.load import load_arrays, missing_ends
+from zoo.data.load import NO_REWARDS, load_arrays, missing_ends
 from zoo.envs import EnvConfig
 from zoo.errors import RunError, UsageError
 from zoo.settings.config import RunConfig
@@ -70,6 +70,8 @@ def open_dataset(
         )
     if corruption.name != CorruptionConfig.name:
         arrays, description["corrupted"] = corrupt(arrays, corruption, config.seed, device, adversary)
+    if not spec.goal_dim and config.reward_shift == 0 and not arrays.reward.any():
+        report(f"dataset={name}: {NO_REWARDS}")
     arrays = arrays._replace(reward=_rescaled(arrays.reward, config, report))
     data = Dataset(arrays, spec, device, config.sampler, unmarked, report)
     if device.type == "cuda":

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     if not args.file.is_dir() and not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
     from zoo.data.arrays import concatenate, cut_at_breaks, fitted
-    from zoo.data.load import read, step_limit
+    from zoo.data.load import NO_REWARDS, read, step_limit
     from zoo.data.minari import check_replaceable, write_minari
     from zoo.envs import spec_of
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     write_minari(arrays, folder, new_id(env, name), env.id, metadata, force=args.force, flat=True)
     algo = "gcbc" if spec.goal_dim else "iql" if arrays.reward.any() else "bc"
     if algo == "bc":
-        print("its rewards are 0 everywhere: it is for algorithms that need none, such as bc and recoil.")
+        print(f"{NO_REWARDS}.")
     print_table(HEADER, [row(f"{env.name}/{name}", arrays, folder)])
     print(f"use it: zoo run algo={algo} env={env.argument} dataset={name}")
     return 0
