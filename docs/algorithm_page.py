@@ -45,7 +45,7 @@ def algorithm_page(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[P
     yield "## Run it"
     yield ""
     for command, comment in (
-        (f"zoo run algo={algorithm.name} env={example(algorithm)}", ""),
+        *((command, "") for command in first_run(algorithm)),
         (f"zoo run algo={algorithm.name} --help", "# every setting"),
         (f"zoo copy {algorithm.name} my_project/", "# one file that needs nothing else of the zoo"),
     ):
@@ -76,11 +76,21 @@ def needs(algorithm: Algorithm) -> str:
     return known.get(algorithm.data, f"learns from a dataset too with `algo.{algorithm.data}`")
 
 
-def example(algorithm: Algorithm) -> str:
-    """An environment to show an algorithm with."""
+def first_run(algorithm: Algorithm) -> list[str]:
+    """The commands of a first run, in an environment that suits the algorithm; before it, those that make its data."""
+    env, data, more = "hopper", "", ""
     if issubclass(algorithm.agent_class, Predictor):
-        return "series/hopper"
-    return "hopper" if "continuous" in algorithm.action_spaces else "cartpole"
+        env = "series/hopper"
+    elif algorithm.takes_goals:
+        env, data, more = "pointmaze-medium", "navigate", " dataset=navigate"
+    elif "continuous" not in algorithm.action_spaces:
+        env = "cartpole"
+        if algorithm.data == "required":
+            env, data, more = "minatar/breakout", "medium-replay", " dataset=medium-replay"
+    elif hasattr(algorithm.module.Config, "expert"):
+        data, more = "random expert", " dataset=random+30ep:expert algo.expert=1ep:expert"
+    made = [f"zoo data make {env} {data}"] if data else []
+    return [*made, f"zoo run algo={algorithm.name} env={env}{more}"]
 
 
 def docstring(path: Path) -> tuple[str, str]:
@@ -132,9 +142,9 @@ def github(match: re.Match[str]) -> str:
 
 def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], pictures: Path) -> Iterator[str]:
     """Curves and figures of the runs that the repository has, and the published figures."""
+    yield "## Results"
+    yield ""
     if rows or panels:
-        yield "## Results"
-        yield ""
         yield "Means over seeds, whose number is behind the name, with the range of the runs. Dashed: other libraries'"
         yield "code. Curves of training episodes are means over a fiftieth of the steps."
         yield ""
@@ -142,8 +152,8 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
         save(draw(panels), pictures / "curves" / f"{algorithm.name}.png")
         yield f"![{algorithm.name}'s learning curves](curves/{algorithm.name}.png)"
         yield ""
-        yield f"Commands and figures of these runs: {', '.join(measured(algorithm))}."
-        yield ""
+    yield f"Commands and figures: {', '.join(measured(algorithm))}."
+    yield ""
     if rows:
         save(draw(panels_of_rows(rows)), pictures / "curves" / f"{algorithm.name}-suites.png")
         yield "### In suites"
@@ -161,14 +171,17 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
 
 
 def measured(algorithm: Algorithm) -> list[str]:
-    """Links to the pages of results that have commands of an algorithm, else to the one that lists them."""
-    found = []
-    for path in sorted((DOCS / "results").glob("*.md")):
-        text = path.read_text()
-        if path.stem != "speed" and re.search(rf"algo=(?:\w+,)*{algorithm.name}\b", text):
-            title = text.splitlines()[0].removeprefix("# ")
-            found.append(f"[{title}](../results/{path.name})")
-    return found or ["[Results](../results.md)"]
+    """Links to the pages of results that have commands of an algorithm, else to those that name it."""
+    paths = [DOCS / "goals.md"] if algorithm.takes_goals else sorted((DOCS / "results").glob("*.md"))
+    pages = {path: path.read_text() for path in paths if path.stem != "speed"}
+    title = re.escape(algorithm.title.partition(":")[0])
+    for pattern in (rf"algo=(?:\w+,)*{algorithm.name}\b", rf"(?<![\w-]){title}(?![\w-])"):
+        if found := [path for path, text in pages.items() if re.search(pattern, text)]:
+            break
+    return [
+        f"[{pages[path].partition(chr(10))[0].removeprefix('# ')}](../{path.relative_to(DOCS).as_posix()})"
+        for path in found
+    ]
 
 
 def figures(rows: Sequence[Row]) -> Iterator[str]:

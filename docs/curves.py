@@ -1,7 +1,7 @@
 """The learning curves of the runs that the repository has, drawn for the documentation's pages.
 
-They are in `docs/results`, archives that `zoo bench export` wrote, and in `benchmarks/results`, files named
-`<algorithm>-<task>-seed<n>.csv`, peers' with `corl-`, `sb3-` or `authors-`.
+They are in `docs/results`, archives of suites that `zoo bench export` wrote, and in `benchmarks/results`: archives of
+other runs, and files named `<algorithm>-<task>-seed<n>.csv`, peers' with `corl-`, `sb3-` or `authors-`.
 
     python docs/curves.py
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from zoo.benchmarks import plots
 from zoo.benchmarks.analysis import Row
-from zoo.benchmarks.reading import find, named
+from zoo.benchmarks.reading import find, named, read
 from zoo.benchmarks.records import MEASURES, Result
 from zoo.data.samplers import SAMPLERS
 from zoo.settings.registry import algorithms, environments
@@ -41,6 +41,9 @@ PICTURES = {  # panels of each, by algorithm and task
     "value-heads": (("dqn", "cartpole"), ("dqn", "minatar, breakout")),
     "streaming": (("stream_ac", "halfcheetah"), ("stream_ac", "hopper"), ("stream_q", "minatar, breakout")),
 }
+
+# settings in a method's name that are not the algorithm's
+OF_THE_RUN = r", (?:eval_every|matmul_precision|steps|online_steps|online_starts|online_fraction|init_from)=[^,]+"
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps and values
 
@@ -69,6 +72,24 @@ def archived(root: Path) -> list[Row]:
         Row(task, method, runs[0].measure, tuple(sorted(runs, key=lambda run: run.seed)))
         for (task, method), runs in sorted(alike.items())
     ]
+
+
+def panels_of_archives(root: Path) -> dict[str, list[Panel]]:
+    """The panels of each algorithm, from the archives in `benchmarks/results`, of runs with at least two evaluations.
+
+    Runs that differ only in settings of the run, such as its length, are one method; the longest are shown.
+    """
+    alike: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for run in read(root / "benchmarks" / "results")[0]:
+        method = re.sub(OF_THE_RUN, "", run.method)
+        if len(run.steps) > 1:
+            alike[run.algo, run.task, method].append(run)
+    panels: dict[str, dict[str, Panel]] = defaultdict(dict)
+    for (algo, task, method), runs in sorted(alike.items()):
+        panel = panels[algo].setdefault(task, Panel(task, MEASURES[runs[0].measure]))
+        longest = max(run.steps[-1] for run in runs)
+        panel.lines[method] = [(run.steps, run.columns[run.measure]) for run in runs if run.steps[-1] == longest]
+    return {algo: list(found.values()) for algo, found in panels.items()}
 
 
 def panels_of_rows(rows: Sequence[Row]) -> list[Panel]:

@@ -13,7 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 from algorithm_page import algorithm_page, prose, settings_table
-from curves import Panel, archived, panels_of_files
+from curves import Panel, archived, panels_of_archives, panels_of_files
 
 from zoo.benchmarks.analysis import Row
 from zoo.commands.list import table
@@ -32,7 +32,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 def main() -> None:
     """Writes everything anew."""
     shutil.rmtree(OUT, ignore_errors=True)
-    pages, panels = OUT / "pages", panels_of_files(ROOT)
+    pages, panels = OUT / "pages", panels_of_archives(ROOT) | panels_of_files(ROOT)
     algorithm_pages(pages / "algorithms", archived(ROOT), panels)
     with ProcessPoolExecutor() as pool:
         texts = pool.map(copied, algorithms(), repeat([]))  # as `zoo copy` writes them

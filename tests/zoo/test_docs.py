@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 import test_contract as contract
 import yaml
-from algorithm_page import docstring, markdown, prose
-from curves import curve, divided, panels_of_files
+from algorithm_page import docstring, first_run, markdown, measured, prose
+from curves import curve, divided, panels_of_archives, panels_of_files
 from equations import latex, typeset
 
 import zoo.algos
 from zoo.cli import main
+from zoo.data.load import load_arrays
+from zoo.envs import spec_of
 from zoo.settings import registry
+from zoo.settings.compose import compose
+from zoo.settings.fit import check_spaces
 
 ROOT = Path(__file__).parents[2]
 
@@ -158,6 +162,32 @@ def test_a_page_says_all_that_the_docstring_says(algorithm):
 def test_the_deviations_that_streaming_algorithms_share_are_on_their_pages():
     _, deviations = docstring(registry.algorithms()["stream_q"].path)
     assert "> - A truncated episode bootstraps from its last observation." in deviations
+
+
+@pytest.mark.parametrize("algorithm", registry.algorithms().values(), ids=list(registry.algorithms()))
+def test_the_first_command_of_a_page_fits_the_algorithm_and_its_data_are_there_or_made_before(algorithm):
+    *made, command = (line.split() for line in first_run(algorithm))
+    assert command[:3] == ["zoo", "run", f"algo={algorithm.name}"]
+    config, chosen, _ = compose(command[2:])
+    check_spaces(chosen, spec_of(config.env), config, config.env.id)
+    for line in made:
+        assert line[:4] == ["zoo", "data", "make", config.env.argument]
+    names = {*re.split(r"\+|\d+ep:", config.dataset), getattr(config.algo, "expert", "").rpartition(":")[2]} - {""}
+    if made:
+        assert names == set(made[0][4:])
+    elif algorithm.takes_data(config):
+        assert load_arrays(config.env, config.dataset)
+
+
+def test_every_algorithm_has_results_and_curves_of_those_that_are_not_in_files_of_one_seed():
+    assert all(measured(algorithm) for algorithm in registry.algorithms().values())
+    panels = panels_of_archives(ROOT)
+    assert "[Goal-conditioned algorithms](../goals.md)" in measured(registry.algorithms()["qrl"])
+    (panel,) = (panel for panel in panels["qrl"] if panel.title == "pointmaze-large, navigate")
+    ((method, curves),) = panel.lines.items()
+    assert method == "qrl, paper, batch_size=256, hidden=[256,256,256]"
+    assert [curve[0].tolist() for curve in curves] == 2 * [[25_000, 50_000, 75_000, 100_000]]
+    assert [curve[1][-1] for curve in curves] == [50.0, 58.0]
 
 
 def test_prose_links_papers_and_repositories_and_keeps_what_markdown_would_take_for_its_own():
