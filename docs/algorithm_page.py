@@ -172,16 +172,12 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
 
 def measured(algorithm: Algorithm) -> list[str]:
     """Links to the pages of results that have commands of an algorithm, else to those that name it."""
-    paths = [DOCS / "goals.md"] if algorithm.takes_goals else sorted((DOCS / "results").glob("*.md"))
-    pages = {path: path.read_text() for path in paths if path.stem != "speed"}
+    pages = {path: path.read_text() for path in sorted((DOCS / "results").glob("*.md")) if path.stem != "speed"}
     title = re.escape(algorithm.title.partition(":")[0])
     for pattern in (rf"algo=(?:\w+,)*{algorithm.name}\b", rf"(?<![\w-]){title}(?![\w-])"):
         if found := [path for path, text in pages.items() if re.search(pattern, text)]:
             break
-    return [
-        f"[{pages[path].partition(chr(10))[0].removeprefix('# ')}](../{path.relative_to(DOCS).as_posix()})"
-        for path in found
-    ]
+    return [f"[{pages[path].splitlines()[0].removeprefix('# ')}](../results/{path.name})" for path in found]
 
 
 def figures(rows: Sequence[Row]) -> Iterator[str]:

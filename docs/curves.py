@@ -35,12 +35,13 @@ COLUMNS = 3  # panels beside each other
 WIDTH, HEIGHT = 4.4, 3.4  # of a panel, in inches
 
 PICTURES = {  # panels of each, by algorithm and task
-    "curves": (("iql", "hopper, mixed"), ("sac", "halfcheetah"), ("stream_ac", "ant")),
+    "curves": (("iql", "hopper, mixed"), ("sac", "halfcheetah"), ("stream_ac", "halfcheetah")),
     "start": (("iql", "demo"),),
     "samplers": (("iql", "hopper, 5-expert"), ("iql", "halfcheetah, 10-expert")),
     "value-heads": (("dqn", "cartpole"), ("dqn", "minatar, breakout")),
     "streaming": (("stream_ac", "halfcheetah"), ("stream_ac", "hopper"), ("stream_q", "minatar, breakout")),
 }
+OF_SUITES = {("sac", "halfcheetah")}  # of these, suites have more seeds than the files of single runs
 
 # settings in a method's name that are not the algorithm's
 OF_THE_RUN = r", (?:eval_every|matmul_precision|steps|online_steps|online_starts|online_fraction|init_from)=[^,]+"
@@ -166,10 +167,18 @@ def curve(path: Path, training: bool, score: bool) -> tuple[str, Curve]:
     return measure, (steps, values)
 
 
-def picture(name: str, panels: dict[str, list[Panel]]) -> "Figure":
-    """One of `PICTURES`, of the panels of `panels_of_files`."""
-    found = {(algo, panel.title): panel for algo in panels for panel in panels[algo]}
-    return draw([replace(found[algo, task], title=f"{algo}: {task}") for algo, task in PICTURES[name]])
+def picture(name: str, panels: dict[str, list[Panel]], rows: Sequence[Row]) -> "Figure":
+    """One of `PICTURES`: panels of files, or of the rows of suites."""
+    of_files = {(algo, panel.title): panel for algo in panels for panel in panels[algo]}
+    chosen = []
+    for algo, task in PICTURES[name]:
+        panel = of_files[algo, task]
+        if (algo, task) in OF_SUITES:
+            own = [row for row in rows if (row.runs[0].algo, row.task) == (algo, task)]
+            panel = panels_of_rows([replace(row, method=re.sub(OF_THE_RUN, "", row.method)) for row in own])[0]
+        lines = dict(sorted(panel.lines.items(), key=lambda line: is_peers(line[0])))
+        chosen.append(replace(panel, title=f"{algo}: {task}", lines=lines))
+    return draw(chosen)
 
 
 def draw(panels: Sequence[Panel]) -> "Figure":
@@ -225,6 +234,6 @@ def save(figure: "Figure", path: Path) -> None:
 
 if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
-    panels = panels_of_files(root)
+    panels, rows = panels_of_files(root), archived(root)
     for name in PICTURES:
-        save(picture(name, panels), root / "docs" / "pictures" / f"{name}.png")
+        save(picture(name, panels, rows), root / "docs" / "pictures" / f"{name}.png")

@@ -182,7 +182,7 @@ def test_the_first_command_of_a_page_fits_the_algorithm_and_its_data_are_there_o
 def test_every_algorithm_has_results_and_curves_of_those_that_are_not_in_files_of_one_seed():
     assert all(measured(algorithm) for algorithm in registry.algorithms().values())
     panels = panels_of_archives(ROOT)
-    assert "[Goal-conditioned algorithms](../goals.md)" in measured(registry.algorithms()["qrl"])
+    assert "[Goal-conditioned algorithms](../results/goal-conditioned.md)" in measured(registry.algorithms()["qrl"])
     (panel,) = (panel for panel in panels["qrl"] if panel.title == "pointmaze-large, navigate")
     ((method, curves),) = panel.lines.items()
     assert method == "qrl, paper, batch_size=256, hidden=[256,256,256]"

@@ -108,7 +108,7 @@ def load_state(path: Path, advice: str) -> dict[str, Any]:
     state: dict[str, Any] = checkpoint.load(path, "cpu")
     found = state.get("format", 0)
     if isinstance(found, int) and found > FORMAT:
-        raise RunError(f"{path} was written by a newer version of the zoo. Update this one: pip install -U rl-zoo")
+        raise RunError(f"{path} was written by a newer version of the zoo. Update this one.")
     if found != FORMAT:
         raise RunError(f"{path} was written by an older version of the zoo{advice}")
     return state
