@@ -80,7 +80,7 @@ def lower() -> None:
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: str) -> Tensor:
     """`x` `[B, inputs]`, `weight` `[outputs, inputs]` -> `[B, outputs]` in one of the ways, without gradients."""
     if way == ONEDNN:
-        return torch.ops.zoo.linear.default(x.contiguous(), weight, bias, relu)  # type: ignore[no-any-return]
+        return torch.ops.zoo.linear.default(x.contiguous(), _whole(weight), bias, relu)  # type: ignore[no-any-return]
     if way == BFLOAT16:
         out = (x.bfloat16() @ weight.bfloat16().T).float()
         out = out if bias is None else out + bias
@@ -89,6 +89,11 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, way: st
     else:
         out = F.linear(x, weight, bias)
     return out.relu() if relu else out
+
+
+def _whole(matrix: Tensor) -> Tensor:
+    """The matrix; a copy if it is some columns of a larger one, for which oneDNN takes hundreds of times as long."""
+    return matrix if matrix.is_contiguous() or matrix.mT.is_contiguous() else matrix.contiguous()
 
 
 class Layer(torch.autograd.Function):
