@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PEERS = {"corl": "CORL", "sb3": "Stable-Baselines3", "authors": "the authors' code"}
 BINS = 50  # of a curve of training episodes, whose returns are averaged within
+LEAST_EVALUATIONS = 3  # of a run of an archive whose curve is drawn
 COLUMNS = 3  # panels beside each other
 WIDTH, HEIGHT = 4.4, 3.4  # of a panel, in inches
 
@@ -43,8 +44,8 @@ PICTURES = {  # panels of each, by algorithm and task
 }
 OF_SUITES = {("sac", "halfcheetah")}  # of these, suites have more seeds than the files of single runs
 
-# settings in a method's name that are not the algorithm's
-OF_THE_RUN = r", (?:eval_every|matmul_precision|steps|online_steps|online_starts|online_fraction|init_from)=[^,]+"
+# settings in a method's name that change only how long a run is, how often it is evaluated, and how it is rounded
+OF_THE_RUN = r", (?:eval_every|matmul_precision|steps|online_steps)=[^,]+"
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps and values
 
@@ -76,14 +77,14 @@ def archived(root: Path) -> list[Row]:
 
 
 def panels_of_archives(root: Path) -> dict[str, list[Panel]]:
-    """The panels of each algorithm, from the archives in `benchmarks/results`, of runs with at least two evaluations.
+    """The panels of each algorithm, from the archives in `benchmarks/results`, of runs with enough evaluations.
 
     Runs that differ only in settings of the run, such as its length, are one method; the longest are shown.
     """
     alike: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for run in read(root / "benchmarks" / "results")[0]:
         method = re.sub(OF_THE_RUN, "", run.method)
-        if len(run.steps) > 1:
+        if len(run.steps) >= LEAST_EVALUATIONS:
             alike[run.algo, run.task, method].append(run)
     panels: dict[str, dict[str, Panel]] = defaultdict(dict)
     for (algo, task, method), runs in sorted(alike.items()):
