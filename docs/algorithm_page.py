@@ -142,8 +142,10 @@ def github(match: re.Match[str]) -> str:
 
 def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], pictures: Path) -> Iterator[str]:
     """Curves and figures of the runs that the repository has, and the published figures."""
-    yield "## Results"
-    yield ""
+    pages = measured(algorithm)
+    if rows or panels or pages:
+        yield "## Results"
+        yield ""
     if rows or panels:
         yield "Means over seeds, whose number is behind the name, with the range of the runs. Dashed: other libraries'"
         yield "code. Curves of training episodes are means over a fiftieth of the steps."
@@ -152,8 +154,9 @@ def results(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[Panel], 
         save(draw(panels), pictures / "curves" / f"{algorithm.name}.png")
         yield f"![{algorithm.name}'s learning curves](curves/{algorithm.name}.png)"
         yield ""
-    yield f"Commands and figures: {', '.join(measured(algorithm))}."
-    yield ""
+    if pages:
+        yield f"Commands and figures: {', '.join(pages)}."
+        yield ""
     if rows:
         save(draw(panels_of_rows(rows)), pictures / "curves" / f"{algorithm.name}-suites.png")
         yield "### In suites"

@@ -11,7 +11,7 @@ writes `docs/pictures`, the pictures of the README and of pages that are about n
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,8 +67,13 @@ class Panel:
 
 def archived(root: Path) -> list[Row]:
     """The runs in the archives below `docs/results`, by task and method."""
+    return rows_of(named(find(root / "docs" / "results")[0]))
+
+
+def rows_of(runs: Iterable[Result]) -> list[Row]:
+    """Runs by task and method."""
     alike: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for run in named(find(root / "docs" / "results")[0]):
+    for run in runs:
         alike[run.task, run.method].append(run)
     return [
         Row(task, method, runs[0].measure, tuple(sorted(runs, key=lambda run: run.seed)))
@@ -81,17 +86,13 @@ def panels_of_archives(root: Path) -> dict[str, list[Panel]]:
 
     Runs that differ only in settings of the run, such as its length, are one method; the longest are shown.
     """
-    alike: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
-    for run in read(root / "benchmarks" / "results")[0]:
-        method = re.sub(OF_THE_RUN, "", run.method)
-        if len(run.steps) >= LEAST_EVALUATIONS:
-            alike[run.algo, run.task, method].append(run)
-    panels: dict[str, dict[str, Panel]] = defaultdict(dict)
-    for (algo, task, method), runs in sorted(alike.items()):
-        panel = panels[algo].setdefault(task, Panel(task, MEASURES[runs[0].measure]))
-        longest = max(run.steps[-1] for run in runs)
-        panel.lines[method] = [(run.steps, run.columns[run.measure]) for run in runs if run.steps[-1] == longest]
-    return {algo: list(found.values()) for algo, found in panels.items()}
+    runs = [run for run in read(root / "benchmarks" / "results")[0] if len(run.steps) >= LEAST_EVALUATIONS]
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in rows_of(replace(run, method=re.sub(OF_THE_RUN, "", run.method)) for run in runs):
+        longest = max(run.steps[-1] for run in row.runs)
+        shown = tuple(run for run in row.runs if run.steps[-1] == longest)
+        rows[shown[0].algo].append(replace(row, runs=shown))
+    return {algo: panels_of_rows(found) for algo, found in rows.items()}
 
 
 def panels_of_rows(rows: Sequence[Row]) -> list[Panel]:

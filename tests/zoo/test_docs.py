@@ -142,6 +142,7 @@ def test_the_documented_algorithm_gets_its_page_without_another_file(added, tmp_
     assert "| `beta` | `1.0` | temperature of the weights |" in text
     assert (tmp_path / "crr.py").read_text() == source
     assert "[`crr`](crr.md)" in (tmp_path / "index.md").read_text()
+    assert "## Results" not in text  # nothing has been measured
     assert '{ "CRR" = "algorithms/crr.md" }' in generate.site_config()
 
 

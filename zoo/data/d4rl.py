@@ -21,7 +21,7 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     step, D4RL counts one step too many and so cuts the next episode one step early; this code does not.)
     """
     with h5py.File(path, "r") as file:
-        arrays = {name: file[name] for name in FIELDS if isinstance(file.get(name), h5py.Dataset)}
+        arrays = {name: array for name in FIELDS if isinstance(array := file.get(name), h5py.Dataset)}
         if missing := {"observations", "actions", "rewards", "terminals"} - set(arrays):
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"

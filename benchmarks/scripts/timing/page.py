@@ -42,27 +42,30 @@ def render(kept: dict[str, Any], order: Iterable[str]) -> str:
         parts.append(f"## {processor}")
         for section in (name for name in order if name in sections):
             parts.append(f"    {sections[section]['command']}")
-            for table in sections[section]["tables"]:
-                subjects = {name: Timed(**timed) for name, timed in table.pop("subjects").items()}
-                parts.append(as_markdown(Measured(subjects=subjects, **table)))
+            parts += map(as_markdown, tables_of(sections[section]))
     return "\n\n".join(parts) + "\n"
+
+
+def tables_of(section: dict[str, Any]) -> list[Measured]:
+    """The tables of a section, from its figures in the file."""
+    return [
+        Measured(**table | {"subjects": {name: Timed(**timed) for name, timed in table["subjects"].items()}})
+        for table in section["tables"]
+    ]
 
 
 def summary(kept: dict[str, Any], order: Iterable[str]) -> list[str]:
     """How many times as fast as its peers the compiled code is, on the first processor."""
     processor, sections = next(iter(kept.items()))
-    rows = []
-    for section in (name for name in order if name in sections):
-        for table in sections[section]["tables"]:
-            subjects = {name: Timed(**timed) for name, timed in table["subjects"].items()}
-            peers = {name for name in subjects if not name.startswith(("zoo", "eager"))}
-            if COMPILED in subjects and peers:
-                of = {name: f"{name} {ratio(subjects[name], subjects[COMPILED])}" for name in subjects if name in peers}
-                groups = ([of[name] for name in of if name.startswith(IN_JAX) == jax] for jax in (False, True))
-                rows.append([table["title"], *(", ".join(group) for group in groups)])
-    head = ["", "x libraries in PyTorch", "x in JAX"]
-    lines = [row(head), row(["---"] * 3), *map(row, rows)]
-    return [f"`compile=true` on {processor}, with one thread unless its section says otherwise:", "\n".join(lines)]
+    rows = [row(["", "x libraries in PyTorch", "x in JAX"]), row(["---"] * 3)]
+    for table in (table for name in order if name in sections for table in tables_of(sections[name])):
+        peers = [name for name in table.subjects if not name.startswith(("zoo", "eager"))]
+        if COMPILED in table.subjects and peers:
+            own = table.subjects[COMPILED]
+            groups = ([peer for peer in peers if peer.startswith(IN_JAX) == jax] for jax in (False, True))
+            cells = (", ".join(f"{peer} {ratio(table.subjects[peer], own)}" for peer in group) for group in groups)
+            rows.append(row([table.title, *cells]))
+    return [f"`compile=true` on {processor}, with one thread unless its section says otherwise:", "\n".join(rows)]
 
 
 def as_markdown(table: Measured) -> str:
