@@ -12,12 +12,11 @@ value that counts steps.
     upper    L_h  = E[-exp(beta_h (U(w, g) - U(s, g))) log pi_h(phi(s, w)|s, g)]
 
 The reward is -1, except where the goal is reached: there it is 0, and nothing follows. V's goal is reached where it is
-the state itself, U's where the option ends at it. Where V's goal is the state itself, U's goal is the option's end.
-Both values share one phi, and both train it. Deviations: everything else is as in `hiql`, and so as in OGBench's code
-(github seohongpark/ogbench): phi takes state and goal, has length sqrt(10) and no target copy; weights are clipped at
-100; policies are Gaussians of standard deviation 1; all losses are computed before any parameter is updated. This file
-has not been compared with the authors' code (github ota-v/ota-v), of which no copy was available. A configuration that
-others copied from that code samples other goals than HIQL's: `value_goals=[0,0.5,0.5]` and `actor_goals=[0,0.5,0.5]`.
+the state itself, U's where the option ends at it. U's goals are drawn like V's, but apart from them, and the option's
+end stands for the state itself. Both values share one phi, and both train it. Deviations: as in the authors' code
+(github ota-v/ota-v, read in its copy in ktolnos/TTGS) and in `hiql`, phi takes state and goal, has length sqrt(10) and
+no target copy; weights are clipped at 100; policies are Gaussians of standard deviation 1; all losses are computed
+before any parameter is updated. Unlike in that code, layer normalization adds 1e-5 to the variance, not 1e-6.
 """
 
 import copy

@@ -1,9 +1,9 @@
 """Makes one update of one of OGBench's agents, in JAX, from given weights and a given batch. For `goals_update.py`.
 
-    PYTHON_WITH_JAX benchmarks/scripts/goals_in_jax.py CHECKOUT AGENT GIVEN.npz FOUND.npz
+    PYTHON_WITH_JAX benchmarks/scripts/goals_in_jax.py IMPLS AGENT GIVEN.npz FOUND.npz
 
-This imports nothing from the zoo. Everything is in float64. Their normalization adds 1e-6 to the variance; here it adds
-the zoo's constant.
+IMPLS is the folder that holds their `agents`. This imports nothing from the zoo. Everything is in float64. Their
+normalization adds 1e-6 to the variance; here it adds the zoo's constant.
 """
 
 import functools
@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 
-def main(checkout: str, name: str, given_file: str, found_file: str) -> None:
+def main(impls: str, name: str, given_file: str, found_file: str) -> None:
     jax.config.update("jax_enable_x64", True)
     nn.LayerNorm = functools.partial(nn.LayerNorm, epsilon=1e-5)
-    sys.path.insert(0, f"{checkout}/impls")
+    sys.path.insert(0, impls)
     module = importlib.import_module(f"agents.{name}")
     given = dict(np.load(given_file))
     batch = {key.removeprefix("batch/"): x for key, x in given.items() if key.startswith("batch/")}

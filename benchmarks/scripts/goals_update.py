@@ -1,10 +1,11 @@
 """Compares updates of goal-conditioned algorithms with OGBench's agents, from the same weights and batch.
 
-    python benchmarks/scripts/goals_update.py --checkout OGBENCH --python PYTHON_WITH_JAX
+    python benchmarks/scripts/goals_update.py --checkout OGBENCH --ota TTGS --python PYTHON_WITH_JAX
 
-The checkout is a clone of github seohongpark/ogbench. Its agents are run by another Python with jax, flax, optax,
-distrax and ml_collections. Everything is in float64, with small networks. The script prints the relative differences
-|ours - theirs| / |theirs| of the losses and of the changes of each network's weights.
+OGBENCH is a clone of github seohongpark/ogbench, and TTGS one of github ktolnos/TTGS, which holds the code of OTA's
+authors. Their agents are run by another Python with jax, flax, optax, distrax and ml_collections. Everything is in
+float64, with small networks. The script prints the relative differences |ours - theirs| / |theirs| of the losses and of
+the changes of each network's weights.
 """
 
 import argparse
@@ -20,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.agent import Agent
-from zoo.algos import crl, gcbc, gciql, gcivl, hiql, qrl
+from zoo.algos import crl, gcbc, gciql, gcivl, hiql, ota, qrl
 from zoo.benchmarks.scripts.authors import report
-from zoo.data.goals import GoalBatch, SubgoalBatch
+from zoo.data.goals import GoalBatch, OptionBatch, SubgoalBatch
 from zoo.spec import Spec
 
 STATE, ACTIONS, ROWS, HIDDEN, LATENT = 7, 3, 64, [32, 32, 32], 16
@@ -41,6 +42,12 @@ PLACES: dict[str, dict[str, str]] = {
         "target_value": "modules_target_value/value_net", "low_actor.net": "modules_low_actor",
         "high_actor": "modules_high_actor",
     },
+    "ota": {
+        "phi": "modules_goal_rep/layers_0", "value": "modules_low_value/value_net",
+        "target_value": "modules_target_low_value/value_net", "high_value": "modules_high_value/value_net",
+        "target_high_value": "modules_target_high_value/value_net", "low_actor.net": "modules_low_actor",
+        "high_actor": "modules_high_actor",
+    },
 }  # fmt: skip
 NUMBERS = {"qrl": {"distance.share": "modules_value/alpha/value", "log_lambda": "modules_lam/log_value"}}
 LOSSES: dict[str, dict[str, str]] = {  # by the zoo's names
@@ -52,11 +59,15 @@ LOSSES: dict[str, dict[str, str]] = {  # by the zoo's names
         "value_loss": "value/total_loss", "model_loss": "dynamics/dynamics_loss", "actor_loss": "actor/actor_loss",
     },
     "hiql": {"value_loss": "value/value_loss", "low_actor_loss": "low_actor/actor_loss"},
+    "ota": {
+        "value_loss": "low_value/low_value_loss", "high_value_loss": "high_value/high_value_loss",
+        "low_actor_loss": "low_actor/actor_loss",
+    },
 }  # fmt: skip
 
 
 def agents() -> dict[str, tuple[Agent, dict[str, Any]]]:
-    """The zoo's agents, and the settings of OGBench's agents."""
+    """The zoo's agents, and the settings of theirs."""
     small: dict[str, Any] = {"hidden": HIDDEN}
     theirs: dict[str, Any] = {"actor_hidden_dims": HIDDEN, "value_hidden_dims": HIDDEN}
     latent: dict[str, Any] = {"latent_dim": LATENT}
@@ -68,11 +79,12 @@ def agents() -> dict[str, tuple[Agent, dict[str, Any]]]:
         "crl": (crl.CRL(SPEC, crl.Config(**small, **latent)), theirs | latent),
         "qrl": (qrl.QRL(SPEC, qrl.Config(**small, **latent)), theirs | latent),
         "hiql": (hiql.HIQL(SPEC, hiql.Config(**small)), theirs),
+        "ota": (ota.OTA(SPEC, ota.Config(**small)), theirs),
     }
 
 
 def names(name: str, agent: Agent) -> dict[str, str]:
-    """OGBench's name of each of the zoo's weights."""
+    """Their name of each of the zoo's weights."""
     found = dict(NUMBERS.get(name, {}))
     for network, place in PLACES[name].items():
         layers = {number: layer for number, layer in agent.get_submodule(network).named_children() if _learns(layer)}
@@ -101,24 +113,30 @@ def to_flax(weight: Tensor, name: str) -> np.ndarray:
     return array[:, 0] if array.ndim == 3 else array  # in the zoo, a member's bias is [1, width]
 
 
-def random_batch(hierarchical: bool) -> tuple[GoalBatch | SubgoalBatch, dict[str, Any]]:
-    """A batch, and the same batch in OGBench's format."""
+def random_batch(name: str) -> tuple[GoalBatch | SubgoalBatch | OptionBatch, dict[str, Any]]:
+    """A batch for an algorithm, and the same batch in OGBench's format."""
     obs, next_obs, value_goal, actor_goal, waypoint, subgoal = torch.randn(6, ROWS, STATE)
     action, reached, index = 2 * torch.rand(ROWS, ACTIONS) - 1, torch.rand(ROWS) < 0.2, torch.arange(ROWS)
     theirs = {
         "observations": obs, "actions": action, "next_observations": next_obs, "value_goals": value_goal,
         "rewards": reached.double() - 1, "masks": 1 - reached.double(),
     }  # fmt: skip
-    if not hierarchical:
-        batch = GoalBatch(obs, action, next_obs, value_goal, reached, actor_goal, index)
-        return batch, theirs | {"actor_goals": actor_goal}
-    goals = {"high_actor_goals": actor_goal, "high_actor_targets": waypoint, "low_actor_goals": subgoal}
-    return SubgoalBatch(
-        obs, action, next_obs, value_goal, reached, actor_goal, waypoint, subgoal, index
-    ), theirs | goals
+    ours = GoalBatch(obs, action, next_obs, value_goal, reached, actor_goal, index)
+    if name not in ("hiql", "ota"):
+        return ours, theirs | {"actor_goals": actor_goal}
+    subgoals = {"waypoint": waypoint, "subgoal": subgoal}
+    theirs |= {"high_actor_goals": actor_goal, "high_actor_targets": waypoint, "low_actor_goals": subgoal}
+    if name == "hiql":
+        return SubgoalBatch(**ours._asdict(), **subgoals), theirs
+    end, goal = torch.randn(2, ROWS, STATE)
+    ends = torch.rand(ROWS) < 0.2
+    options = {"option_end": end, "option_goal": goal, "option_reached": ends}
+    theirs |= {"high_value_option_observations": end, "high_value_goals": goal}
+    theirs |= {"high_value_rewards": ends.double() - 1, "high_value_masks": 1 - ends.double()}
+    return OptionBatch(**ours._asdict(), **subgoals, **options), theirs
 
 
-def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, python: str) -> dict[str, float]:
+def compare(name: str, agent: Agent, settings: dict[str, Any], impls: Path, python: str) -> dict[str, float]:
     """The relative differences of the losses and of the changes of each network's weights."""
     with torch.no_grad():
         for parameter in agent.parameters():  # so that no bias is 0, no scale is 1, and targets differ
@@ -126,7 +144,7 @@ def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, p
     before = {key: weight.detach().clone() for key, weight in agent.named_parameters()}
     theirs_of = names(name, agent)
     assert set(theirs_of) == set(before)
-    batch, given = random_batch(name == "hiql")
+    batch, given = random_batch(name)
     metrics = agent.update(batch)
     given = {f"batch/{key}": x for key, x in given.items()} | {"settings": json.dumps(settings)}
     given |= {f"weights/{theirs}": to_flax(before[key], theirs) for key, theirs in theirs_of.items()}
@@ -134,7 +152,7 @@ def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, p
         np.savez(f"{folder}/given.npz", **given)
         script = Path(__file__).with_name("goals_in_jax.py")
         files = [f"{folder}/given.npz", f"{folder}/found.npz"]
-        subprocess.run([python, script, checkout, name, *files], check=True)
+        subprocess.run([python, script, impls, name, *files], check=True)
         found = dict(np.load(f"{folder}/found.npz"))
     differences = {}
     for loss, key in LOSSES[name].items():
@@ -151,13 +169,15 @@ def compare(name: str, agent: Agent, settings: dict[str, Any], checkout: Path, p
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkout", type=Path, required=True, help="a clone of OGBench's repository")
+    parser.add_argument("--ota", type=Path, required=True, help="a clone of the repository that holds OTA's")
     parser.add_argument("--python", required=True, help="a Python with JAX and the other imports of OGBench's agents")
     args = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     found: dict[str, float] = {}
     for name, (agent, settings) in agents().items():
-        differences = compare(name, agent.double(), settings, args.checkout, args.python)
+        impls = args.ota / "impls/ota-v" if name == "ota" else args.checkout / "impls"
+        differences = compare(name, agent.double(), settings, impls, args.python)
         found |= {f"{name}: {what}": difference for what, difference in differences.items()}
     return report(found)
 

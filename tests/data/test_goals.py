@@ -105,14 +105,31 @@ def test_subgoals_lie_a_few_steps_ahead_but_not_beyond_the_goal_or_the_episode()
             assert waypoint == (min(state + 3, goal) if shares[1] or goal == state else subgoal)
 
 
-def test_an_option_ends_after_its_steps_or_at_the_goal_or_with_the_episode():
-    for shares in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)):
-        batch = Goals(numbered(), shares, (0.0, 1.0, 0.0)).sample_options(2_000, steps=3, option_steps=4)
-        columns = (batch.obs, batch.value_goal, batch.option_end, batch.option_goal, batch.option_reached[:, None])
-        for state, goal, end, option_goal, reached in zip(*(x[:, 0].long().tolist() for x in columns), strict=True):
-            assert end == min(state + 4, goal if shares[1] else last_state(state))
-            assert option_goal == (end if state == goal else goal)
-            assert reached == (end == option_goal)
+@pytest.mark.parametrize("shares", [(0.2, 0.5, 0.3), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
+def test_options_and_their_goals_are_as_probable_as_the_authors_rules_have_them(shares):
+    """Each pair of end and goal, whatever the state and V's goal, by a loop over OTA's `sample_high_goals`."""
+    torch.manual_seed(0)
+    batch = Goals(numbered(), shares, (0.0, 1.0, 0.0), discount=0.8).sample_options(100_000, steps=3, option_steps=4)
+    table = np.zeros((FIRST[-1], FIRST[-1]))
+    current, future, _ = shares
+    ahead = future / (1 - current) if future else 0.0
+    for state in starts():
+        timeout = min(state + 4, last_state(state))
+        for later, probability in geometric(state, 0.8).items():
+            end = min(state + 4, later)
+            table[end, end] += current * ahead * probability
+            table[end, later] += (1 - current) * ahead * probability
+        table[timeout, timeout] += current * (1 - ahead)
+        for goal in starts():
+            table[timeout, goal] += (1 - current) * (1 - ahead) / len(starts())
+    table /= len(starts())
+    assert follow(batch.option_end, batch.option_goal, table)
+    assert torch.equal(batch.option_reached, (batch.option_end == batch.option_goal)[:, 0])
+    assert (batch.option_end > batch.obs).all()
+    assert (batch.option_end <= batch.obs + 4).all()
+    both = (batch.reached & batch.option_reached).float().mean()
+    apart = batch.reached.float().mean() * batch.option_reached.float().mean()
+    assert both == pytest.approx(float(apart), abs=0.02)  # the goals of the two values are drawn apart
 
 
 def test_a_value_that_counts_options_falls_by_one_for_each_that_is_needed():

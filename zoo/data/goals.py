@@ -2,10 +2,10 @@
 
 Every state of the data can be a goal (Andrychowicz et al. 2017, arXiv 1707.01495): the transition's own, a later one in
 its episode, or any. The rules are those of OGBench's `GCDataset` and `HGCDataset` (Park et al. 2024, arXiv 2410.20092;
-github seohongpark/ogbench, `impls/utils/datasets.py`), with the options of OTA (Ahn et al. 2025, arXiv 2505.12737).
-There are two differences. An episode's last state can be a later goal of its own states; there it cannot, because the
-last two rows of an episode count as its end. And the goal of an upper level can be the transition's own state, if the
-policy's shares say so; `HGCDataset` takes the later states' share for both.
+github seohongpark/ogbench, `impls/utils/datasets.py`), with the options of OTA (Ahn et al. 2025, arXiv 2505.12737;
+github ota-v/ota-v). There are two differences. An episode's last state can be a later goal of its own states; there it
+cannot, because the last two rows of an episode count as its end. And the goal of an upper level can be the transition's
+own state, if the policy's shares say so; `HGCDataset` takes the later states' share for both.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class OptionBatch(NamedTuple):
     actor_goal: Tensor  # [B, S]; this and the next two as in `SubgoalBatch`
     waypoint: Tensor  # [B, S]
     subgoal: Tensor  # [B, S]
-    option_end: Tensor  # [B, S] the state n steps later, or the value's goal or the episode's end if that comes first
-    option_goal: Tensor  # [B, S] the value's goal; if it is `reached`, the option's end
+    option_end: Tensor  # [B, S] the state n steps later, or a later goal or the episode's end if that comes first
+    option_goal: Tensor  # [B, S] the goal of the value that counts options: the option's end, a later state, or any
     option_reached: Tensor  # [B] bool, whether the option ends at its goal
     index: Tensor  # type: ignore[assignment]  # [B]
 
@@ -110,13 +110,10 @@ class Goals:
     def sample_options(self, batch_size: int, steps: int, option_steps: int) -> OptionBatch:
         """Like `sample`, with subgoals `steps` ahead and options of `option_steps`."""
         index, row, final = self._transitions(batch_size)
-        value_goal, ahead = self._goals(row, self._geometric(row, final), self.value)
-        reached = value_goal == row
-        end = (row + option_steps).minimum(torch.where(ahead, value_goal, final))
-        option_goal = torch.where(reached, end, value_goal)
-        option = self.states[end], self.states[option_goal], end == option_goal
-        upper = self._upper(row, final, steps)
-        return OptionBatch(*self._steps(index), self.states[value_goal], reached, *upper, *option, index)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
+        goal, reached = self.states[value_goal], value_goal == row
+        upper, option = self._upper(row, final, steps), self._options(row, final, option_steps)
+        return OptionBatch(*self._steps(index), goal, reached, *upper, *option, index)
 
     def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Indices of transitions, and the rows of their own states and of their episodes' last ones: `[B]` each."""
@@ -134,13 +131,29 @@ class Goals:
         waypoint = torch.where(ahead | (goal == row), subgoal.minimum(goal), subgoal)
         return self.states[goal], self.states[waypoint], self.states[subgoal]
 
+    def _options(self, row: Tensor, final: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The ends of options and their goals, `[B, S]` each, and whether these are the same: by the value's shares.
+
+        Where the goal is the option's own end, a later state that would have been the goal may still cut it short.
+        """
+        current, future, _ = self.value
+        own = torch.rand(row.shape, device=row.device) < current
+        ahead = torch.rand(row.shape, device=row.device) * (1 - current) < future
+        later = self._geometric(row, final)
+        end = (row + steps).minimum(torch.where(ahead, later, final))
+        goal = torch.where(own, end, torch.where(ahead, later, self._anywhere(row)))
+        return self.states[end], self.states[goal], end == goal
+
     def _goals(self, row: Tensor, later: Tensor, shares: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Rows of goals `[B]`, and for which of them a later state in the episode was chosen `[B]`."""
         current, future, _ = shares
         chosen = torch.rand(row.shape, device=row.device)
         ahead = (chosen >= current) & (chosen < current + future)
-        anywhere = self.row[torch.randint(len(self.row), row.shape, device=row.device)]
-        return torch.where(chosen < current, row, torch.where(ahead, later, anywhere)), ahead
+        return torch.where(chosen < current, row, torch.where(ahead, later, self._anywhere(row))), ahead
+
+    def _anywhere(self, row: Tensor) -> Tensor:
+        """Rows of any transitions' states."""
+        return self.row[torch.randint(len(self.row), row.shape, device=row.device)]
 
     def _geometric(self, row: Tensor, final: Tensor) -> Tensor:
         """Rows of later states: k steps ahead with probability (1 - discount) discount^(k - 1), or the last one."""
