@@ -10,21 +10,22 @@ two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regr
     noise    L_N  = E[(N_i(s, w) - Q_i(s, f(s, w)))^2],  w ~ N(0, I)
     actor    L_pi = E[alpha log pi(w|s) - min_i N_i(s, w)],  w ~ pi(s), within [-magnitude, magnitude]
 
-(Algorithm 1.) `steps` are updates of the flow; during `online_steps` everything else is updated. Before the first
-online update the flow gets standard normal noise, or 0 without exploration. The buffer holds actions, not noise, so
-that the agent can learn from the dataset too; the authors' runs learn from their own transitions alone
-(`online_fraction=1`). DSRL-SAC, the variant without critics of actions, is SAC whose actions are the noise for a
-finished run of this file: `zoo run algo=sac base=RUN_DIR base_mode=noise base_scale=1.5 algo.target_entropy=0
-eval_deterministic=false`.
+(Algorithm 1.) pi is the density of noise in units of the magnitude, as in the authors' code. `steps` are updates of the
+flow; during `online_steps` everything else is updated. Before the first online update the flow gets standard normal
+noise, or 0 without exploration. The buffer holds actions, not noise, so that the agent can learn from the dataset too;
+the authors' runs learn from their own transitions alone (`online_fraction=1`). DSRL-SAC, the variant without critics of
+actions, is SAC whose actions are the noise for a finished run of this file: `zoo run algo=sac base=RUN_DIR
+base_mode=noise base_scale=1.5 algo.target_entropy=0 eval_deterministic=false`.
 
 At a target entropy of 0 the noise stays broad. The authors evaluate by sampling it: `eval_deterministic=false`.
 
 Deviations from the authors' code (github ajwagen/dsrl): a flow instead of a diffusion policy with DDIM; single actions,
-not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh, with
-layer normalization in the critics; the critics of noise take one step for each step of the other critics, on the same
-batch, whereas theirs take ten, on batches of their own, after twenty of the others. In that code, the noise of DSRL-NA
-lies within [-1, 1] whatever the magnitude, its layer normalization precedes the ReLU, and the last step of a truncated
-episode does not bootstrap. DSRL-SAC begins with standard normal noise there, and with uniform noise here.
+not chunks of four, each discounted by `discount`; observations are normalized; activations are ReLU, not tanh; layer
+normalization follows them, in the critics alone, whereas theirs precedes them, in the actor too; the critics of noise
+take one step for each step of the other critics, on the same batch, whereas theirs take ten, on batches of their own,
+after twenty of the others. In that code, the noise of DSRL-NA lies within [-1, 1] whatever the magnitude, and the last
+step of a truncated episode does not bootstrap. DSRL-SAC begins with standard normal noise there, and with uniform noise
+here.
 """
 
 import copy
@@ -83,7 +84,7 @@ class DSRL(Agent):
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.noise_critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=True)
         self.log_alpha = torch.nn.Parameter(torch.zeros(()))
-        self.target_entropy = self.actor.target_entropy(config.target_entropy)
+        self.target_entropy = config.target_entropy
         self.steers = nn.Buffer(torch.zeros((), dtype=torch.bool))
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
@@ -98,10 +99,15 @@ class DSRL(Agent):
         velocity: Tensor = self.flow(batch.obs, (1 - time) * noise + time * action, time)
         return (velocity - (action - noise)).square().mean()
 
+    def sample_noise(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """w `[B, A]` and log pi(w|s) `[B]`, the density of noise in units of the magnitude."""
+        noise, log_prob = self.actor.sample(obs)
+        return noise, log_prob + self.actor.log_scale
+
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_Q, and the critics' mean value."""
         with torch.no_grad():
-            noise, log_prob = self.actor.sample(batch.next_obs)
+            noise, log_prob = self.sample_noise(batch.next_obs)
             next_action = self.flow.sample(batch.next_obs, noise)
             next_q = self.target_critic(batch.next_obs, next_action).squeeze(-1).amin(0)
             soft_value = next_q - self.log_alpha.exp() * log_prob
@@ -119,7 +125,7 @@ class DSRL(Agent):
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_pi, and log pi(w|s) `[B]`."""
-        noise, log_prob = self.actor.sample(batch.obs)
+        noise, log_prob = self.sample_noise(batch.obs)
         value = self.noise_critic(batch.obs, noise).squeeze(-1).amin(0)
         return (self.log_alpha.exp().detach() * log_prob - value).mean(), log_prob.detach()
 

@@ -48,19 +48,26 @@ def test_the_target_is_of_the_action_that_the_actors_noise_becomes_less_its_entr
     with torch.no_grad():
         mean, log_std = agent.actor(batch.next_obs)
         x = torch.distributions.Normal(mean, log_std.exp())
-        squashed = torch.distributions.TransformedDistribution(
-            x, [torch.distributions.TanhTransform(), torch.distributions.AffineTransform(0, 2.5)]
-        )
-        w = 2.5 * torch.tanh(mean + log_std.exp() * noise)
-        soft = agent.target_critic(batch.next_obs, by_hand(agent, batch.next_obs, w)).squeeze(-1).amin(0)
-        soft = soft - torch.exp(torch.tensor(-1.0)) * squashed.log_prob(w).sum(-1)
+        squashed = torch.distributions.TransformedDistribution(x, [torch.distributions.TanhTransform()])
+        unit = torch.tanh(mean + log_std.exp() * noise)
+        soft = agent.target_critic(batch.next_obs, by_hand(agent, batch.next_obs, 2.5 * unit)).squeeze(-1).amin(0)
+        soft = soft - torch.exp(torch.tensor(-1.0)) * squashed.log_prob(unit).sum(-1)
         target = batch.reward + 0.99 * torch.where(batch.terminated, 0.0, soft)
         expected = sum(((agent.critic(batch.obs, batch.action)[i].squeeze(-1) - target) ** 2).mean() for i in range(2))
     assert float(agent.critic_loss(batch)[0]) == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_the_target_entropy_is_of_noise_in_units_of_the_magnitude(agent):
-    assert agent.target_entropy == pytest.approx(2 * torch.log(torch.tensor(2.5)).item())
+def test_the_actor_weighs_the_density_of_noise_in_units_of_the_magnitude(agent):
+    """DSRL-SAC has the same: there, the actions are noise within [-1, 1]."""
+    batch = batch_for(agent, 5)
+    torch.manual_seed(6)
+    noise, density = agent.actor.sample(batch.obs)
+    torch.manual_seed(6)
+    loss, log_prob = agent.actor_loss(batch)
+    in_units = density + 2 * torch.log(torch.tensor(2.5))
+    torch.testing.assert_close(log_prob, in_units.detach())
+    value = agent.noise_critic(batch.obs, noise).squeeze(-1).amin(0)
+    torch.testing.assert_close(loss, (agent.log_alpha.exp() * in_units - value).mean())
 
 
 def test_the_flow_stays_as_it_is_while_it_is_steered_and_all_else_learns(agent):

@@ -77,10 +77,10 @@ def test_an_actor_climbs_the_lesser_value_less_what_its_entropy_costs(module, mo
     torch.manual_seed(0)
     if module is dsrl:
         agent, scale = dsrl.DSRL(SPEC, dsrl.Config(hidden=[16], magnitude=2.5)), torch.tensor([2.5, 2.5])
-        critic = agent.noise_critic
+        critic, unit = agent.noise_critic, torch.ones(2)  # of the density
     else:
         agent, scale = h2o.H2O(SPEC, h2o.Config(hidden=[16])), HALF_RANGE
-        critic = agent.critic
+        critic, unit = agent.critic, HALF_RANGE
     agent.log_alpha.data.fill_(-1.0)
     batch, noise = batch_for(agent, 0), torch.randn(16, 2)
     monkeypatch.setattr(torch, "randn_like", lambda like: noise)
@@ -90,7 +90,7 @@ def test_an_actor_climbs_the_lesser_value_less_what_its_entropy_costs(module, mo
             mean, log_std = agent.actor(obs[None])
             x = mean[0] + log_std[0].exp() * w
             density = torch.distributions.Normal(mean[0], log_std[0].exp()).log_prob(x)
-            log_probs.append((density - torch.log(scale * (1 - torch.tanh(x) ** 2))).sum())
+            log_probs.append((density - torch.log(unit * (1 - torch.tanh(x) ** 2))).sum())
             action = (scale * torch.tanh(x))[None]
             value = min(float(critic(obs[None], action)[i]) for i in range(2))
             expected += (float(torch.exp(torch.tensor(-1.0)) * log_probs[-1]) - value) / 16
