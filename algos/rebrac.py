@@ -83,7 +83,7 @@ class SarsaBatch(NamedTuple):
 
 
 class ReBRAC(Agent):
-    PER_RUN = ("penalty_share",)
+    PER_RUN = ("decays",)
 
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class ReBRAC(Agent):
         small_last_(self.critic, 3e-3)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.penalty_share = nn.Buffer(torch.ones(()))  # share of beta_1 that is left
+        self.decays = nn.Buffer(torch.zeros((), dtype=torch.int64))  # updates after which beta_1 fell
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
 
@@ -119,13 +119,14 @@ class ReBRAC(Agent):
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
         return self.head.loss(out, target).mean(-1).sum(), self.head.value(out.detach()).mean()
 
-    def actor_loss(self, batch: SarsaBatch) -> Tensor:
-        """Eq. 5."""
+    def actor_loss(self, batch: SarsaBatch, decay: float = 0.0) -> Tensor:
+        """Eq. 5, with beta_1 less `decay` for each update so far that had one: subtracting it each time would round."""
         action = self.actor.mode(batch.obs)
         q = self.head.value(self.critic(batch.obs, action)).amin(0)
         scale = 1 / q.abs().mean().detach() if self.config.normalize_q else 1.0
         distance = self.actor.squared_error(action, batch.action).sum(-1)
-        penalty = self.config.actor_penalty * self.penalty_share * distance
+        share = (1 - decay * self.decays).clamp(min=self.config.online_penalty)
+        penalty = self.config.actor_penalty * (share * distance)
         return (penalty - scale * q).mean()
 
     def update(self, batch: SarsaBatch, delayed: bool = True, decay: float = 0.0) -> Metrics:
@@ -140,13 +141,13 @@ class ReBRAC(Agent):
         self.critic_optimizer.minimize(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "q": q, **self.head.metrics()}
         if delayed:
-            actor_loss = self.actor_loss(batch)
+            actor_loss = self.actor_loss(batch, decay)
             self.actor_optimizer.minimize(actor_loss)
             polyak_update(self.target_actor, self.actor, self.config.tau)
             polyak_update(self.target_critic, self.critic, self.config.tau)
             metrics["actor_loss"] = actor_loss.detach()
         if decay:
-            self.penalty_share.sub_(decay).clamp_(min=self.config.online_penalty)
+            self.decays.add_(1)
         return metrics
 
     @torch.no_grad()

@@ -92,8 +92,6 @@ class Config:
 
 
 class RO2O(Agent):
-    PER_RUN = ("smoothed",)
-
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()
         self.spec, self.config = spec, config

@@ -11,6 +11,7 @@ import torch
 import zoo
 from zoo.algos.iql import IQL
 from zoo.algos.iql import Config as IQLConfig
+from zoo.algos.rebrac import ReBRAC
 from zoo.data.batch import Batch, either, mixed
 from zoo.runs import online
 from zoo.runs.stepper import EnvStepper
@@ -115,13 +116,23 @@ def test_online_starts_collects_before_the_first_online_update(pendulum_file, tm
     assert len(set(seen[20].index.tolist())) > 10  # of 26 transitions
 
 
+def test_online_updates_are_counted_from_the_first_step_of_all_environments_that_has_one(
+    pendulum_file, tmp_path, monkeypatch
+):
+    """Four environments reach 8 steps, the first multiple of four from 5 on."""
+    counts, update = [], ReBRAC.update
+    monkeypatch.setattr(ReBRAC, "update", lambda a, b, **k: (counts.append(k["delayed"]), update(a, b, **k))[1])
+    go_online("rebrac", pendulum_file, tmp_path / "run", online_steps=16, online_starts=5, num_envs=4)
+    assert counts[20:] == [True, False] * 4
+
+
 @pytest.mark.parametrize(("algo", "first"), [("td3_bc", 1), ("rebrac", 0)])
 def test_every_second_online_update_moves_the_actor(algo, first, pendulum_file, tmp_path, monkeypatch):
     agent_class, moved = algorithms()[algo].agent_class, []
     loss = agent_class.actor_loss
     update = agent_class.update
     monkeypatch.setattr(agent_class, "update", lambda agent, *a, **k: (moved.append(0), update(agent, *a, **k))[1])
-    monkeypatch.setattr(agent_class, "actor_loss", lambda agent, b: (moved.__setitem__(-1, 1), loss(agent, b))[1])
+    monkeypatch.setattr(agent_class, "actor_loss", lambda agent, *a: (moved.__setitem__(-1, 1), loss(agent, *a))[1])
     go_online(algo, pendulum_file, tmp_path / "run", online_steps=12, online_updates=3, online_starts=4)
     assert moved[20:] == [int(i % 2 == first) for i in range(24)]
 

@@ -78,18 +78,21 @@ def test_the_next_action_is_the_episodes_and_its_last_step_has_none():
 
 
 def test_online_the_actors_penalty_falls_linearly_to_a_share_of_itself(spec, make_batch):
-    agent, shares = make(spec, online_penalty=0.5, actor_penalty=2.0), []
+    agent, batch, shares = make(spec, online_penalty=0.5, actor_penalty=2.0), sarsa(make_batch(9)), []
     for seed in range(4):
         agent.update(sarsa(make_batch(seed)), decay=0.2)
-        shares.append(round(agent.penalty_share.item(), 6))
-    assert shares == [0.8, 0.6, 0.5, 0.5]
-    batch = sarsa(make_batch(9))
-    half = agent.actor_loss(batch).item()
-    agent.penalty_share.fill_(1)
-    whole = agent.actor_loss(batch).item()
-    error = agent.actor.to_unit(agent.actor.mode(batch.obs)) - agent.actor.to_unit(batch.action)
-    squared = error.square().sum(-1).mean().item()
-    assert whole - half == pytest.approx(2.0 * 0.5 * squared)
+        error = agent.actor.to_unit(agent.actor.mode(batch.obs)) - agent.actor.to_unit(batch.action)
+        lost = agent.actor_loss(batch).item() - agent.actor_loss(batch, decay=0.2).item()
+        shares.append(1 - lost / (2.0 * error.square().sum(-1).mean().item()))
+    assert shares == pytest.approx([0.8, 0.6, 0.5, 0.5])
+
+
+def test_the_actors_penalty_falls_by_as_much_in_millions_of_updates(spec, make_batch):
+    agent, batch = make(spec, online_penalty=0.0, normalize_q=False), sarsa(make_batch(9))
+    whole, none = agent.actor_loss(batch).item(), agent.actor_loss(batch._replace(action=agent.actor.mode(batch.obs)))
+    agent.decays.fill_(3_500_000)
+    left = (agent.actor_loss(batch, decay=2e-7).item() - none.item()) / (whole - none.item())
+    assert left == pytest.approx(0.3, abs=1e-4)
 
 
 @pytest.mark.parametrize(("starts", "decays"), [(0, [0.1] * 10), (6, [0.25] * 4)])

@@ -8,9 +8,11 @@ import torch
 from plain import shake
 from torch.distributions import Normal, kl_divergence
 
+import zoo
 from zoo.algos import edac
 from zoo.algos.ro2o import RO2O, Config
 from zoo.data.batch import Batch
+from zoo.runs.load import load_agent
 
 
 def make(spec, **settings) -> RO2O:
@@ -130,6 +132,22 @@ def test_without_the_terms_it_is_sac_with_many_critics(spec, make_batch):
         other.update(make_batch(seed))
     for name, x in other.state_dict().items():
         torch.testing.assert_close(agent.state_dict()[name], x, rtol=0, atol=0)
+
+
+def test_a_run_that_starts_from_another_goes_on_with_its_uncertainty(pendulum_file, tmp_path):
+    """The authors continue online at the uncertainty that the offline run had come to."""
+    common = {
+        "env": "pendulum", "eval_every": 100, "eval_episodes": 1, "logger": "none",
+        "algo_config": {"hidden": [8], "batch_size": 8, "num_critics": 2, "smooth_online": True},
+        "dataset": pendulum_file, "compile": False,
+    }  # fmt: skip
+    once = zoo.train("ro2o", steps=6, online_steps=4, run_dir=tmp_path / "once", **common)
+    offline = zoo.train("ro2o", steps=6, run_dir=tmp_path / "offline", **common)
+    online = zoo.train(
+        "ro2o", steps=0, online_steps=4, init_from=str(offline.dir), run_dir=tmp_path / "online", **common
+    )
+    found = [int(load_agent(run.dir)[1].smoothed) for run in (once, offline, online)]
+    assert found == [10, 6, 10]
 
 
 def test_an_uncertainty_below_its_least_is_refused():

@@ -49,7 +49,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "torch.compiler.is_compiling()": False,
         "envs.resumed": False,
         "data.missing_ends": "",
-        "taken % VALUED_EVERY < envs.num_envs": False,  # a copy has no such metric
+        "taken % VALUED_EVERY < n": False,  # a copy has no such metric
     }
     facts |= of_spec("goal_dim", SOME if algorithm.takes_goals else 0)
     facts |= of_spec("is_image", False) | of_spec("num_actions", SOME if spec.num_actions else None)
@@ -60,6 +60,7 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         "x.dtype == torch.uint8": False,
         "self.frames": False,
         "config.env.is_atari": False,
+        "env_kwargs": False,
     }
     facts[f"isinstance(space, gymnasium.spaces.{'Box' if spec.num_actions else 'Discrete'})"] = False
     for name, value in decided.items():

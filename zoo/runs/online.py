@@ -36,11 +36,11 @@ def learn_online(
 ) -> None:  # fmt: skip
     """Acts with exploration, and learns after each step from the dataset and the collected transitions.
 
-    A batch is sampled uniformly from both together, as if they were one buffer (Nair et al. 2020, arXiv 2006.09359,
-    section IV-D). With `online_fraction`, that share of it comes from the collected transitions, however few they are:
-    a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in Cal-QL (arXiv 2303.05479), and all in Zhou et al. 2024
-    (WSRL, arXiv 2412.07762), which retains nothing of the dataset. Collected transitions are normalized and scaled as
-    the dataset was.
+    A batch is sampled from both in proportion to their sizes, as if they were one buffer (Nair et al. 2020, arXiv
+    2006.09359, section IV-D), and the dataset's part by its sampler. With `online_fraction`, that share of it comes
+    from the collected transitions, however few they are: a half in Ball et al. 2023 (RLPD, arXiv 2302.02948) and in
+    Cal-QL (arXiv 2303.05479), and all in Zhou et al. 2024 (WSRL, arXiv 2412.07762), which retains nothing of the
+    dataset. Collected transitions are normalized and scaled as the dataset was.
 
     Args:
         returns: receives the collected transitions, an episode at a time once it has ended.
@@ -55,8 +55,9 @@ def learn_online(
             "431; online_starts=5000 collects before it learns (WSRL)"
         )
     envs = run.envs()
-    capacity = -(-config.online_steps // envs.num_envs) * envs.num_envs  # whole steps of all environments
-    buffer = replay_buffer(capacity, envs.spec, run.device, envs.num_envs, config.env.is_atari)
+    n = envs.num_envs
+    capacity, first = (-(-steps // n) * n for steps in (config.online_steps, config.online_starts))  # of whole steps
+    buffer = replay_buffer(capacity, envs.spec, run.device, n, config.env.is_atari)
     run.track(online_buffer=buffer)
     if returns:
         returns.take_in(buffer)
@@ -68,12 +69,12 @@ def learn_online(
         if returns and ended is not None and ended.any():
             returns.take_in(buffer, ended)
         taken = step - config.steps
-        if taken >= config.online_starts:
-            done = (taken - config.online_starts) * config.online_updates
-            for count in range(done, done + envs.num_envs * config.online_updates):
+        if taken >= first:
+            done = (taken - first) * config.online_updates
+            for count in range(done, done + n * config.online_updates):
                 batch = sample(data, buffer, batch_size, config.online_fraction)
                 run.log(update(batch, count) if update else agent.update(batch))
-            if taken % VALUED_EVERY < envs.num_envs:
+            if taken % VALUED_EVERY < n:
                 run.log(data_value(agent, data))
 
 
