@@ -14,7 +14,7 @@ used in MBRCSL's experiments (github zhaoyizhou1123/mbrcsl). Deviations: that co
 reshape, which turns the sum over 3 x 10 actions into ten sums over three; here it is one sum, as in the equation. As in
 that code, there is no 1/2 before the squared error. The actor's learning rate decays at every update, theirs once every
 thousand updates. The model trains on batches of 256, whatever `batch_size` is, and for at most 200 epochs; theirs
-trains for as long as it improves.
+trains for as long as it improves. log pi is exact, theirs has 1e-6 in its logarithm.
 """
 
 import copy
@@ -142,7 +142,7 @@ class COMBO(Agent):
 def train(run: "Run", config: Config) -> COMBO:
     data = run.dataset()
     agent = COMBO(data.spec, config, total_steps=run.config.steps)
-    terminates = termination_of(run.config.env.id, data)
+    terminates = termination_of(run.config.env.id, run.config.env.kwargs, data)
     kept = config.rollout_batch * config.rollout_length * config.rollouts_kept
     buffer = ReplayBuffer(kept, data.spec, run.device)
     run.track(agent=agent, buffer=buffer)

@@ -155,7 +155,7 @@ def train(run: "Run", config: Config) -> MBRCSL:
     data = run.dataset()
     updates = max(1, len(data) // config.batch_size)  # in a pass over the data
     agent = MBRCSL(data.spec, config, config.behavior_epochs * updates)
-    terminates = termination_of(run.config.env.id, data)
+    terminates = termination_of(run.config.env.id, run.config.env.kwargs, data)
     agent.behavior.normalizer.fit(data.obs)
     run.track(agent=agent)
     horizon = run.time_limit() or int(data.episode_lengths.max())

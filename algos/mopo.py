@@ -10,10 +10,9 @@ model is a lower bound on the return in the environment.
 
 Settings are those of OfflineRL-Kit, as in the experiments of MBRCSL (github zhaoyizhou1123/mbrcsl): the model is that
 of `zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate, alpha at
-most 1.
-Deviations: that decay takes a step at every update, theirs once every thousand updates. Of 256 transitions 13 are real,
-theirs 12. The model trains on batches of 256, whatever `batch_size` is, for at most 200 epochs, theirs for as long as
-it improves.
+most 1. Deviations: that decay takes a step at every update, theirs once every thousand updates. Of 256 transitions 13
+are real, theirs 12. The model trains on batches of 256, whatever `batch_size` is, for at most 200 epochs, theirs for as
+long as it improves. log pi is exact, theirs has 1e-6 in its logarithm.
 """
 
 import copy
@@ -128,7 +127,7 @@ class MOPO(Agent):
 def train(run: "Run", config: Config) -> MOPO:
     data = run.dataset()
     agent = MOPO(data.spec, config, total_steps=run.config.steps)
-    terminates = termination_of(run.config.env.id, data)
+    terminates = termination_of(run.config.env.id, run.config.env.kwargs, data)
     kept = config.rollout_batch * config.rollout_length * config.rollouts_kept
     buffer = ReplayBuffer(kept, data.spec, run.device)
     run.track(agent=agent, buffer=buffer)

@@ -190,7 +190,7 @@ def test_episodes_end_where_the_task_itself_ends_them(env_id):
             steps += 1
     assert any(ended)
     data = linear_data(100)
-    said = termination_of(env_id, data)(torch.from_numpy(np.array(next_obs)).float())
+    said = termination_of(env_id, {}, data)(torch.from_numpy(np.array(next_obs)).float())
     assert said.tolist() == ended
 
 
@@ -229,15 +229,26 @@ def at(env_id: str, **values: float) -> list[float]:
     ],
 )
 def test_each_bound_of_a_task_ends_its_episodes(env_id, place, inside, outside):
-    rule = termination_of(env_id, linear_data(100))
+    rule = termination_of(env_id, {}, linear_data(100))
     obs = torch.tensor([at(env_id), at(env_id, **{place: inside}), at(env_id, **{place: outside})])
     assert rule(obs).tolist() == [False, False, True]
 
 
 def test_where_no_transition_terminates_nothing_ends_an_episode_and_else_a_rule_is_needed():
     data = linear_data(100)
-    assert not termination_of("Pendulum-v1", data)(torch.randn(7, 3)).any()
+    assert not termination_of("Pendulum-v1", {}, data)(torch.randn(7, 3)).any()
     data = copy.copy(data)
     data.terminated = torch.ones(100, dtype=torch.bool)
     with pytest.raises(UsageError, match="does not know when"):
-        termination_of("MyOwn-v0", data)
+        termination_of("MyOwn-v0", {}, data)
+
+
+def test_arguments_of_a_task_may_change_when_it_ends():
+    arguments, data = {"terminate_when_unhealthy": False}, linear_data(100)
+    lying = torch.tensor([at("Hopper-v5", _0=0.1)])
+    assert termination_of("Hopper-v5", {}, data)(lying).all()
+    assert not termination_of("Hopper-v5", arguments, data)(lying).any()
+    data = copy.copy(data)
+    data.terminated = torch.ones(100, dtype=torch.bool)
+    with pytest.raises(UsageError, match=r"does not know when.* as they are made by default"):
+        termination_of("Hopper-v5", {"healthy_z_range": (0.5, 2.0)}, data)

@@ -10,7 +10,7 @@ nobody ran into them.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -279,18 +279,18 @@ TERMINATIONS = {  # as in the tasks' own `is_healthy`, gymnasium.envs.mujoco; be
 }
 
 
-def termination_of(env_id: str, data: Dataset) -> Termination:
-    """An environment's termination rule; if none is known and the data hold no terminal transition, one without end.
+def termination_of(env_id: str, env_kwargs: dict[str, Any], data: Dataset) -> Termination:
+    """A task's termination rule; if none is known and the data hold no terminal transition, one without end.
 
     Raises:
         UsageError: transitions terminate, but the rule is unknown.
     """
     name = env_id.rsplit("-v", 1)[0]
-    if name in TERMINATIONS:
+    if name in TERMINATIONS and not env_kwargs:
         return TERMINATIONS[name]
     if data.terminated.any():
         raise UsageError(
             f"env={env_id}: its episodes terminate, and the model does not know when. There are rules for "
-            f"{', '.join(TERMINATIONS)}, and for tasks that never terminate."
+            f"{', '.join(TERMINATIONS)}, as they are made by default, and for tasks that never terminate."
         )
     return never
