@@ -39,7 +39,9 @@ class Config:
     lr: float = 1.0  # step size where ObGD does not bound it
     kappa: float = 2.0  # kappa of ObGD: the larger it is, the smaller the bound on the step
     epsilon: float = 0.01  # final probability of a random action
-    exploration_fraction: float = 0.05  # share of all steps over which epsilon falls from 1; MinAtar: 0.2
+    exploration_fraction: float = (
+        0.05  # share of all steps over which epsilon falls from 1; `init_from`: none; MinAtar: 0.2
+    )
     optimizer: str = "obgd"  # obgd, adaptive_obgd; or those of the classic methods: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
@@ -103,7 +105,7 @@ class StreamQ(StreamAgent):
 
 def train(run: "Run", config: Config) -> StreamQ:
     envs, time_limit = stream(run, config)
-    agent = StreamQ(envs.spec, config, run.config.steps)
+    agent = StreamQ(envs.spec, config, run.config.steps if run.config.init_from is None else 0)
     agent.normalizer.time_limit.fill_(time_limit)
     run.track(agent=agent)
     if not envs.resumed:

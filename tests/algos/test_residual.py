@@ -3,9 +3,12 @@
 import json
 import shutil
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import FrameStackObservation
 
 import zoo
 from zoo import cli
@@ -188,6 +191,11 @@ def test_what_cannot_be_a_base_is_refused_in_a_line(base, tmp_path, capsys, monk
     )
     zoo.train("ppo", **SMALL | {"env": "cartpole"}, steps=100, run_dir=tmp_path / "cart", algo_config=CONFIGS["ppo"])
     assert "base=cart: a policy with continuous actions" in refusal(capsys, "algo=ppo", "env=cartpole", "base=cart")
+    stacked = {"entry_point": lambda: FrameStackObservation(gymnasium.make("Pendulum-v1"), 3)}
+    monkeypatch.setitem(gymnasium.registry, "Stacked-v0", EnvSpec("Stacked-v0", max_episode_steps=200, **stacked))
+    assert "whose observations are vectors, can be corrected; Stacked-v0 has others" in refusal(
+        capsys, "algo=ppo", "env=Stacked-v0", f"base={base}"
+    )
     assert "base_scale=nan must be above 0" in refusal(capsys, "algo=sac", "env=pendulum", "base=x", "base_scale=nan")
     assert "base=nowhere: nowhere is not the folder of a run" in refusal(
         capsys, "algo=sac", "env=pendulum", "base=nowhere"

@@ -15,6 +15,7 @@ from zoo.errors import UsageError
 from zoo.models.dynamics import EnsembleDynamics
 from zoo.runs.load import load_agent
 from zoo.runs.stepper import EnvStepper
+from zoo.streaming import StreamAgent
 
 NETWORKS = ("actor.", "critic.", "target_critic.", "log_alpha")
 OPTIMIZERS = ("actor_optimizer.", "critic_optimizer.", "alpha_optimizer.")
@@ -360,3 +361,20 @@ def test_a_stream_has_the_time_limit_of_its_own_run(tmp_path):
     )  # fmt: skip
     assert zoo.load(first.dir).agent.normalizer.time_limit == 100
     assert zoo.load(second.dir).agent.normalizer.time_limit == 400
+
+
+@pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
+def test_a_stream_that_starts_from_another_does_not_explore_anew(tmp_path, monkeypatch, algo):
+    """Its epsilon depends on the samples seen so far, the other run's included."""
+    epsilons, epsilon = [], StreamAgent.epsilon
+    monkeypatch.setattr(
+        StreamAgent, "epsilon", lambda agent, *a: (epsilons.append(epsilon(agent, *a)), epsilons[-1])[1]
+    )
+    settings = {"hidden": [32, 32], "exploration_fraction": 1.0, "epsilon": 0.01}
+    common = {"env": "cartpole", "compile": False, "algo_config": settings}
+    first = train(algo, tmp_path / "first", steps=20, **common)
+    assert max(epsilons) > 0.8
+    del epsilons[:]
+    train(algo, tmp_path / "second", steps=300, init_from=str(first.dir), **common)
+    assert len(epsilons) >= 300
+    assert [float(x) for x in epsilons] == pytest.approx([0.01] * len(epsilons))

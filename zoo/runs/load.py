@@ -146,7 +146,7 @@ def load_base(
         raise UsageError(
             f"base={config.base}: a dataset has no corrections of it to learn from. Add: algo.{algorithm.data}=0"
         )
-    if spec.action_space != "continuous" or spec.is_image:
+    if spec.action_space != "continuous" or len(spec.obs_shape) != 1:
         what = "a policy with continuous actions, whose observations are vectors, can be corrected"
         raise UsageError(f"base={config.base}: {what}; {config.env.id} has others. Leave it out.")
     try:
