@@ -85,6 +85,17 @@ def test_rewards_of_antmaze_are_what_the_authors_make_of_them(algo, nothing, goa
         assert [config.reward_scale * reward + config.reward_shift for reward in (0, 1)] == [nothing, goal]
 
 
+@pytest.mark.parametrize("algo", ["iql", "fql", "dql", "rebrac"])
+def test_rewards_of_dense_antmazes_are_not_those_that_the_settings_are_for(algo):
+    with pytest.raises(UsageError, match=f"preset=paper has nothing for {algo} on this task"):
+        settings(f"algo={algo}", "env=AntMaze_LargeDense-v5", "dataset=D4RL/antmaze/large-play-v1")
+
+
+def test_settings_of_kitchen_are_found_by_the_datasets_name_in_either_collection():
+    for dataset in ("D4RL/kitchen/complete-v2", "kitchen_complete-v0.hdf5"):
+        assert settings("algo=dql", "env=FrankaKitchen-v1", f"dataset={dataset}").steps == 250_000
+
+
 def test_settings_of_an_antmaze_dataset_are_found_by_its_name_in_either_collection():
     for dataset in ("D4RL/antmaze/large-diverse-v1", "antmaze-large-diverse-v2.hdf5"):
         config = settings("algo=rebrac", "env=AntMaze_Large_Diverse_GR-v5", f"dataset={dataset}").algo

@@ -1,8 +1,9 @@
 """Published settings for a task: `preset=paper`.
 
 `configs/presets/<preset>/<algo>.yaml` is a list of entries. Each says by `env`, `dataset` and `corruption` which tasks
-it is for (patterns; one that is left out matches any), what it sets, and where that comes from. If two entries set the
-same key, the later one counts. Settings on the command line take precedence over both.
+it is for (patterns, those after a ! being exceptions; one that is left out matches any), what it sets, and where that
+comes from. If two entries set the same key, the later one counts. Settings on the command line take precedence over
+both.
 """
 
 import re
@@ -60,7 +61,7 @@ def short(dataset: str) -> str:
 
 def _short(dataset: str) -> str:
     name = re.sub(r"(-v\d+)?(\.hdf5|\.h5|\.npz)?$", "", dataset.rsplit("/", 1)[-1]).replace("_", "-")
-    return re.sub(r"^(halfcheetah|hopper|walker2d|ant|antmaze|pen|door|hammer|relocate)-", "", name)
+    return re.sub(r"^(halfcheetah|hopper|walker2d|ant|antmaze|kitchen|pen|door|hammer|relocate)-", "", name)
 
 
 @cache
@@ -70,8 +71,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _matches(entry: dict[str, Any], task: dict[str, set[str]]) -> bool:
-    return all(
-        any(fnmatchcase(name, pattern) for name in names for pattern in entry[key])
-        for key, names in task.items()
-        if key in entry
-    )
+    return all(_among(names, entry[key]) for key, names in task.items() if key in entry)
+
+
+def _among(names: set[str], patterns: list[str]) -> bool:
+    """Whether any of the names matches one of the patterns, and none an exception."""
+    exceptions = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    if any(fnmatchcase(name, exception) for name in names for exception in exceptions):
+        return False
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
