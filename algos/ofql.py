@@ -13,12 +13,15 @@ sg stops gradients, and pi' is a moving average of the policy. The times r <= t 
 distribution, but with probability `flow_ratio` r is set to t: there u is the velocity itself, and L_u is plain flow
 matching. du/dt is one derivative in forward mode, along (v, 0, 1).
 
-Deviations cannot be known: the authors' code is not public. What the paper leaves open follows Diffusion-QL's code:
-when and how far pi' moves, the mean over action dimensions in L_u, and that |Q| is that of the critic that is not
-maximized. Gradients are not clipped. The paper also does not say whether one of many actions is chosen by value, as in
-Diffusion-QL; `candidates=50` does so. When exploring, one of them is drawn with probabilities that are the softmax of
-min_i Q_i'(s, a). Without exploration, the one with the highest value is taken. The first or only one then comes from
-noise 0, and the others from noise that is fixed when the agent is created, so that acting is deterministic.
+With `backup_actions` above 1, each Q_j' takes its best value over that many actions a', as Diffusion-QL does on
+AntMaze.
+
+The authors' code is not public. What the paper leaves open follows Diffusion-QL's code: when and how far pi' moves, the
+mean over action dimensions in L_u, and that |Q| is that of the critic that is not maximized. Gradients are not clipped.
+The paper also does not say whether one of many actions is chosen by value, as in Diffusion-QL; `candidates=50` does so.
+When exploring, one of them is drawn with probabilities that are the softmax of min_i Q_i'(s, a). Without exploration,
+the one with the highest value is taken. The first or only one then comes from noise 0, and the others from noise that
+is fixed when the agent is created, so that acting is deterministic.
 """
 
 import copy
@@ -52,6 +55,7 @@ class Config:
     flow_ratio: float = 0.5  # share of the samples with r = t: 1 is flow matching alone
     time_mean: float = -0.4  # mean of the logit of a time
     time_std: float = 1.0  # standard deviation of the logit of a time
+    backup_actions: int = 1  # actions at the next observation, the best of which counts; Diffusion-QL: 10 on AntMaze
     candidates: int = 1  # actions sampled to act, of which the critics choose one; Diffusion-QL has 50
     average_start: int = 1000  # updates before pi' begins to follow pi
     average_every: int = 5  # updates between moves of pi'
@@ -67,7 +71,7 @@ class Config:
     num_bins: int = 101  # bins of a categorical head
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("candidates", "average_every"), at_least(1))
+        counts = dict.fromkeys(("backup_actions", "candidates", "average_every"), at_least(1))
         nonnegative = dict.fromkeys(("eta", "time_std", "average_start"), at_least(0))
         check(self, flow_ratio=between(0, 1), **counts, **nonnegative)
 
@@ -93,8 +97,11 @@ class OFQL(Agent):
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_Q, summed over the critics, and their mean value."""
         with torch.no_grad():
-            next_action = self.target_policy.sample(batch.next_obs, torch.randn_like(batch.action))
-            next_value = self.head.value(self.target_critic(batch.next_obs, next_action)).amin(0)
+            next_obs = batch.next_obs.expand(self.config.backup_actions, *batch.next_obs.shape)  # [n, B, obs_dim]
+            noise = torch.randn_like(batch.action.expand(self.config.backup_actions, *batch.action.shape))
+            next_action = self.target_policy.sample(next_obs, noise)  # [n, B, A]
+            next_q = self.head.value(self.target_critic.of_many(batch.next_obs, next_action))  # [2, n, B]
+            next_value = next_q.amax(1).amin(0)
             target = batch.reward + self.config.discount * ~batch.terminated * next_value
         out = self.critic(batch.obs, batch.action)  # [2, B, outputs]
         return self.head.loss(out, self.head.project(target)).mean(-1).sum(), self.head.value(out.detach()).mean()

@@ -103,13 +103,16 @@ def test_times_are_ordered_logit_normals_of_which_so_many_are_one(spec):
     assert apart.std().item() == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_critics_target_is_the_target_policys_one_step_action(spec, make_batch):
-    agent, batch = make(spec), make_batch()
+@pytest.mark.parametrize("actions", [1, 4])
+def test_the_critics_target_is_the_best_of_the_target_policys_one_step_actions(spec, make_batch, actions):
+    agent, batch = make(spec, backup_actions=actions), make_batch()
     torch.manual_seed(3)
-    noise = torch.randn(32, 2, dtype=torch.float64)
-    action = one_step(spec, agent.target_policy, batch.next_obs, noise)
-    next_q = q_values(agent.target_critic, batch.next_obs.numpy(), action).min(0)
-    target = batch.reward.numpy() + 0.99 * ~batch.terminated.numpy() * next_q
+    noise = torch.randn(actions, 32, 2, dtype=torch.float64)
+    next_q = [
+        q_values(agent.target_critic, batch.next_obs.numpy(), one_step(spec, agent.target_policy, batch.next_obs, one))
+        for one in noise
+    ]
+    target = batch.reward.numpy() + 0.99 * ~batch.terminated.numpy() * np.max(next_q, 0).min(0)
     expected = ((q_values(agent.critic, batch.obs.numpy(), batch.action.numpy()) - target) ** 2).mean(-1).sum()
     torch.manual_seed(3)
     assert agent.critic_loss(batch)[0].item() == pytest.approx(expected, rel=1e-6)
@@ -167,6 +170,7 @@ def test_the_field_learns_the_average_velocities_of_a_gaussians_flow():
     ("setting", "words"),
     [
         ("algo.flow_ratio=1.5", "algo.flow_ratio=1.5 must lie between 0 and 1"),
+        ("algo.backup_actions=0", "algo.backup_actions=0 must be at least 1"),
         ("algo.candidates=0", "algo.candidates=0 must be at least 1"),
         ("algo.time_std=-1", "algo.time_std=-1.0 must be at least 0"),
         ("algo.eta=-1", "algo.eta=-1.0 must be at least 0"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from zoo.nn import MLP, EnsembleCritic, EnsembleMLP
+from zoo.nn import MLP, EnsembleCritic, EnsembleMLP, Mish, with_derivative
 from zoo.nn import linear as module
 from zoo.nn.linear import Linear, available, choices_file, linear, serves
 from zoo.runs.compilation import compile_update
@@ -238,6 +238,8 @@ def test_what_a_network_gives_is_not_rounded_to_bfloat16(monkeypatch, layer_norm
     rounded_product = (x.bfloat16() @ mlp[0].weight.bfloat16().T).float()
     torch.testing.assert_close(mlp[0](x), rounded_product + mlp[0].bias, rtol=0, atol=0)
     torch.testing.assert_close(mlp(x), F.linear(hidden, last.weight, last.bias), rtol=1e-6, atol=1e-6)
+    smooth = MLP(20, 512, [128], Mish)
+    torch.testing.assert_close(with_derivative(smooth, x, x)[0], smooth(x), rtol=0, atol=0)
     ensemble = EnsembleMLP(2, 20, 512, [128], layer_norm=layer_norm)
     *hidden_layers, last = ensemble
     each = zip(ensemble.each(hidden_layers, [x, x]), last.weight, last.bias[:, 0], strict=True)

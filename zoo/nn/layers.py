@@ -97,16 +97,19 @@ class MLP(nn.Sequential):
         return x
 
 
-def with_derivative(net: nn.Sequential, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """The output of linear layers with Mish between them for `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
+def with_derivative(net: MLP, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """The output of an MLP with Mish for `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
 
     Gradients flow back only through the output. `torch.func.jvp` would record the derivative as well, and supports
     only PyTorch's own kernels.
     """
-    for layer in net:
+    for layer, options in net._fused:
         with torch.no_grad():
-            along = linear(along, layer.weight, None) if isinstance(layer, nn.Linear) else along * slope_of_mish(x)
-        x = layer(x)
+            if isinstance(layer, nn.Linear):
+                along = linear(along, layer.weight, None, **options)
+            else:
+                along = along * slope_of_mish(x)
+        x = layer(x, **options)
     return x, along
 
 
