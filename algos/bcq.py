@@ -11,7 +11,7 @@ action. The values of all other actions, about which the data says nothing, are 
 The policy takes the same maximum. With a threshold of 0 this is double Q-learning; with one near 1 it is behaviour
 cloning. The penalty on the logits is in the authors' code (github sfujim/BCQ, discrete_BCQ), not in the paper.
 Deviations from that code: on frames the two networks share all convolutions and the layer after them, whereas there
-they share only the convolutions; and Atari's rewards are not clipped.
+they share only the convolutions, and their bytes are not scaled to [0, 1]; and Atari's rewards are not clipped.
 """
 
 import copy

@@ -20,13 +20,16 @@ Deviations, as in CORL (github young-geng/CQL): there is no 1/2 before the squar
 half as much; y has no entropy term; all losses are computed before any parameter is updated. Unlike in CORL, one
 forward pass of the policy serves all actions sampled at an observation; its log standard deviation starts at -1 through
 the bias of its layer, without an additional learned scale and offset; with `max_target`, y uses the actions of the soft
-maximum; and without `orthogonal_init` the critics have PyTorch's initialization. Cal-QL's authors
-(github nakamotoo/Cal-QL) collect an episode and then take one update for each of its steps; here an update follows each
-step, and the values of an online episode are bounded only after it has ended, when its returns-to-go are known. CORL
-stores 0 for those returns, and so does not calibrate online. The return-to-go of a truncated episode is the sum of the
-rewards it received. But if all its rewards are equal, as when a sparse goal was missed, it is the return of receiving
-that reward forever (for which the authors have a setting). With more than two critics, all of them are penalized;
-WSRL's code (github zhouzypaul/wsrl) penalizes two, sampled with replacement like those in y.
+maximum; and without `orthogonal_init` the critics have PyTorch's initialization. Unlike in the authors' code (github
+aviralkumar2907/CQL, d4rl), the actor does not clone the data for its first 40,000 updates; with `max_target`, y is the
+largest of the minima, not the smallest of the maxima; the learned weight begins at e, not 1; `target_gap` is the gap,
+not its product with alpha; and target critics begin as copies. Cal-QL's authors (github nakamotoo/Cal-QL) collect an
+episode and then take one update for each of its steps; here an update follows each step, and the values of an online
+episode are bounded only after it has ended, when its returns-to-go are known. CORL does not calibrate online. The
+return-to-go of a truncated episode is the sum of the rewards it received. But if all its rewards are equal, as when a
+sparse goal was missed, it is the return of receiving that reward forever (for which the authors have a setting). With
+more than two critics, all of them are penalized; WSRL's code (github zhouzypaul/wsrl) penalizes two, sampled with
+replacement like those in y.
 """
 
 import copy

@@ -1,8 +1,9 @@
 """CRL: Contrastive RL (Eysenbach, Zhang, Levine, Salakhutdinov 2022, arXiv 2206.07568).
 
 A classifier distinguishes a later state of a transition's own episode from those of other transitions. It needs neither
-rewards nor bootstrapping. Its logit is an inner product of two representations, and its optimum is log p(g|s, a) -
-log p(g), where p(g|s, a) is the discounted distribution of future states. The policy maximizes the logit.
+rewards nor bootstrapping. Its logit is an inner product of two representations, and its optimum is log p(g|s, a) - log
+p(g) - log(B - 1) for batches of B, where p(g|s, a) is the discounted distribution of future states. The policy
+maximizes the logit.
 
     critic   L = E_ij[BCE(f_ij, 1(i = j))],  f_ij = phi(s_i, a_i) . psi(g_j) / sqrt(D)
     actor    L_pi = E[-min f(s, mu(s, g), g) / mean |min f| - alpha log pi(a|s, g)]

@@ -8,7 +8,8 @@ This is the form of CQL(H) that the paper uses for Atari; `cql` is the form with
 
 Deviations: the authors' code (github aviralkumar2907/CQL, atari) learns quantiles of the return (QR-DQN). Here the
 default is the Huber loss of the mean, as in d3rlpy's DiscreteCQL, and `value_head=c51` learns the distribution. Double
-Q-learning is also as in that library. Atari's rewards are not clipped.
+Q-learning is also as in that library. The authors' convolutions pad their inputs, and their weights are initialized as
+in Dopamine. Atari's rewards are not clipped.
 """
 
 import copy

@@ -10,10 +10,10 @@ critics value highly.
     policy   L   = L_d - eta E[Q_i(s, a~)] / E|Q_j(s, a~)|,  a~ ~ pi(s),  (i, j) = (1, 2) or (2, 1) by a coin
 
 pi' is a moving average of pi. With `backup_actions` above 1, each Q_j' takes its best value over that many actions a'
-(AntMaze: 10). The K = 5 variances are those of a variance-preserving SDE. To act, one of `candidates` actions is drawn
-with probabilities that are the softmax of min_i Q_i'(s, a). Without exploration, the candidate with the highest value
-is taken, and the candidates come from noise that is fixed when the agent is created, so that acting is deterministic.
-The authors always sample, which is `eval_deterministic=false`.
+(AntMaze but umaze: 10). The K = 5 variances are those of a variance-preserving SDE. To act, one of `candidates` actions
+is drawn with probabilities that are the softmax of min_i Q_i'(s, a). Without exploration, the candidate with the
+highest value is taken, and the candidates come from noise that is fixed when the agent is created, so that acting is
+deterministic. The authors always sample, which is `eval_deterministic=false`.
 
 The paper's figures are those of each run's best checkpoint, chosen by online evaluations ("online model selection" in
 the authors' code). Compare them with `best`, not with `final`.
@@ -21,7 +21,7 @@ the authors' code). Compare them with `best`, not with `final`.
 Deviations: as in the authors' code (github Zhendong-Wang/Diffusion-Policies-for-Offline-RL), |Q| is that of the critic
 that is not maximized; L_d is a mean over action dimensions; the actions predicted at each denoising step are clipped to
 the bounds; gradients are clipped to a norm that depends on the dataset; and acting uses pi, not pi'. Its cosine decay
-of the learning rates is left out: the schedule has 1,000 or 2,000 steps and takes one every 50,000 updates, and so
+of the learning rates is left out: the schedule has a step for every 1,000 updates and takes one every 50,000, and so
 changes the rates by less than 0.1 %. Its standardized rewards for Pen are left out too.
 """
 
@@ -54,7 +54,7 @@ ACTION_SPACES = ("continuous",)
 class Config:
     eta: float = 1.0  # weight of the values against the cloning
     diffusion_steps: int = 5  # K, denoising steps from noise to action
-    backup_actions: int = 1  # actions at the next observation, the best of which counts; the paper takes 10 on AntMaze
+    backup_actions: int = 1  # actions at the next observation, the best of which counts; AntMaze but umaze: 10
     candidates: int = 50  # actions sampled to act, of which one is taken
     max_grad_norm: float = 1.0  # largest norm of policy's and critics' gradients; the paper takes 1 to 10, by dataset
     average_start: int = 1000  # updates before pi' begins to follow pi

@@ -16,9 +16,11 @@ The gradient of J flows only through Q in the first term and through the factor 
 with a delta of 50, which is half of the square below it, and H2 is twice H. Actor, temperature and target networks,
 including one of the policy, move at every second update. pi is the density of actions in their own units.
 
-Deviations from the authors' code (github Jingliang-Duan/DSAC-v2): it uses H in place of H2, so that s becomes 0.7 of
-the standard deviation; `half_square=true` does that. It computes the gradients of all losses before any network moves,
-and acts by the policy from the first step on. Here GELU is the tanh approximation.
+J is that of the authors' code (github Jingliang-Duan/DSAC-v2) since July 2025. Before, H was half of the square for all
+errors, w was (S^2 + 0.1) / (s^2 + 0.1) without bounds, and s was divided by s^3 + 0.1. Deviations: that code uses H in
+place of H2, so that s becomes 0.7 of the standard deviation; `half_square=true` does that. It computes the gradients of
+all losses before any network moves, acts by the policy from the first step on, adds 1e-6 to 1 - tanh^2 in pi, and has
+-dim(A) as the target entropy of actions in their own units, not in [-1, 1]. Here GELU is the tanh approximation.
 """
 
 import copy

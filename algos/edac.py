@@ -15,7 +15,8 @@ SAC-N. Deviations from the authors' code (github snu-mllab/EDAC): temperature, a
 order, each from the parameters just updated, as in CORL, whereas the authors compute all three losses before any step;
 mean and log standard deviation are the two halves of one layer, not two layers; log pi is exact, whereas the authors
 add 1e-6 inside its logarithm; weights are initialized as in CORL, uniformly in +-1/sqrt(outputs) in the critics and in
-+-1/sqrt(inputs) in the actor, where the authors have it the other way round.
++-1/sqrt(inputs) in the actor, where the authors have it the other way round; and target critics begin as copies, theirs
+with weights of their own.
 
 MSG (Ghasemipour, Gu, Nachum 2022, arXiv 2205.13703) is not an option here. In MSG, each critic backs up its own next
 value, and the actor maximizes the critics' mean minus 4 or 8 standard deviations. But its authors' code

@@ -15,14 +15,14 @@ half from their own steps, with 20 updates of the critics per step: `online_frac
 online_updates=20`. Without exploration, Z is all of the critics, and the noise is fixed when the agent is created (0
 for the first action), so that acting is deterministic. The authors evaluate by sampling: `eval_deterministic=false`.
 
-Deviations from the authors' code (github pd-perry/EXPO, read in its copy Servo97/EXPO): a flow instead of a diffusion
-policy; before learning the flow acts, whereas their actions are uniform unless the policy was cloned before; flow, edit
-policy and temperature take as many updates as the critics, all by Adam and at constant learning rates; an edited action
-is clipped to the bounds, and is chosen by its value even with `candidates=1`, where theirs is never taken; the edit
-policy has PyTorch's initialization, theirs Xavier's; observations are normalized (`normalize_obs=false`: as theirs); an
-episode that ends by a time limit does not end in a terminal state. The entropy and its target are of the edits, in
-units of half the action's range, as with the code's `adjust_target_entropy`, which is off there. Without it, edits of
-0.05 never reach a target of -dim(A) / 2: the temperature grows forever, and the edits become uniform noise.
+Deviations from the authors' code (github pd-perry/EXPO, read in the first commit of Servo97/EXPO): a flow instead of a
+diffusion policy; before learning the flow acts, whereas their actions are uniform unless the policy was cloned before;
+flow, edit policy and temperature take as many updates as the critics, all by Adam and at constant learning rates; an
+edited action is clipped to the bounds, and is chosen by its value even with `candidates=1`, where theirs is never
+taken; the edit policy has PyTorch's initialization, theirs Xavier's; observations are normalized
+(`normalize_obs=false`: as theirs). The entropy and its target are of the edits, in units of half the action's range, as
+with the code's `adjust_target_entropy`, which is off there. Without it, edits of 0.05 never reach a target of -dim(A) /
+2: the temperature grows forever, and the edits become uniform noise.
 """
 
 import copy

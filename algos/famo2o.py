@@ -16,7 +16,8 @@ The family receives b as sines and cosines. The agent acts by the mode of pi_b, 
 explores. The paper's other version, on top of CQL, is left out: in its authors' code b can leave the range that the
 family is trained on. Deviations from the authors' code (github LeapLabTHU/FamO2O, jax_iql): networks have PyTorch's
 initialization, not an orthogonal one; the standard deviation of pi_b depends on the state; the actions that L_b values
-are clipped to the bounds.
+are clipped to the bounds; an action's weight in L_pi has its own b, as in Eq. 5, whereas that code's arrays broadcast
+to `[B, B]`, so that its weight is the mean over all b of the batch.
 """
 
 import copy

@@ -11,8 +11,9 @@ policy clones the dataset's actions with weights that grow exponentially with th
 For discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics, whose minimum stands
 for Q', and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the
 equations; so is the actor's learning rate, which falls by a cosine offline and is constant if a run goes online. All
-losses are computed before any parameter is updated, which is equivalent to CORL's order; in the authors' code, actor
-and critics see the value just updated. Layers have PyTorch's initialization, as in CORL; the authors' is orthogonal.
+losses are those of the parameters before the update, as with CORL's order; in the authors' code, actor and critics see
+the value just updated. Layers have PyTorch's initialization, as in CORL; the authors' is orthogonal. The policy's log
+standard deviation is at least -5, as in the authors' code; CORL's is at least -20.
 """
 
 import copy

@@ -10,8 +10,8 @@ ratio to the policy that acted is clipped, so that moving further gains nothing.
 What the paper leaves open follows Huang et al. 2022 ("The 37 Implementation Details of PPO") and CleanRL. Deviations: a
 truncated episode bootstraps from its true last observation; the running statistics of observations and returns are
 updated once per rollout, not at every step; the return that scales rewards starts anew at truncations too; an action's
-standard deviation is in units of half its range; the learning rate falls at every gradient step, not once per rollout,
-and so falls less where `target_kl` skips some.
+mean and standard deviation are in units of half its range; the learning rate falls at every gradient step, not once per
+rollout, and so falls less where `target_kl` skips some.
 """
 
 import math
@@ -56,7 +56,7 @@ class Config:
     clip: float = 0.2  # epsilon, of the ratio and the value; Atari: 0.1
     clip_value: bool = True  # the value's change is clipped, as the ratio is; false: L^VF = E[(V - R)^2] / 2
     target_kl: float | None = None  # stop the passes over a rollout above this approximate KL divergence; null: never
-    value_coef: float = 0.5  # c1, weight of the value's loss
+    value_coef: float = 0.5  # c1, weight of the value's loss; Stable-Baselines3's vf_coef is half of it
     entropy_coef: float = 0.0  # c2, weight of the entropy; Atari: 0.01
     max_grad_norm: float = 0.5  # gradients of a larger norm are scaled down to it
     normalize_advantage: bool = True  # to mean 0 and standard deviation 1 in each minibatch

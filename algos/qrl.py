@@ -11,10 +11,13 @@ model of the next latent.
     actor    L_pi = E[d(z + T(z, mu(s, g)), z_g) / mean d - alpha log pi(a|s, g)]
 
 phi(d) = -100 softplus(5 - d / 100), and a learned multiplier lambda enforces the constraint. d is an interval
-quasimetric embedding. Deviations: as in OGBench's code (github seohongpark/ogbench), the model's loss also trains the
-latents; the policy is a Gaussian of standard deviation 1, and its loss has a cloning term and a scaled distance; all
-losses are computed before any parameter is updated. Unlike in that code, layer normalization adds 1e-5 to the variance,
-not 1e-6. That code's other quasimetric and its other policy loss are left out.
+quasimetric embedding. Deviations from the authors' code (github quasimetric-learning/quasimetric-rl), as in OGBench's
+(github seohongpark/ogbench): the model's loss takes distances, not their squares, and of latents without a projection;
+there is one d, not two; eps is not squared; lambda is an exponential that begins at 1 and has the networks' learning
+rate, not a softplus from 0.01 with its own; the policy is a Gaussian of standard deviation 1, whose mean the loss takes
+and whose goals are later states, not any, and the distance in its loss is scaled; all losses are computed before any
+parameter is updated. Unlike in OGBench's code, layer normalization adds 1e-5 to the variance, not 1e-6. Its other
+quasimetric and its other policy loss are left out.
 """
 
 from dataclasses import dataclass, field

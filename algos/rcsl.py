@@ -8,8 +8,9 @@ cannot stitch together parts of two episodes: a single episode must have reached
     acting  g_0 = the best return in the data,  g_{t+1} = g_t - r_t
 
 Settings are those of MBRCSL's code (Zhou et al. 2023, arXiv 2310.19308; github zhaoyizhou1123/mbrcsl), whose last stage
-this is. Deviations: training takes a fixed number of updates, whereas that code stops by a hold-out loss after 80 to
-100 epochs; returns are in units of the largest, and actions in units of half their range; there is no weight decay.
+this is. Deviations: training takes a fixed number of updates, with batches drawn with replacement from all of the data,
+whereas that code takes 80 to 100 epochs of nine tenths of them, until a loss of the others rises; returns are in units
+of the largest, and actions in units of half their range; there is no weight decay.
 """
 
 from dataclasses import dataclass, field

@@ -16,8 +16,9 @@ which replace these terms by the bounds of LS-IQ (Al-Hafez et al. 2023, arXiv 23
 200 in their code. L_V is the dual of reverse KL, as in Extreme Q-Learning. It is divided by the exponential of the
 batch's largest z, the expert's half included, and z is clipped; weights are clipped at 100. Where Q diverges, a higher
 lambda prevents it: 2.5, 5, 10, 20. Deviations from the authors' code (a copy: github chufanchen/ReCOIL): networks have
-PyTorch's initialization, not an orthogonal one; the code's expectile loss, gradient penalty, uniform actions and noise,
-all off by default, are left out.
+PyTorch's initialization, not an orthogonal one; the data's actions are not clipped to 1 - 1e-5, and layer normalization
+adds 1e-5 to the variance, not 1e-6; the code's expectile loss, gradient penalty, uniform actions and noise, all off by
+default, are left out.
 """
 
 import copy

@@ -21,9 +21,11 @@ learning.
 
 Deviations from the authors' code (github ikostrikov/rlpd): mean and log standard deviation are the two halves of one
 layer; layer normalization adds 1e-5 to the variance, not 1e-6; the values of all target critics are computed, and those
-in Z are used. Deviations from WSRL's code (github zhouzypaul/wsrl): the actor's batch is that of the last critic
-update, theirs is all of them together; theirs draws Z with replacement; the loss of the temperature takes the actions
-at s, theirs those at s'; the temperature is the exponential of its parameter, theirs a softplus.
+in Z are used; pi is of actions in their own units, theirs in [-1, 1]. Deviations from WSRL's code (github
+zhouzypaul/wsrl): the actor's batch is that of the last critic update, theirs is all of them together; theirs draws Z
+with replacement; the loss of the temperature takes the actions at s, theirs those at s'; the temperature is the
+exponential of its parameter, theirs a softplus. Theirs steps every optimizer at every update, with a gradient of 0 for
+networks that are not updated, so that with four updates per step Adam moves actor and temperature twice as far.
 """
 
 import copy

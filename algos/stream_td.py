@@ -12,7 +12,7 @@ the actual returns. The docstring of `zoo.streaming` lists what deviates from th
 algorithm. Here also:
 
 - A stream is cut into episodes (`zoo.envs.series`); traces and the sum that scales rewards start anew in each.
-- An episode starts anywhere in the stream. Theirs makes one pass, from the first row on.
+- Training starts anywhere in the stream and goes round it; theirs makes one pass from its first row.
 """
 
 from dataclasses import dataclass, field

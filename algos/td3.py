@@ -8,8 +8,9 @@ them, and the policy moves less often than the critics.
              a~   = clip(mu'(s') + clip(noise, -c, c)),  noise ~ N(0, sigma^2)                     (Eq. 14)
     actor    L_mu = E[-Q_1(s, mu(s))], every `policy_delay` updates, as the target networks
 
-DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is the case algo.num_critics=1 algo.policy_delay=1 algo.target_noise=0.
-Noise is in units of half the action's range, as in the authors' code.
+DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is the case algo.num_critics=1 algo.policy_delay=1 algo.target_noise=0,
+as TD3's authors retuned it (their OurDDPG.py): with Gaussian noise and without weight decay. Noise is in units of half
+the action's range, as in the authors' code.
 """
 
 import copy

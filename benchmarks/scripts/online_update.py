@@ -4,7 +4,8 @@
     python benchmarks/scripts/online_update.py ro2o CHECKOUT    # github BattleWen/RO2O
     python benchmarks/scripts/online_update.py dsac_t CHECKOUT  # github Jingliang-Duan/DSAC-v2
 
-CHECKOUT is a clone of the authors' repository, which is run unchanged. Everything is in float64. Random numbers are
+CHECKOUT is a clone of the authors' repository. It is run unchanged, except that DSAC-T's GELU is the tanh approximation
+as here, and that the 1e-6 in the densities of DSAC-T and RO2O is left out. Everything is in float64. Random numbers are
 replaced by the same fixed numbers in both, with equal numbers for all rows of a batch. The script prints the largest
 relative difference of each layer after the update. The exit code is 1 if one is above 1e-5.
 """

@@ -5,9 +5,11 @@
 
 This needs the `peers` extra. It writes the columns of a run's `evaluations.csv` that a learning curve needs, step and
 return_mean. On Atari games, `ppo` and `dqn` have the Atari settings in the comments of `algos/ppo.py` and
-`algos/dqn.py`; the games are stepped by ale-py with Stable-Baselines3's own wrappers. On other environments, `ppo` has
-the settings for MuJoCo, and Stable-Baselines3 normalizes observations and rewards; `dqn` has the defaults of
-`algos/dqn.py`, except for the Huber loss (`algo.value_head=huber`).
+`algos/dqn.py`, except that `dqn` has the Huber loss and a buffer of 100,000; the games are stepped by ale-py with
+Stable-Baselines3's own wrappers. On other environments, `ppo` has the settings for MuJoCo, and Stable-Baselines3
+normalizes observations and rewards; `dqn` has the defaults of `algos/dqn.py`, except for the Huber loss
+(`algo.value_head=huber`). `ppo` clips values as here, but its loss is the clipped error alone, not the larger of the
+two, and the whole square, not half of it: hence half the coefficient.
 """
 
 import argparse
@@ -72,12 +74,12 @@ def ppo(env: EnvConfig, seed: int) -> BaseAlgorithm:
     if not env.id.startswith("ALE/"):
         return PPO(
             "MlpPolicy", VecNormalize(DummyVecEnv([lambda: gymnasium.make(env.id)])), n_steps=2048, n_epochs=10,
-            batch_size=64, learning_rate=falling(3e-4), clip_range=0.2, clip_range_vf=0.2, ent_coef=0.0, vf_coef=0.5,
+            batch_size=64, learning_rate=falling(3e-4), clip_range=0.2, clip_range_vf=0.2, ent_coef=0.0, vf_coef=0.25,
             seed=seed, device="cpu",
         )  # fmt: skip
     return PPO(
         "CnnPolicy", atari(env, 8, seed), n_steps=128, n_epochs=4, batch_size=256, learning_rate=falling(2.5e-4),
-        clip_range=0.1, clip_range_vf=0.1, ent_coef=0.01, vf_coef=0.5, seed=seed, device="cpu",
+        clip_range=0.1, clip_range_vf=0.1, ent_coef=0.01, vf_coef=0.25, seed=seed, device="cpu",
     )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def dqn(env: EnvConfig, seed: int, n_steps: int = 1) -> BaseAlgorithm:
     return DQN(
         "CnnPolicy", atari(env, 1, seed), buffer_size=100_000, learning_rate=1e-4, batch_size=32,
         learning_starts=80_000, train_freq=4, target_update_interval=1_000, exploration_fraction=0.1,
-        exploration_final_eps=0.01, n_steps=n_steps, seed=seed, device="cpu",
+        exploration_final_eps=0.01, max_grad_norm=float("inf"), n_steps=n_steps, seed=seed, device="cpu",
     )  # fmt: skip
 
 

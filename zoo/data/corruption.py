@@ -107,7 +107,9 @@ class Adversary:
 
     The search descends the critics' mean value by the sign of its gradient, in 100 steps of 0.01 of the scale,
     starting from random noise. (The authors create a new Adam at every step, which amounts to that. They multiply the
-    starting noise by the standard deviation twice; here it is uniform within the scale in all dimensions.) The noise
+    starting noise by the standard deviation twice; here it is uniform within the scale in all dimensions. At moved
+    successors the actor takes its most probable action; in their code it samples one, which fails as published, since
+    the actor returns a pair.) The noise
     found is cached in the agent's folder, under a digest of everything that it depends on.
 
     Args:

@@ -10,6 +10,8 @@ What deviates from the authors' code (github mohmdelsayed/streaming-drl) in ever
 - The discounted sum that scales rewards starts anew with each episode, without the last reward of the one before.
 - The time feature is that of the observation, not of the one before.
 - Of stacked frames the whole stack is normalized, not each frame before it is stacked.
+- In Atari, FIRE replaces the first action of a new life, whose first observation counts twice in the statistics. Theirs
+  presses FIRE only when a game begins.
 - Episodes end where Gymnasium ends them: in its classic control tasks after 200 to 1,000 steps, not 10,000
   (`env.max_episode_steps`), and in MinAtar after 10,000.
 """
