@@ -1,4 +1,4 @@
-"""FamO2O: a family of policies from offline to online (Wang, Yang, Wang et al. 2023, arXiv 2310.17966), over IQL.
+"""FamO2O: a family of policies from offline to online (Wang, Yang, Gao et al. 2023, arXiv 2310.17966), over IQL.
 
 IQL clones actions weighted by exp(beta A): the higher beta is, the further the policy moves from the data. No beta is
 right everywhere. So one network, the family, learns the policies for all beta in a range. A second one, the balance

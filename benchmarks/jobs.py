@@ -81,7 +81,7 @@ def command(jobs: Sequence[Job]) -> list[str]:
 def grouped(jobs: Sequence[Job], gpus: int) -> list[list[Job]]:
     """Groups the jobs by process: on GPUs, jobs that differ only in their seeds share one.
 
-    If there are fewer such groups than GPUs, each group is split into several processes, so that no GPU is idle.
+    If there are at most half as many groups as GPUs, each group is split into several processes.
     """
     alike: dict[Any, list[Job]] = {}
     for job in jobs:

@@ -133,7 +133,7 @@ def compare_dql(checkout: Path, backup_actions: int) -> Differences:
     ):
         (losses,) = zip(*theirs.train(replay, 1, ROWS).values(), strict=True)
     cloning, value, _, critic = losses
-    found = {"critic_loss": critic, "cloning_loss": cloning, "value_loss": value}
+    found = {"critic_loss": critic, "cloning_loss": cloning, "q_loss": value}
     differences = {name: abs(metrics[name].item() - loss) / abs(loss) for name, loss in found.items()}
     return differences | moves(before, dict(ours.named_parameters()), dql_weights(theirs))
 

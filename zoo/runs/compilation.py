@@ -56,7 +56,7 @@ def compiles(config: RunConfig, begun: bool | str | None = None) -> bool | str:
         return GRAPH if on_gpu else False
     if chosen == "auto":
         print(
-            "compile=auto: the update is compiled, for half a minute or more the first time (compile=false: not)",
+            "compile=auto: the update is compiled, which takes seconds to minutes the first time (compile=false: not)",
             flush=True,
         )
     return True

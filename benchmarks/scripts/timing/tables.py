@@ -36,7 +36,8 @@ def checkouts(args: Namespace, algo: str) -> dict[str, Subject]:
         found["CORL"] = Subject("peers.py", "corl", {"algo": algo, "folder": args.corl})
     if args.unifloral:
         given = {"algo": algo, "folder": args.unifloral}
-        found["unifloral"] = Subject("jax_peers.py", "unifloral", given, args.jax_python)
+        name = "unifloral (ten critics)" if algo == "cql" else "unifloral"
+        found[name] = Subject("jax_peers.py", "unifloral", given, args.jax_python)
     if args.jax_corl and algo in ("iql", "td3_bc", "cql"):
         given = {"algo": algo, "folder": args.jax_corl}
         found["JAX-CORL"] = Subject("jax_peers.py", "jax_corl", given, args.jax_python)
@@ -59,9 +60,10 @@ def iql(args: Namespace) -> Iterator[Table]:
     subjects["TorchRL"] = Subject("peers.py", "torchrl", {"algo": "iql"})
     note = (
         "All have two hidden layers of 256. `eager style` is IQL as single-file implementations commonly write it, in "
-        "CORL's manner. unifloral normalizes observations within every network. JAX-CORL's actor has no tanh, and its "
-        f"value function is without the layer normalization that is its default. {JAX_DIFFERENCE}"
+        f"CORL's manner. unifloral normalizes observations within every network. {JAX_DIFFERENCE}"
     )
+    if args.jax_corl:
+        note += " JAX-CORL's actor has no tanh, and its value function is without the default layer normalization."
     yield Table("IQL, updates", 60, subjects, note=note)
 
 
@@ -70,9 +72,10 @@ def td3_bc(args: Namespace) -> Iterator[Table]:
     subjects["d3rlpy"] = Subject("peers.py", "d3rlpy", {"algo": "TD3PlusBC"})
     note = (
         "An update is one of the critics; at every second one, the actor learns and the target networks move. All have "
-        "two hidden layers of 256. unifloral normalizes observations within every network; JAX-CORL's critics have "
-        f"layer normalization. {JAX_DIFFERENCE}"
+        f"two hidden layers of 256. unifloral normalizes observations within every network. {JAX_DIFFERENCE}"
     )
+    if args.jax_corl:
+        note += " JAX-CORL's critics have layer normalization."
     yield Table("TD3+BC, updates", 60, subjects, note=note)
 
 
@@ -220,13 +223,13 @@ def samplers(args: Namespace) -> Iterator[Table]:
 
 
 def dynamics(args: Namespace) -> Iterator[Table]:
-    subjects = zoo("offline.py", "dynamics")
+    subjects, note = zoo("offline.py", "dynamics"), "Seven models with four layers of 200."
     if args.mbrcsl:
         subjects["MBRCSL's authors'"] = Subject("peers.py", "mbrcsl", {"folder": args.mbrcsl})
-    note = (
-        "Seven models with four layers of 200. Before the authors' code is timed, ten of its updates and ten of the "
-        "zoo's, from the same weights on the same batches, are checked to have the same losses, to a relative 1e-5."
-    )
+        note += (
+            " Before the authors' code is timed, ten of its updates and ten of the zoo's, from the same weights on the "
+            "same batches, are checked to have the same losses, to a relative 1e-5."
+        )
     yield Table("Dynamics ensemble, updates", 20, subjects, note=note)
 
 
