@@ -30,6 +30,7 @@ def changed(env: gymnasium.Env[Any, Any], config: EnvConfig, training: bool) -> 
         return env
     model.opt.gravity[:] *= config.gravity
     model.geom_friction[:] *= config.friction
+    model.pair_friction[:] *= config.friction  # of contacts that the task defines by themselves
     return ActionNoise(env, config.action_noise) if config.action_noise else env
 
 

@@ -22,6 +22,7 @@ from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.bipedal_walker import NewWorld
 from zoo.envs.config import EnvConfig
 from zoo.envs.dynamics import changed
+from zoo.envs.foreign import Plain, is_foreign
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 from zoo.envs.processes import ProcessVectorEnv
 from zoo.errors import UsageError
@@ -202,13 +203,9 @@ def _by_name(space: Space[Any]) -> Space[Any]:
 
 
 def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:
-    """One environment with the configured dynamics; if it is of an unknown kind, its observations are copied.
-
-    It may return its own array, which its reset changes: an episode's last observation would become the next's first.
-    """
+    """One environment with the configured dynamics; what others than Gymnasium's and the zoo's return is made plain."""
     env = changed(make_one(config.id, config.max_episode_steps, drawn, **config.kwargs, **settings), config, training)
-    known = type(env.unwrapped).__module__.startswith(("gymnasium.", "zoo."))
-    return env if known else TransformObservation(env, np.copy, env.observation_space)
+    return Plain(env) if is_foreign(env) else env
 
 
 def _hush_mujoco() -> None:

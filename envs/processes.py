@@ -1,14 +1,17 @@
 """`env.backend=async`: Gymnasium's environments, each in a process of its own, stepped at the same time."""
 
 import os
+import random
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
 
 from zoo.errors import RunError
 
@@ -34,6 +37,8 @@ class InProcess:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the run's handler
             os.setpgrp()  # `timeout` and the like send SIGTERM to the run's group
+            random.seed()  # processes that are forked would draw the same numbers
+            np.random.seed()
         return self.one()
 
 
@@ -51,14 +56,24 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def step(self, actions: Any) -> Any:
         return self._answered(super().step, actions)
 
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Ends the processes; without waiting for a step that was broken off, of which some answers have been read."""
+        super().close_extras(timeout, terminate or self._state != AsyncState.DEFAULT)
+
     def _answered(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
             return call(*arguments, **options)
         except (EOFError, ConnectionError) as error:
-            for process in self.processes:
+            processes = getattr(self, "processes", [])
+            for process in processes:
+                process.join(0.5)
+            if not any(process.exitcode for process in processes):
+                raise  # the environment's own: a simulator behind a socket
+            for process in processes:
                 process.kill()
             self.closed = True  # the others may not have answered yet
             raise RunError(
-                "the process of an environment ended: is the memory full (lower num_envs or eval_episodes), or does a "
-                'script lack `if __name__ == "__main__":`? Without processes: env.backend=gymnasium'
+                "the process of an environment ended: its own error is above, or is the memory full (lower num_envs or "
+                'eval_episodes), or does a script lack `if __name__ == "__main__":`? Without processes: '
+                "env.backend=gymnasium"
             ) from error

@@ -139,6 +139,8 @@ def evaluate(
     """
     if episodes is not None and episodes < 1:
         raise UsageError(f"episodes={episodes} must be at least 1")
+    if seed is not None and seed < 0:
+        raise UsageError(f"seed={seed} must be at least 0")
     with preserved():
         config, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
         envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)

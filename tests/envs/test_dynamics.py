@@ -31,6 +31,14 @@ def test_a_body_falls_with_the_gravity_that_is_asked_for(factor):
     assert (velocities[1] - velocities[0]) / elapsed == pytest.approx(-9.81 * factor, abs=0.05)  # joints have armature
 
 
+def test_contacts_that_a_task_defines_by_themselves_have_the_friction_too():
+    pytest.importorskip("gymnasium_robotics")
+    plain = make(EnvConfig("AdroitHandDoor-v1"), 1).envs[0].unwrapped.model.pair_friction.copy()
+    envs = make(EnvConfig("AdroitHandDoor-v1", friction=0.3), 1)
+    assert len(plain) > 0
+    np.testing.assert_allclose(envs.envs[0].unwrapped.model.pair_friction, 0.3 * plain)
+
+
 def test_every_geometry_has_the_friction_that_is_asked_for_after_resets_too():
     plain = make_one("Walker2d-v5").unwrapped.model.geom_friction
     envs = make(EnvConfig("Walker2d-v5", backend="gymnasium", friction=0.3), 2)

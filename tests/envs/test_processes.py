@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import gymnasium
@@ -105,6 +106,64 @@ def test_an_error_of_an_environment_is_raised_here(counting, monkeypatch):
     with pytest.raises(ArithmeticError, match="the gripper is jammed"):
         envs.step(envs.action_space.sample())
     envs.close()
+
+
+class Unplugged(gymnasium.Env):
+    """Its simulator cannot be reached, in the constructor or in a step."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, at_once):
+        if at_once:
+            raise ConnectionRefusedError("no simulator answers")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.random.uniform(-1, 1, 1).astype(np.float32), {}
+
+    def step(self, action):
+        raise ConnectionRefusedError("no simulator answers")
+
+
+@pytest.fixture
+def unplugged():
+    gymnasium.register("Unplugged-v0", Unplugged, max_episode_steps=5)
+    yield "Unplugged-v0"
+    del gymnasium.registry["Unplugged-v0"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_lost_connection_of_an_environments_own_is_no_killed_process(unplugged, at_once):
+    def first_step():
+        envs = make(EnvConfig(unplugged, backend="async", kwargs={"at_once": at_once}), 2)
+        try:
+            envs.reset(seed=0)
+            envs.step(envs.action_space.sample())
+        finally:
+            envs.close()
+
+    with pytest.raises((ConnectionRefusedError, ValueError), match="no simulator answers"):
+        first_step()
+
+
+def test_each_process_has_random_numbers_of_its_own_outside_the_environments_generator(unplugged):
+    envs = make(EnvConfig(unplugged, backend="async", kwargs={"at_once": False}), 4)
+    obs, _ = envs.reset(seed=0)
+    envs.close()
+    assert len(np.unique(obs)) == 4
+
+
+def test_a_step_that_was_broken_off_is_not_waited_for_at_the_end(counting):
+    """As after a second Ctrl-C: some of the answers have been read."""
+    envs = make(EnvConfig(counting, backend="async"), 2)
+    envs.reset(seed=0)
+    envs.step_async(envs.action_space.sample())
+    envs.parent_pipes[0].recv()
+    closing = threading.Thread(target=envs.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert not any(process.is_alive() for process in envs.processes)
 
 
 SCRIPT = """

@@ -98,7 +98,7 @@ def _play(
         if lengths.max() >= LONGEST:
             raise RunError(
                 f"an episode of an evaluation has not ended after {LONGEST:,} steps. Give the environment a time "
-                "limit: env.max_episode_steps=N"
+                "limit: env.max_episode_steps=N, not above this"
             )
         action = policy.act(obs, explore)
         if watch:
@@ -195,7 +195,7 @@ def summary(episodes: Episodes, config: RunConfig) -> dict[str, Any]:
         "score": "" if scores is None else float(scores.mean()),
         "length_mean": float(episodes.lengths.mean()),
         **({} if successes is None else {"success": float(successes.mean())}),
-        **{f"success_task{number}": float(some.mean()) for number, some in of_task.items()},
+        **{f"success_task{number:g}": float(some.mean()) for number, some in of_task.items()},
         **({} if episodes.value_error is None else {"value_error": episodes.value_error}),
         **({} if episodes.idle is None else {"idle": float(episodes.idle.mean())}),
         **{f"info_{name}": float(np.nanmean(numbers)) for name, numbers in episodes.infos.items()},

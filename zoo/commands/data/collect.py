@@ -36,7 +36,7 @@ SEED_OFFSET = {
     "medium": 30_000,
     "expert": 40_000,
     "policy": 50_000,
-}  # distinct from those of training (0) and evaluation (10,000)
+}  # apart from one another
 REFERENCE_SIZE = 10_000  # transitions from which the random return is estimated if the environment gives none
 
 
