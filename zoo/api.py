@@ -110,6 +110,8 @@ def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = 
     Raises:
         UsageError: the folder is not a run's, or its environment cannot be made or has changed.
     """
+    if num_envs < 1:
+        raise UsageError(f"num_envs={num_envs} must be at least 1")
     config, _, record = reopen(Path(run_dir).expanduser(), _path(file))
     return make_with_spec(config.env, num_envs, config.threads, trained=spec_of(record))[0]
 

@@ -165,6 +165,8 @@ def test_evaluating_plays_the_episodes_of_the_runs_own_evaluations(own: Path) ->
         package.evaluate(own, step="best")
     with pytest.raises(UsageError, match="episodes=0 must be at least 1"):
         package.evaluate(own, episodes=0)
+    with pytest.raises(UsageError, match="num_envs=0 must be at least 1"):
+        package.make_envs(own, num_envs=0)
     with pytest.raises(UsageError, match="seed=-1 must be at least 0"):
         package.evaluate(own, seed=-1)
 

@@ -233,12 +233,56 @@ class Squashed(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
         return torch.tanh(obs / 10)
 
 
+class MyFlattenExtractor(Squashed):
+    """Its name ends like that of one of Stable-Baselines3's."""
+
+
 def test_a_features_extractor_without_weights_is_refused_too(zoo, tmp_path):
-    for kind in ("SAC", "PPO"):
-        policy_kwargs = {"features_extractor_class": Squashed}
+    for kind, extractor in (("SAC", Squashed), ("PPO", MyFlattenExtractor)):
+        policy_kwargs = {"features_extractor_class": extractor}
         model = getattr(stable_baselines3, kind)("MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs, device="cpu")
         model.save(tmp_path / "model.zip")
         refused(zoo("eval", tmp_path / "model.zip", "--env", "pendulum"), "a features extractor")
+
+
+def test_exploring_it_plays_as_it_was_trained(tmp_path):
+    from zoo.export import from_sb3
+
+    noise = stable_baselines3.common.noise.NormalActionNoise(np.zeros(1), np.full(1, 0.25))
+    stable_baselines3.TD3("MlpPolicy", "Pendulum-v1", action_noise=noise, device="cpu", seed=0).save(tmp_path / "td3")
+    stable_baselines3.DQN("MlpPolicy", "CartPole-v1", exploration_final_eps=0.5, device="cpu", seed=0).save(
+        tmp_path / "dqn"
+    )
+    torch.manual_seed(0)
+    obs = 0.05 * torch.randn(4_000, 4)
+    _, td3 = from_sb3.load(tmp_path / "td3.zip", "Pendulum-v1")
+    away = (td3.act(obs[:, :3], explore=True) - td3.act(obs[:, :3])) / 2  # in units of half the range, [-2, 2]
+    assert away.std().item() == pytest.approx(0.25, rel=0.1)
+    _, dqn = from_sb3.load(tmp_path / "dqn.zip", "CartPole-v1")
+    others = (dqn.act(obs, explore=True) != dqn.act(obs)).float().mean().item()
+    assert others == pytest.approx(0.25, abs=0.03)  # half of the random actions are the other one
+
+
+def test_whole_numbers_are_observed_as_there(tmp_path):
+    from zoo.export import from_sb3
+
+    model = stable_baselines3.DQN("MlpPolicy", "FrozenLake-v1", device="cpu", seed=0)
+    model.save(tmp_path / "dqn")
+    _, agent = from_sb3.load(tmp_path / "dqn.zip", "FrozenLake-v1")
+    expected = [int(model.predict(np.array(state), deterministic=True)[0]) for state in range(16)]
+    assert agent.act(torch.eye(16)).tolist() == expected
+
+
+def test_a_replay_buffer_larger_than_the_memory_is_not_made_to_check_a_file(tmp_path):
+    from examples import make
+
+    from zoo.export import to_sb3
+    from zoo.spec import Spec
+
+    agent = make(algorithms()["dqn"], Spec((4,), num_actions=2))
+    agent.config.buffer_size = 10**13
+    spaces = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+    assert policy.check(agent, to_sb3.write("dqn", agent, spaces, tmp_path / "model.zip"), "dqn") == 0
 
 
 @pytest.mark.slow

@@ -50,6 +50,8 @@ def main(arguments: list[str]) -> int:
 
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if args.log:
+        if args.env:
+            raise UsageError("--log is for episodes in the run's own environment. Leave out --env.")
         record = _loggable(args.run_dir, args.video)
     if args.video:
         check_file(args.video, args.force)
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> int:
     pictures.check_packages(args.video)
     seed = chosen_seed(args.seed, config)
     envs, _ = make_with_spec(config.env, args.episodes, config.threads, drawn=True, trained=agent.spec)
-    every, rate = pictures.pace(envs.metadata.get("render_fps", 30), args.video.suffix if args.video else "")
+    every, rate = pictures.pace(envs.metadata.get("render_fps") or 30, args.video.suffix if args.video else "")
     with contextlib.suppress(pictures.Closed), _sink(args.video, f"zoo play {args.run_dir}", rate) as sink:
         watch = pictures.Watcher(envs, sink, every, args.size, _unit(agent, config))
         played = evaluate(agent, envs, seed, explores(args, config), watch=watch)
@@ -69,7 +71,7 @@ def main(arguments: list[str]) -> int:
     if args.video:
         print(f"written: {args.video}, {args.video.stat().st_size / 1e6:.2f} MB")
     if args.log:
-        _log(args.run_dir, args.video, record)
+        _log(args.run_dir, args.video, record, args.step)
     return 0
 
 
@@ -109,17 +111,19 @@ def _loggable(run_dir: Path, video: Path | None) -> dict[str, Any]:
     return record
 
 
-def _log(run_dir: Path, video: Path, record: dict[str, Any]) -> None:
-    """Adds a video to a finished run's records in the trackers."""
+def _log(run_dir: Path, video: Path, record: dict[str, Any], step: str | None) -> None:
+    """Adds a video to a finished run's records in the trackers, at the step of the agent that played."""
+    from zoo.runs.load import kept_agent
     from zoo.runs.logging import Logger, parse_loggers
     from zoo.runs.record import evaluated
 
     loggers = record["config"]["logger"]
-    steps = max(evaluated(run_dir))  # whatever the logs hold beyond it would be dropped
-    logger = Logger(run_dir, parse_loggers(loggers), record, steps)
-    logger.video(steps, video)
+    last = max(evaluated(run_dir))  # whatever the logs hold beyond it would be dropped
+    at = last if step is None else int(kept_agent(run_dir, step).stem)
+    logger = Logger(run_dir, parse_loggers(loggers), record, last)
+    logger.video(at, video)
     logger.close()
-    print(f"logged by {loggers.replace('+', ' and ')} as play, at step {steps:,}")
+    print(f"logged by {loggers.replace('+', ' and ')} as play, at step {at:,}")
 
 
 def _unit(agent: "Agent", config: "RunConfig") -> str:

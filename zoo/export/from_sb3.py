@@ -41,7 +41,7 @@ MODULES = {
     "stable_baselines3.dqn.policies": "dqn",
 }
 ACTIVATIONS = ("ReLU", "Tanh", "ELU", "LeakyReLU", "SiLU", "GELU")
-EPSILON = 0.05  # share of random actions of DQN where it explores, its default
+EPSILON = 0.05  # share of random actions of DQN where it explores, unless the file says another
 
 Layer = tuple[Tensor, Tensor]  # weight [outputs, inputs, ...] and bias [outputs]
 
@@ -99,8 +99,9 @@ def _numbers(text: Any) -> np.ndarray:
 def _check_spaces(path: Path, env: str, spec: Spec, data: dict[str, Any]) -> None:
     """Raises UsageError where the policy was made for other observations or actions than the environment's."""
     observed, acted = _entry(data, "observation_space"), _entry(data, "action_space")
-    if observed.get("_shape") != list(spec.obs_shape):
-        there, here = f"observes {observed.get('_shape')}", f"has observations {list(spec.obs_shape)}"
+    shape = [int(observed["n"])] if "n" in observed else observed.get("_shape")  # whole numbers become one-hot vectors
+    if shape != list(spec.obs_shape):
+        there, here = f"observes {shape}", f"has observations {list(spec.obs_shape)}"
         raise UsageError(f"{path} {there}; {env} {here}. Give the environment that it was made for.")
     there = f"{acted['n']} discrete actions" if "n" in acted else "other actions"
     if spec.num_actions is not None:
@@ -144,7 +145,8 @@ def _activation(algorithm: str, data: dict[str, Any]) -> type[nn.Module]:
 
 
 # classes of features extractors that are rebuilt here; one of one's own need not have weights that would give it away
-EXTRACTORS = ("FlattenExtractor", "NatureCNN", "NormalizedFeatures")
+LAYERS = "stable_baselines3.common.torch_layers"
+EXTRACTORS = (f"{LAYERS}.FlattenExtractor", f"{LAYERS}.NatureCNN", "zoo.export.normalized.NormalizedFeatures")
 
 
 class Loaded(Agent):
@@ -162,11 +164,12 @@ class Loaded(Agent):
     def __init__(self, spec: Spec, algorithm: str, data: dict[str, Any], state: dict[str, Tensor]) -> None:
         super().__init__()
         self.spec, self.algorithm = spec, algorithm
+        self.epsilon = float(data.get("exploration_final_eps", EPSILON))
         scaled = _entry(data, "policy_kwargs").get("normalize_images", True) is True
         if data.get("use_sde") or (spec.obs_dtype == "uint8" and not scaled):
             raise ValueError("use_sde, or images that are not scaled")
         made = str(_entry(data, "policy_kwargs").get("features_extractor_class", ""))
-        if made and not made.rstrip("'>").endswith(EXTRACTORS):
+        if made and re.sub(r"<class '(.*)'>", r"\1", made) not in EXTRACTORS:
             raise ValueError("a features extractor")
         owner = {"sac": "actor.", "td3": "actor.", "ppo": "pi_", "dqn": "q_net."}[algorithm]
         prefix = f"{owner}features_extractor."
@@ -191,7 +194,8 @@ class Loaded(Agent):
             self.policy = TanhGaussian(inputs, *bounds, [])
             self.net = self.policy.net = _mlp(inputs, values, activation)
         elif algorithm == "td3":
-            self.policy = DeterministicPolicy(inputs, *bounds, [])
+            noise = _numbers(_entry(data, "action_noise").get("_sigma", "0"))  # in units of half the range, as here
+            self.policy = DeterministicPolicy(inputs, *bounds, [], exploration_noise=float(noise.max(initial=0)))
             self.net = self.policy.net = _mlp(inputs, _layers(state, "actor.mu."), activation)
         elif algorithm == "dqn":
             self.policy = Categorical(spec)
@@ -212,14 +216,14 @@ class Loaded(Agent):
         if isinstance(self.policy, TanhGaussian):
             return self.policy.act(x, explore)
         if isinstance(self.policy, DeterministicPolicy):
-            return self.policy.mode(x)
+            return self.policy.sample(x) if explore else self.policy.mode(x)
         assert isinstance(self.policy, Gaussian | Categorical)
         out = self.net(x)
         if not explore:
             return self.policy.mode(out)
         if self.algorithm == "ppo":
             return self.policy.clip(self.policy.sample(out))
-        return epsilon_greedy(out, EPSILON)
+        return epsilon_greedy(out, self.epsilon)
 
 
 class _Clipped(Normalizer):

@@ -104,7 +104,7 @@ def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnas
 
 def open_with_sb3(kind: Any, path: Path) -> Run:
     """A ZIP file as a function of arrays, using Stable-Baselines3's own `load` and `predict`."""
-    model = kind.load(path, device="cpu")
+    model = kind.load(path, device="cpu", custom_objects={"buffer_size": 1})  # it only predicts
     return lambda inputs: [model.predict(inputs[0], deterministic=True)[0]]
 
 
