@@ -16,9 +16,9 @@ action dimensions, not sums, so that alpha is larger by a factor of dim(A); x_1 
 loss, and mu only as the critics' input; all losses are computed before any parameter is updated, and the target critics
 move towards the critics from before the update. Unlike in that code, the data's actions are not clipped to 1 - 1e-5,
 and layer normalization adds 1e-5 to the variance, not 1e-6. That repository's IFQL is left out: only the flow is the
-same; its value and critics are IQL's, and it takes the best of 32 actions of the flow. `preset=paper` has alpha of the
-authors' offline runs. Going online, after 1,000,000 updates, they take 100 in humanoidmaze-medium, 30 in antsoccer,
-1,000 for Adroit's `cloned` data, and 10,000 for those of relocate.
+same; its value and critics are IQL's, and it takes the best of 32 actions of the flow. Going online, after 1,000,000
+updates, the authors take another alpha than offline in some tasks: 100 in humanoidmaze-medium, 30 in antsoccer, 1,000
+for Adroit's `cloned` data, and 10,000 for those of relocate.
 """
 
 import copy

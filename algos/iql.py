@@ -11,9 +11,8 @@ policy clones the dataset's actions with weights that grow exponentially with th
 For discrete actions the policy is categorical, whatever `policy` says. Deviations: two critics, whose minimum stands
 for Q', and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the
 equations; so is the actor's learning rate, which falls by a cosine offline and is constant if a run goes online. All
-losses are those of the parameters before the update, as with CORL's order; in the authors' code, actor and critics see
-the value just updated. Layers have PyTorch's initialization, as in CORL; the authors' is orthogonal. CORL bounds the
-log standard deviation at -20, not -5.
+losses are of the parameters before the update, as in CORL; in the authors' code, actor and critics see the new value.
+Layers have PyTorch's initialization, as in CORL (the authors: orthogonal), whose log std is at least -20, not -5.
 """
 
 import copy

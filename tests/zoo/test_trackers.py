@@ -50,6 +50,19 @@ def test_a_video_of_a_finished_run_is_added_to_its_tracker(zoo, trained, tmp_pat
     assert (run_dir / "evaluations.csv").read_bytes() == before
 
 
+def test_a_video_is_logged_at_the_step_of_the_agent_that_plays(zoo, trained, tmp_path):
+    run_dir = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=32", "algo.minibatches=2",
+                      "steps=96", "eval_every=32", "keep_agents=true", "logger=tensorboard")  # fmt: skip
+    options = ("--video", tmp_path / "play.gif", "--episodes", "1", "--size", "64", "--log")
+    result = zoo("play", run_dir, "--step", "32", *options)
+    assert result.code == 0, result.err
+    events = EventAccumulator(str(run_dir)).Reload()
+    assert [one.step for one in events.Images("play")] == [32]
+    assert [one.step for one in events.Scalars("eval/return_mean")] == [32, 64, 96]
+    result = zoo("play", run_dir, "--env", "cartpole", *options, "--force")
+    assert (result.code, "Leave out --env" in result.err) == (2, True)
+
+
 def test_what_cannot_be_logged_is_refused_in_one_line(zoo, trained, tmp_path):
     run_dir = trained("ppo", "cartpole", "algo.hidden=[16]", "algo.num_steps=32", "algo.minibatches=2",
                       "steps=64", "eval_every=64", "logger=none")  # fmt: skip

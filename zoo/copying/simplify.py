@@ -3,6 +3,7 @@
 import ast
 import re
 import textwrap
+from functools import partial
 from typing import Any
 
 import libcst as cst
@@ -17,6 +18,7 @@ from zoo.copying.program import Program
 from zoo.copying.source import code, global_names, is_field
 
 SHORT = 30  # characters in a formula
+BATCHES = ("Batch", "NStepBatch", "GoalBatch", "SubgoalBatch", "OptionBatch")
 RESUMING = ("state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "rows", "put", "cut", "check_run")
 
 
@@ -106,11 +108,12 @@ class _WithoutKeywords(cst.CSTTransformer):
 
 def _without_index(program: Program, uses: Uses) -> None:
     """Removes the indices from batches if nobody reads them."""
-    batch = program.definitions.get("Batch")
-    if batch is not None and not uses.loaded["index"] and "index: " in code(batch):
-        fields = [line for line in batch.body.body if not code(line).strip().startswith("index: ")]
-        program.definitions["Batch"] = batch.with_changes(body=batch.body.with_changes(body=fields))
-        program.transform(lambda: _WithoutLast("Batch", "index"), ["Batch("])
+    for name in BATCHES:
+        batch = program.definitions.get(name)
+        if batch is not None and not uses.loaded["index"] and "index: " in code(batch):
+            fields = [line for line in batch.body.body if not code(line).strip().startswith("index: ")]
+            program.definitions[name] = batch.with_changes(body=batch.body.with_changes(body=fields))
+            program.transform(partial(_WithoutLast, name, "index"), [f"{name}("])
 
 
 class _WithoutLast(cst.CSTTransformer):

@@ -56,7 +56,7 @@ ABSENT = (  # parts of messages and comments about commands and settings of the 
     "; `init_from`: none",
     r" For frames, their encoder and one layer, whatever `hidden` is\.",
     ", whatever `policy` says",
-    "; heads other than mse have a loss of their own",
+    "; heads other than mse have a loss of their own in place of the clipped squared error",
     "; frames use a CNN",
 )
 

@@ -40,10 +40,11 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [nn.Linear(inputs, width), activation()]
-            if layer_norm and norm_first:
-                layers.insert(-1, nn.LayerNorm(width))
-            elif layer_norm:
-                layers.append(nn.LayerNorm(width))
+            if layer_norm:
+                if norm_first:
+                    layers.insert(-1, nn.LayerNorm(width))
+                else:
+                    layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
 
@@ -64,10 +65,11 @@ class EnsembleMLP(nn.Sequential):
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [EnsembleLinear(members, inputs, width), activation()]
-            if layer_norm and norm_first:
-                layers.insert(-1, EnsembleLayerNorm(members, width))
-            elif layer_norm:
-                layers.append(EnsembleLayerNorm(members, width))
+            if layer_norm:
+                if norm_first:
+                    layers.insert(-1, EnsembleLayerNorm(members, width))
+                else:
+                    layers.append(EnsembleLayerNorm(members, width))
             inputs = width
         super().__init__(*layers, EnsembleLinear(members, inputs, outputs))
 
@@ -81,7 +83,7 @@ class Adam(torch.optim.Adam):
     """PyTorch's Adam with one call per step, which updates only its own parameters.
 
     Args:
-        decay_steps: steps over which the learning rate changes by `decay`, if given.
+        decay_steps: steps over which the learning rate changes, if given.
         max_norm: gradients with a larger norm are scaled down to it.
     """
 

@@ -29,7 +29,7 @@ class Config:
     online_steps: int = 0  # environment steps after the updates
     online_starts: int = 0  # online steps before the first online update
     online_updates: int = 1  # updates an online step
-    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; None: as in all data
+    online_fraction: float | None = None  # share of online transitions in a batch; 1: no dataset; none: as in all data
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "cuda" if torch.cuda.is_available() else "cpu"  # where it computes
     threads: int = 1  # CPU threads
@@ -176,5 +176,5 @@ def main() -> None:
     try:
         run = Run(Config(**vars(parser.parse_args())))
     except (gymnasium.error.Error, RuntimeError, AssertionError) as error:  # no such environment or device
-        raise SystemExit(f"--env or --device: {error}") from error
+        raise SystemExit(f"--env, --device or --threads: {error}") from error
     torch.save(train(run, run.config).state_dict(), run.dir / "agent.pt")
