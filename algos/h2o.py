@@ -33,8 +33,10 @@ from torch import Tensor, nn
 
 from zoo.agent import Agent, Metrics
 from zoo.checks import above, at_least, between, check, check_replay, check_share
+from zoo.data.arrays import without_successor
 from zoo.data.batch import Batch, mixed
 from zoo.data.buffers import ReplayBuffer
+from zoo.errors import UsageError
 from zoo.nn import MLP, EnsembleCritic, TanhGaussian, polyak_update
 from zoo.nn.optim import Adam
 from zoo.spec import Spec
@@ -215,6 +217,11 @@ class H2O(Agent):
 
 def train(run: "Run", config: Config) -> H2O:
     envs, data = run.envs(), run.dataset()
+    if unknown := int(without_successor(data).sum()):
+        raise UsageError(
+            f"H2O compares successors, and the dataset lacks those of {unknown:,} terminal steps. Take a dataset "
+            "that has next_observations."
+        )
     offline = round(config.offline_fraction * config.batch_size)
     agent = H2O(envs.spec, config)
     agent.obs_std.copy_(data.obs.std(0, correction=0) + 1e-3)

@@ -1,6 +1,8 @@
 """Files that are written whole or not at all: to a temporary file, synced and renamed."""
 
 import contextlib
+import fcntl
+import glob
 import json
 import os
 import shutil
@@ -11,24 +13,34 @@ from typing import Any, BinaryIO
 
 from zoo.errors import RunError, UsageError
 
+UNLESS_LOCKED = fcntl.LOCK_EX | fcntl.LOCK_NB
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file that replaces `path` once it is complete; otherwise `path` stays as it was.
 
+    Each process has a temporary file of its own. What killed ones have left is deleted.
+
     Raises:
         RunError: the disk is full or the file cannot be written.
     """
     place = path.resolve()  # the target of a link is replaced, not the link
-    partial = place.with_name(place.name + ".partial")
+    partial = place.with_name(f"{place.name}.{os.getpid()}.partial")
     try:
+        for left in place.parent.glob(f"{glob.escape(place.name)}.[0-9]*.partial"):
+            with contextlib.suppress(OSError), left.open("ab") as file:
+                fcntl.flock(file, UNLESS_LOCKED)  # it is locked until its process has put it in place, or is dead
+                left.unlink()
         with partial.open("wb") as file:
+            with contextlib.suppress(OSError):  # not every file system has locks
+                fcntl.flock(file, UNLESS_LOCKED)
             yield file
             if place.exists():
                 shutil.copymode(place, partial)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(place)
+            partial.replace(place)
     except OSError as error:
         raise RunError(
             f"cannot write {path}: {error.strerror or error}. What stood there before is untouched."

@@ -3,6 +3,7 @@
 import importlib
 import math
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -179,6 +180,18 @@ def test_trains_in_a_simulator_that_is_wrong_and_is_evaluated_in_the_true_one(tm
     assert {gravity for training, gravity in made if not training} == {-9.81}
     state = torch.load(run.dir / "checkpoint.pt", weights_only=True)
     assert (state["tracked"]["agent"]["obs_std"] != 1).all()
+
+
+def test_data_without_successors_of_terminal_steps_are_refused(tmp_path):
+    rng, ends = np.random.default_rng(0), np.arange(40) % 10 == 9
+    with h5py.File(tmp_path / "old.hdf5", "w") as file:
+        file["observations"], file["actions"] = rng.standard_normal((40, 11)), rng.uniform(-1, 1, (40, 3))
+        file["rewards"], file["terminals"], file["timeouts"] = np.ones(40), ends, np.zeros(40, bool)
+    with pytest.raises(UsageError, match="the dataset lacks those of 4 terminal steps"):
+        zoo.train(
+            "h2o", env="hopper", dataset=str(tmp_path / "old.hdf5"), steps=12, logger="none", run_dir=tmp_path / "run",
+            algo_config={"hidden": [8], "batch_size": 8, "learning_starts": 4},
+        )  # fmt: skip
 
 
 def test_a_share_of_zero_is_refused():

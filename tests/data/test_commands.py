@@ -14,7 +14,7 @@ import pytest
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import write_minari
 
-from .conftest import Result, episodes, tree, write_d4rl
+from .conftest import D4RL_NAMES, Result, episodes, tree, write_d4rl
 
 ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
 ID = "zoo/pendulum/mine-v0"
@@ -95,6 +95,15 @@ def test_list_goes_past_a_dataset_whose_metadata_is_damaged(zoo, mine) -> None:
     assert "unreadable" in result.out
 
 
+def test_list_names_what_a_killed_command_has_left(zoo, store, mine) -> None:
+    left = [store / ".partial-a", mine.parent.parent / ".partial-b"]
+    assert "unfinished" not in zoo("data", "list").out
+    for folder in left:
+        mine.parent.rename(folder) if folder is left[1] else folder.mkdir()
+    lines = [line for line in zoo("data", "list").out.splitlines() if line.startswith("unfinished")]
+    assert [line.split(": ")[1] for line in lines] == [str(folder) for folder in left]
+
+
 def test_list_reads_metadata_only_and_imports_nothing_heavy(mine) -> None:
     (mine / "main_data.hdf5").write_bytes(b"")
     heavy = "{'torch', 'h5py', 'minari'}"
@@ -122,9 +131,14 @@ def test_show_prints_the_statistics_and_draws_them(zoo, mine) -> None:
 def test_show_takes_mixtures_ids_and_files(zoo, mine, file) -> None:
     mixture = zoo("data", "show", "pendulum/mine+50%mine", "--png", "mixture.png")
     assert "transitions  415" in mixture.out  # 208, and 4 + 3 + 200 that hold the half
+    for parts in ("pendulum/mine+50%pendulum/mine", f"{ID}+50%{ID}"):
+        assert "transitions  415" in zoo("data", "show", parts, "--png", "mixture.png").out
     assert "transitions  208" in zoo("data", "show", ID).out
     assert "transitions  208" in zoo("data", "show", file, "--env", "pendulum").out
-    assert {path.name for path in Path().iterdir()} >= {"mixture.png", "pendulum-mine-v0.png", "pendulum-mine.png"}
+    np.savez("rows.npz", **dict(zip(D4RL_NAMES, ROWS, strict=True)))
+    assert "transitions  208" in zoo("data", "show", "rows.npz", "--env", "pendulum").out
+    pictures = ["mixture.png", "pendulum-mine-v0.png", "pendulum-mine.png", "pendulum-rows.png"]
+    assert sorted(path.name for path in Path().glob("*.png")) == pictures
 
 
 def test_an_environment_without_a_short_name_is_found_by_the_name_in_the_list(zoo, mine) -> None:
@@ -379,6 +393,24 @@ def test_verify_finds_episodes_that_are_too_long_or_do_not_chain(zoo, tmp_path) 
         tmp_path / "broken.hdf5", episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)
     )
     assert_one_line(zoo("data", "verify", broken, "--env", "pendulum"), 1, "1 steps whose successor")
+
+
+def test_verify_finds_successors_that_are_the_observations_shifted_by_a_row(zoo, tmp_path, store) -> None:
+    rows = episodes([5, 4, 3], [False, True, False])
+    shifted = rows._replace(next_obs=np.concatenate([rows.obs[1:], rows.next_obs[-1:]]))
+    file = write_d4rl(tmp_path / "shifted.hdf5", shifted)
+    assert_one_line(
+        zoo("data", "verify", file, "--env", "pendulum"), 1,
+        "each of the 1 episodes that are cut off ends with the first observation of the next one",
+    )  # fmt: skip
+    one_of_two = episodes([5, 4, 3], [False, False, False])
+    one_of_two.next_obs[4] = one_of_two.obs[5]
+    file = write_d4rl(tmp_path / "one.hdf5", one_of_two)
+    assert zoo("data", "verify", file, "--env", "pendulum").code == 0
+    write_minari(shifted, store / ID, ID, "Pendulum-v1", {}, force=False, flat=True)  # may be one episode cut up
+    result = zoo("data", "verify", "pendulum/mine")
+    assert result.code == 0
+    assert "each of the 1 episodes" in result.out
 
 
 def test_show_and_export_say_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """Bookkeeping of episodes in flat arrays, against loops over them."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from hypothesis import strategies as st
 
 from zoo.commands.data.collect import thin
 from zoo.data import arrays as arrays_module
-from zoo.data.arrays import Arrays, breaks, concatenate, cut_at_breaks
+from zoo.data.arrays import Arrays, breaks, concatenate, cut_at_breaks, without_successor
 from zoo.data.catalog import parse_mixture
 from zoo.data.dataset import Dataset
 from zoo.data.load import taken
 from zoo.errors import UsageError
 from zoo.spec import Spec
 
-from .conftest import episodes, same
+from .conftest import episodes, frames, same
 
 many = st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=12)
 
@@ -152,3 +153,17 @@ def test_successors_are_compared_with_the_next_rows_however_many_there_are(monke
             broken = rng.random(size) < 0.4
             next_obs[broken] += 1
             assert breaks(obs, next_obs).tolist() == [*broken[:-1].tolist(), True]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_lacks_its_successor_is_found_without_a_comparison_of_all_rows(terminal) -> None:
+    rows = frames([40] * 20, [terminal, False] * 10)
+    rows.next_obs[:80] = rows.obs[:80]  # also of steps that are not terminal
+    expected = [bool(t and (a == b).all()) for t, a, b in zip(rows.terminated, rows.next_obs, rows.obs, strict=True)]
+    assert sum(expected) == terminal
+    tracemalloc.start()
+    found = without_successor(rows)
+    assert tracemalloc.get_traced_memory()[1] < rows.obs.nbytes / 4
+    tracemalloc.stop()
+    assert found.tolist() == expected
+    assert without_successor(Arrays(*map(torch.from_numpy, rows))).tolist() == expected

@@ -38,6 +38,15 @@ def test_neorl2s_index_ends_trajectories_that_nothing_else_ends(tmp_path) -> Non
     assert same(read_npz(path, LIMIT), rows)
 
 
+def test_where_neorl2_says_truncated_its_done_is_a_termination_whatever_the_length(tmp_path) -> None:
+    rows = episodes([LIMIT, 3, 2, LIMIT + 2], [True, False, True, False])
+    path = write(
+        tmp_path / "data.npz", obs=rows.obs, next_obs=rows.next_obs, action=rows.action, reward=rows.reward,
+        done=rows.terminated.astype(float), truncated=rows.truncated[:, None],
+    )  # fmt: skip
+    assert same(read_npz(path, LIMIT), rows)
+
+
 @pytest.mark.parametrize(
     ("index", "says"),
     [
@@ -89,6 +98,24 @@ def test_d4rls_fields_are_read_as_from_its_files(tmp_path, zoo) -> None:
     assert same(read_npz(path, LIMIT), rows)
     assert "8 transitions" in zoo("data", "verify", path, "--env", "pendulum").out
     assert zoo("data", "show", path, "--env", "pendulum").code == 0
+
+
+def test_what_has_timeouts_has_d4rls_fields_whatever_else_it_has(tmp_path) -> None:
+    rows = episodes([4, 3, 2], [False, True, False])
+    columns = dict(zip(D4RL_NAMES, rows, strict=True)) | {"masks": 1.0 - rows.terminated}
+    assert same(read_npz(write(tmp_path / "data.npz", **columns), LIMIT), rows)
+    del columns["rewards"]
+    with pytest.raises(ValueError, match=r"it has timeouts, as D4RL's files do, and lacks rewards$"):
+        read_npz(write(tmp_path / "data.npz", **columns), LIMIT)
+
+
+def test_arrays_that_no_layout_has_are_not_read(tmp_path) -> None:
+    rows = episodes([4, 3], [False, True])
+    objects = {"infos": np.array([{}, None])}
+    path = write(tmp_path / "data.npz", **dict(zip(D4RL_NAMES, rows, strict=True)), **objects)
+    assert same(read_npz(path, LIMIT), rows)
+    with pytest.raises(ValueError, match="it has infos; an archive has"):
+        read_npz(write(tmp_path / "data.npz", **objects), LIMIT)
 
 
 def test_a_folder_of_episodes_is_imported_in_the_order_of_its_names(tmp_path, zoo) -> None:

@@ -149,6 +149,28 @@ def test_tuples_of_many_parts_that_minari_wrote_are_read_in_their_order(store, t
     assert found.obs.tolist() == [list(range(12))] * 6
 
 
+@pytest.mark.parametrize("equally_long", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
+def test_jpeg_images_that_minari_wrote_are_refused_by_name(zoo, store, equally_long, nested) -> None:
+    image = gymnasium.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    rng = np.random.default_rng(0)
+    frames = np.zeros((4, 32, 32, 3), np.uint8) if equally_long else rng.integers(0, 256, (4, 32, 32, 3), np.uint8)
+    steps = EpisodeBuffer(
+        observations={"image": frames} if nested else frames,
+        actions=np.zeros((3, 1), np.float32),
+        rewards=[0.0] * 3,
+        terminations=[False] * 3,
+        truncations=[False, False, True],
+    )
+    space = gymnasium.spaces.Dict({"image": image}) if nested else image
+    spaces = {"observation_space": space, "action_space": gymnasium.spaces.Box(-1, 1, (1,))}
+    with pytest.warns(UserWarning, match="is set to None"):
+        minari.create_dataset_from_buffers("other/images/mine-v0", [steps], **spaces)
+    result = zoo("data", "verify", "other/images/mine-v0", "--env", "pendulum")
+    assert result.code == 1
+    assert result.err.endswith("cannot be read: its images are JPEG; create it with jpeg_encoding=False\n")
+
+
 class Own(PendulumEnv):
     """An environment that is registered by its class."""
 

@@ -1,5 +1,6 @@
 """Episodes as flat NumPy arrays, and the checks on them."""
 
+import copy
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Arrays(NamedTuple):
         return Arrays(*(field[:end] for field in self))
 
     def fingerprint(self) -> str:
-        """A hash of the content: the same data has the same hash wherever it was read from."""
+        """A hash of the content: equal arrays of the same types have the same hash wherever they were read from."""
         digest = hashlib.blake2b(digest_size=8)
         for field in self:
             digest.update(np.ascontiguousarray(field).data)
@@ -123,7 +124,10 @@ def breaks(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
 
 def without_successor(data: Any) -> Any:
     """Which terminal transitions of arrays or a `Dataset` have an unknown successor: they repeat the observation."""
-    return data.terminated & (data.next_obs == data.obs).reshape(len(data.obs), -1).all(-1)
+    unknown = copy.deepcopy(data.terminated)
+    repeats = data.next_obs[data.terminated] == data.obs[data.terminated]  # of all rows, frames would take much memory
+    unknown[data.terminated] = repeats.all(tuple(range(1, repeats.ndim)))
+    return unknown
 
 
 def check_finite(arrays: Arrays, name: str) -> None:

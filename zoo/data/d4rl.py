@@ -58,7 +58,7 @@ def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) ->
     if next_obs is not None:
         return Arrays(obs, action, reward, next_obs, terminated, truncated)
     next_obs = np.concatenate([obs[1:], obs[-1:]])
-    next_obs[terminated] = obs[terminated]  # unknown, see `without_successor`; its value is never used
+    next_obs[terminated] = obs[terminated]  # unknown, see `without_successor`
     keep = ~truncated
     if not keep.any():
         raise ValueError("it has no next_observations, and no episode of two steps: no successor is known")

@@ -25,6 +25,7 @@ from zoo.files import check_free
 
 MAIN_DATA = "main_data.hdf5"  # Minari's file of episodes, each of them a group of HDF5 datasets
 FLAT = "flat.npz"  # the zoo's copy as flat arrays: opening 45,000 short episodes takes HDF5 half a minute
+JPEG = b"\xff\xd8\xff"  # with which such an image begins; Minari stores one as a row of bytes
 COMPRESS_ABOVE = 256  # bytes; for less, an HDF5 filter takes more space than it saves
 
 
@@ -117,10 +118,13 @@ def _read(group: Any, key: bytes) -> np.ndarray:
 
 
 def _read_array(group: Any, key: bytes) -> np.ndarray:
-    """Reads with h5py's low-level calls, which take half the time of `group[key][()]`."""
+    """Reads with h5py's low-level calls, which take half the time of `group[key][()]`. Raises ValueError for JPEG."""
     dataset = h5py.h5d.open(group, key)
     array = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    rows_of_bytes = array.dtype in (np.uint8, object) and array.ndim in (1, 2) and len(array)
+    if rows_of_bytes and np.asarray(array[0]).tobytes().startswith(JPEG):
+        raise ValueError("its images are JPEG; create it with jpeg_encoding=False")
     return array
 
 
@@ -170,7 +174,10 @@ def _beside(folder: Path) -> Iterator[Path]:
 def write_minari(
     arrays: Arrays, folder: Path, minari_id: str, env_id: str, metadata: dict[str, Any], *, force: bool, flat: bool
 ) -> None:
-    """Writes episodes as a Minari dataset, atomically: to a temporary folder, which is renamed once it is complete.
+    """Writes episodes as a Minari dataset: to a temporary folder, which is renamed once it is complete.
+
+    With `force`, the existing dataset is moved into that folder first. If the process is killed between the two
+    renames, both stay in the folder, `.partial-*`, which `zoo data list` names.
 
     Args:
         arrays: within an episode, each `next_obs` must be the next `obs`, because Minari stores T + 1 observations.

@@ -22,4 +22,6 @@ def main(arguments: list[str]) -> int:
         print_table(["dataset", "transitions", "episodes", "size", "where"], rows)
     else:
         print(f"none yet, in the package or in {store()}. zoo data --help says how to make or import one.")
+    for partial in sorted(store().rglob(".partial-*")):
+        print(f"unfinished, unless a command is writing it: {partial}")
     return 0

@@ -28,12 +28,14 @@ def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
         return environment(env), name
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
-    of_env, _, dataset = name.rpartition("/")
+    first, *others = name.split("+")  # the parts of a mixture: the first one says the environment
+    of_env, _, dataset = first.rpartition("/")
     if not of_env:
         raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
     stored = sorted((store() / ZOO_NAMESPACE / of_env).glob("*"))
     if "/" in of_env and re.search(r"-v\d+$", dataset):  # a Minari id
-        of_env, dataset, stored = of_env.rpartition("/")[2], name, [store() / name]
+        of_env, dataset, stored = of_env.rpartition("/")[2], first, [store() / first]
+    dataset = "+".join([dataset, *others])
     try:
         return environment(of_env), dataset
     except UsageError:  # an id missing from `configs/env`, given by its short name: the data name the environment

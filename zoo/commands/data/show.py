@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.commands.data.names import locate
 from zoo.commands.parser import Parser
-from zoo.data.catalog import Source
+from zoo.data.catalog import FILE_SUFFIXES, Source
 from zoo.errors import UsageError, printable
 
 
@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
             for one in value if isinstance(value, list) else [value]:
                 words = ", ".join(f"{k}={v}" for k, v in flat(one).items()) if isinstance(one, dict) else one
                 print(f"{source.name}: {key}: {printable(words)}")
-    png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{Path(name).name}").removesuffix(".hdf5") + ".png")
+    of = Path(name).stem if Path(name).suffix in FILE_SUFFIXES else Path(name).name
+    png = args.png or Path(re.sub(r"[^\w.+-]+", "-", f"{env.name}-{of}") + ".png")
     if importlib.util.find_spec("matplotlib") is None:
         print("not drawn: that needs pip install 'rl-zoo[plot]'")
         return 0
