@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.benchmarks import plots
+from zoo.benchmarks.peers import SLACK
 from zoo.benchmarks.published import Reference, builtin, unmatched
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.records import MEASURES, Result
-from zoo.benchmarks.stats import Estimate, aggregates, digits, improvement, mean, verdict
+from zoo.benchmarks.stats import SCORE_TOLERANCE, Estimate, aggregates, digits, improvement, mean, verdict
 from zoo.benchmarks.switch import Switch, switches
 from zoo.benchmarks.trials import reached
 from zoo.errors import UsageError
@@ -38,6 +39,17 @@ class Row:
     def steps(self) -> int:
         """The step of the last evaluation."""
         return int(max(run.steps[-1] for run in self.runs))
+
+    @property
+    def budget(self) -> str:
+        """The steps that it was set to, as text: `20,000` or, if it continued online, `20,000 + 5,000 online`."""
+        steps, online = (int(self.runs[0].config[name]) for name in ("steps", "online_steps"))
+        return f"{steps:,} + {online:,} online" if online else f"{steps:,}"
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations of a run; the largest if the runs differ."""
+        return max(len(run.steps) for run in self.runs)
 
     def values(self, figure: str) -> np.ndarray:
         """A figure of each run, `[R]`."""
@@ -82,10 +94,21 @@ class Comparison:
 
 
 class Group(NamedTuple):
-    """Methods that ran on the same tasks, with the normalized final scores `[runs, tasks]` of each method."""
+    """Methods that ran on the same tasks for as many steps.
+
+    Attributes:
+        budgets: the steps on each task, as text.
+        scores: the normalized final scores of each method, `[runs, tasks]`.
+    """
 
     tasks: tuple[str, ...]
+    budgets: tuple[str, ...]
     scores: dict[str, np.ndarray]
+
+    @property
+    def steps(self) -> str:
+        """The steps on the tasks: once if they are the same on all tasks, else in the tasks' order."""
+        return "; ".join(self.budgets[:1] if len(set(self.budgets)) == 1 else self.budgets)
 
 
 class Tried(NamedTuple):
@@ -114,7 +137,8 @@ class Report:
         rows: one row per task and method.
         notes: runs that were left out, and warnings.
         comparisons: comparisons with published figures.
-        groups: groups of methods that ran on the same tasks: on several tasks, if there are such groups.
+        groups: groups of methods that ran on the same tasks for as many steps: on several tasks, if there are such
+            groups.
         overall: aggregates of each method on each task, and over the tasks of its group.
         improvements: for each pair of methods, the probability that a run of the first is better, over all tasks that
             both ran on for the same number of steps, and on each of them.
@@ -168,11 +192,15 @@ def build(folder: Path, own: Sequence[Reference] = ()) -> Report:
         rows.append(Row(task, method, measure, tuple(sorted(runs, key=lambda run: run.seed))))
         if len({run.record.get("code") for run in runs}) > 1:
             notes.append(f"{method} on {task}: not all of its seeds were run by the same code")
+        ends = [int(run.steps[-1]) for run in runs]
+        if min(ends) < (1 - SLACK) * max(ends):
+            notes.append(f"{method} on {task}: its seeds end at different steps, from {min(ends):,} to {max(ends):,}")
     known = [*own, *builtin()]
     comparisons = [comparison for row in rows for comparison in compare(row, known)]
     scores = scored(rows, notes)
-    groups = grouped(scores, notes)
-    overall, improvements = over_tasks(scores, groups), improved(scores, rows)
+    budgets = {(row.method, row.task): row.budget for row in rows}
+    groups = grouped(scores, budgets, notes)
+    overall, improvements = over_tasks(scores, budgets, groups), improved(scores, budgets)
     return Report(folder, rows, notes, comparisons, groups, overall, improvements, tries(rows), switches(rows))
 
 
@@ -184,8 +212,9 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
         if reference.fits(first):
             known = all(reference.measure in run.columns for run in row.runs)
             ours = [run.figure(reference.figure, reference.measure) if known else np.nan for run in row.runs]
-            says, difference = verdict(np.array(ours), reference.published)
-            why = reference.differs(first) or ("" if np.isfinite(ours).all() else "it is not known for all runs")
+            least = SCORE_TOLERANCE if reference.measure == "score" else 0.0
+            says, difference = verdict(np.array(ours), reference.published, least)
+            why = next(filter(None, map(reference.differs, row.runs)), "")
             remark = f"not comparable: {why}" if why else says + reference.aside(first)
             found.append(Comparison(row, reference, float(np.mean(ours)), not why, remark, difference))
     return found
@@ -194,6 +223,7 @@ def compare(row: Row, references: Iterable[Reference]) -> list[Comparison]:
 def scored(rows: Sequence[Row], notes: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """The normalized final scores `[runs]` of each method on each task, if they are known for all of its runs."""
     scores: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    without = []
     for row in rows:
         final = np.array([run.figure("final", "score") if "score" in run.columns else np.nan for run in row.runs])
         known = ~np.isnan(final)
@@ -202,22 +232,35 @@ def scored(rows: Sequence[Row], notes: list[str]) -> dict[str, dict[str, np.ndar
         elif any("score" in run.columns and not np.isnan(run.columns["score"]).all() for run in row.runs):
             lack = f"{(~known).sum()} of its {len(final)} runs have no normalized score of their last evaluation"
             notes.append(f"{row.method} on {row.task} is left out of comparisons of methods by scores: {lack}")
+        else:
+            without.append(row.task)
+    if without:
+        names = "; ".join(dict.fromkeys(without))
+        notes.append(f"tasks without normalized scores, which are left out of comparisons of methods: {names}")
     return scores
 
 
-def grouped(scores: dict[str, dict[str, np.ndarray]], notes: list[str]) -> list[Group]:
-    """Groups methods that ran on the same tasks: on several tasks or, if there are no such groups, on one task."""
-    groups: dict[tuple[str, ...], dict[str, np.ndarray]] = defaultdict(dict)
+def grouped(
+    scores: dict[str, dict[str, np.ndarray]], budgets: dict[tuple[str, str], str], notes: list[str]
+) -> list[Group]:
+    """Groups methods that ran on the same tasks for as many steps: on several tasks or, without such groups, on one.
+
+    Args:
+        scores: the scores of each method on each task.
+        budgets: the steps of each method on each task.
+        notes: takes a note if not all runs count.
+    """
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, np.ndarray]] = defaultdict(dict)
     for method, by_task in scores.items():
         tasks = tuple(sorted(by_task))
-        groups[tasks][method] = whole = matrix(by_task, tasks)
+        groups[tasks, tuple(budgets[method, task] for task in tasks)][method] = whole = matrix(by_task, tasks)
         if any(len(values) > len(whole) for values in by_task.values()):
             notes.append(
                 f"over tasks, {method} counts with {len(whole)} runs per task, because one task has no more; "
                 "probabilities of improvement use all of its runs"
             )
-    several = [Group(*group) for group in groups.items() if len(group[0]) > 1]
-    return several or [Group(*group) for group in groups.items() if len(group[1]) > 1]
+    found = [Group(*key, by_method) for key, by_method in groups.items()]
+    return [one for one in found if len(one.tasks) > 1] or [one for one in found if len(one.scores) > 1]
 
 
 def matrix(by_task: dict[str, np.ndarray], tasks: Sequence[str]) -> np.ndarray:
@@ -226,31 +269,32 @@ def matrix(by_task: dict[str, np.ndarray], tasks: Sequence[str]) -> np.ndarray:
     return np.stack([by_task[task][:count] for task in tasks], 1)
 
 
-def over_tasks(scores: dict[str, dict[str, np.ndarray]], groups: Sequence[Group]) -> list[dict[str, Any]]:
+def over_tasks(
+    scores: dict[str, dict[str, np.ndarray]], budgets: dict[tuple[str, str], str], groups: Sequence[Group]
+) -> list[dict[str, Any]]:
     """Aggregates of each method, on each of its tasks and over all tasks of its group."""
     alone = [
-        Group((task,), {method: values[:, None]})
+        Group((task,), (budgets[method, task],), {method: values[:, None]})
         for method, by_task in scores.items()
         for task, values in by_task.items()
     ]
     several = [group for group in groups if len(group.tasks) > 1]
     return [
-        {"tasks": tasks, "method": method, "runs": len(values)} | aggregates(values)
-        for tasks, by_method in (*alone, *several)
-        for method, values in by_method.items()
+        {"tasks": group.tasks, "steps": group.steps, "method": method, "runs": len(values)} | aggregates(values)
+        for group in (*alone, *several)
+        for method, values in group.scores.items()
     ]
 
 
-def improved(scores: dict[str, dict[str, np.ndarray]], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def improved(scores: dict[str, dict[str, np.ndarray]], budgets: dict[tuple[str, str], str]) -> list[dict[str, Any]]:
     """The probability of improvement for each pair of methods, over their common tasks and on each of them.
 
     A task counts if both ran on it for the same number of steps.
     """
-    steps = {(row.method, row.task): row.steps for row in rows}
     improvements = []
     for ours, others in combinations(scores, 2):
         both = sorted(scores[ours].keys() & scores[others].keys())
-        common = tuple(task for task in both if steps[ours, task] == steps[others, task])
+        common = tuple(task for task in both if budgets[ours, task] == budgets[others, task])
         for tasks in dict.fromkeys([common, *((task,) for task in common)]) if common else ():
             mine, theirs = ([scores[method][task] for task in tasks] for method in (ours, others))
             probability = improvement(mine, theirs)

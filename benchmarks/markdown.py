@@ -1,6 +1,7 @@
 """The report as Markdown: first the comparisons with published figures, then every task, then every run."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,28 @@ import numpy as np
 from zoo.benchmarks import plots, switch
 from zoo.benchmarks.analysis import Comparison, Report, Row, Tried
 from zoo.benchmarks.records import FIGURES, MEASURES
-from zoo.benchmarks.stats import LEAST_RUNS, Estimate
+from zoo.benchmarks.stats import LEAST_RUNS, SCORE_TOLERANCE, TOLERANCE, Estimate
 from zoo.benchmarks.trials import PULLS, REPEATS, SUBSET, middle
 
 SHOWN = 3  # number of versions of the zoo in the summary
+BY_CHANCE = "Each interval is at 95 % by itself; of many, some exclude the truth by chance."
+VERDICTS_TEXT = (
+    "± is the published standard deviation, and the difference from the published mean has Welch's 95 % interval. The "
+    "verdict is above or below if the interval excludes 0, and reproduced if it contains 0 and no difference of more "
+    f"than {100 * TOLERANCE:g} % of the published mean; for normalized scores, {SCORE_TOLERANCE:g} is always tolerated."
+)
+SCORES_TEXT = "A normalized score is 0 at a task's random score and 100 at its expert score."
+CURVES_TEXT = "Lines are means over the seeds. The shading is the range of the runs."
 TRIALS = "Settings chosen by a bandit"
 TRIALS_TEXT = (
     "Runs of an algorithm with different settings give different policies, and playing episodes shows which is best. "
     f"A bandit chooses among {SUBSET} of them, which are sampled at random (Jackson et al. 2025). For each number of "
     "episodes played, the table has the normalized score of the policy with the best mean so far, and the "
     f"interquartile range over {REPEATS:,} repetitions. After one episode, this is a random policy."
+)
+IMPROVEMENT_TEXT = (
+    "How likely a run of the first method is better than a run of the second, over the tasks that both ran on for the "
+    f"same number of steps. The first column is the number of these tasks. {BY_CHANCE}"
 )
 SWITCHES = "From offline to online"
 SWITCHES_TEXT = (
@@ -38,23 +51,22 @@ def text(report: Report, folder: Path) -> str:
     parts = [f"# {plain(report.folder.resolve().name)}", summary(report)]
     judged = [one for one in report.comparisons if one.compared]
     if judged:
-        parts += ["## Comparison with published figures", judged_table(judged)]
+        parts += ["## Comparison with published figures", judged_table(judged), BY_CHANCE]
     if report.notes:
         parts += ["## Notes", "\n".join(f"- {plain(note)}" for note in report.notes)]
     for task in dict.fromkeys(row.task for row in report.rows):
         rows = [row for row in report.rows if row.task == task]
         parts += [f"## {plain(task)}", task_table(rows, judged)]
+    if lines := scored_by(report.rows):
+        parts += ["## Reference scores", SCORES_TEXT, as_markdown(["tasks", "source of the two scores"], lines)]
     for group in report.groups:
-        parts.append(f"## Over tasks: {plain('; '.join(group.tasks))}")
-        parts.append("Normalized scores of the last evaluation; 100 is the reference score.")
-        lines = [list(row.values())[1:] for row in report.overall if row["tasks"] == group.tasks]
+        parts.append(f"## Over tasks: {plain('; '.join(group.tasks))} ({group.steps} steps)")
+        parts.append("Normalized scores of the last evaluation.")
+        alike = [row for row in report.overall if (row["tasks"], row["steps"]) == (group.tasks, group.steps)]
+        lines = [list(row.values())[2:] for row in alike]
         parts.append(as_markdown(["method", "runs", "IQM", "mean", "median", "optimality gap"], lines))
     if report.improvements:
-        parts += ["## Probability of improvement"]
-        parts.append(
-            "How likely a run of the first method is better than a run of the second, over the tasks that both ran on "
-            "for the same number of steps. The first column is the number of these tasks."
-        )
+        parts += ["## Probability of improvement", IMPROVEMENT_TEXT]
         pairs = [
             [len(row["tasks"]), row["method"], row["than"], f"{row['probability']:.2f}"]
             for row in report.improvements
@@ -68,7 +80,12 @@ def text(report: Report, folder: Path) -> str:
         parts.append("![Score of the chosen policy by the number of episodes played](trials.png)")
     tasks = {row.task for row in report.rows}
     first = f"These are the first {plots.MANY} tasks; [the page](report.html) has all {len(tasks)}."
-    parts += ["## Curves", *[first] * (len(tasks) > plots.MANY), "![Learning curves by steps and by time](curves.png)"]
+    parts += [
+        "## Curves",
+        CURVES_TEXT,
+        *[first] * (len(tasks) > plots.MANY),
+        "![Learning curves by steps and by time](curves.png)",
+    ]
     if report.groups:
         parts += ["## Performance profiles", "![Share of runs above each score](profiles.png)"]
     others = [one for one in report.comparisons if not one.compared]
@@ -102,19 +119,35 @@ def summary(report: Report) -> str:
         gpus = ", ".join(sorted({str(record["hardware"]["gpu"]) for record in on_gpus}))
         most = max(record["gpu_memory"] for record in on_gpus) / 2**30
         where = f" On {gpus}. A run used at most {most:.1f} GiB of a GPU's memory."
+    hardware = [run.record.get("hardware") or {} for run in report.results]
+    if processors := sorted({str(one["processor"]) for one in hardware if one.get("processor")}):
+        where += f" Processors: {', '.join(processors)}"
+        where += f"{'; minutes are not comparable across them' * (len(processors) > 1)}."
     few = any(len(row.runs) < LEAST_RUNS for row in report.rows)
     return (
         f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
         f"{', by ' * bool(by)}{', '.join(by)}.{where} "
         "Final is a run's last evaluation. Best is its best one, which is selected on the evaluation episodes. Area "
         "is the mean of all evaluations. Evaluations have other seeds than training. Means over seeds have Student's t "
-        "95 % intervals; results over tasks have stratified bootstrap intervals (Agarwal et al. 2021)."
+        "95 % intervals; results over tasks have stratified bootstrap 95 % intervals (Agarwal et al. 2021). Bootstrap "
+        "intervals of three to five runs a task are narrow: they cover less than 95 %."
         + (
             f" There is no interval for fewer than {LEAST_RUNS} seeds, which are too few to show the spread of runs."
             if few
             else ""
         )
+        + (f" {VERDICTS_TEXT}" if any(one.compared for one in report.comparisons) else "")
     )
+
+
+def scored_by(rows: Sequence[Row]) -> list[list[str]]:
+    """The tasks with normalized scores, by the source of their reference scores."""
+    tasks: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.runs[0].references:
+            source = row.runs[0].config["env"].get("score_source") or "the runs' settings"
+            tasks[source].append(row.task)
+    return [["; ".join(dict.fromkeys(names)), source] for source, names in tasks.items()]
 
 
 def judged_table(comparisons: Sequence[Comparison]) -> str:
@@ -140,17 +173,18 @@ def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
         figures: list[Any] = [row.estimate(figure) for figure in FIGURES]
         extra = [last_shares(row, names) for names in successes.values() if names]
         minutes = "" if np.isnan(seconds) else f"{seconds / 60:.1f}"
-        lines.append([row.method, len(row.runs), f"{steps:,}", *figures, *extra, minutes, ""])
+        lines.append([row.method, len(row.runs), f"{steps:,}", row.evaluations, *figures, *extra, minutes, ""])
         for one in (one for one in comparisons if one.row is row):
             cells = [""] * len(FIGURES)
             cells[FIGURES.index(one.reference.column)] = one.published
             steps_of = f"{one.reference.steps:,}" if one.reference.steps else ""
             source = f"*{one.reference.task}: {one.source}*"
             seeds = one.reference.published.seeds or ""
-            lines.append([source, seeds, steps_of, *cells, *[""] * len(extra), "", str(one)])
+            evaluations = one.reference.evaluations or ""
+            lines.append([source, seeds, steps_of, evaluations, *cells, *[""] * len(extra), "", str(one)])
     shown = [f"{figure} {MEASURES[rows[0].measure]}" if figure == "final" else figure for figure in FIGURES]
     shares = [header for header, names in successes.items() if names]
-    header = ["method", "seeds", "steps", *shown, *shares, "minutes", "verdict"]
+    header = ["method", "seeds", "steps", "evaluations", *shown, *shares, "minutes", "verdict"]
     return as_markdown(header, lines)
 
 

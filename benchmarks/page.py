@@ -36,7 +36,7 @@ def html(report: "Report", folder: Path) -> str:
         "overall": [
             {key: "; ".join(value) if key == "tasks" else str(value) for key, value in row.items()}
             for row in report.overall
-            if row["tasks"] in {group.tasks for group in report.groups}
+            if (row["tasks"], row["steps"]) in {(group.tasks, group.steps) for group in report.groups}
         ],
         "improvements": [
             {"tasks": len(row["tasks"]), "method": row["method"], "than": row["than"]}
@@ -44,6 +44,7 @@ def html(report: "Report", folder: Path) -> str:
             for row in report.improvements
             if row["whole"]
         ],
+        "improvements_text": markdown.IMPROVEMENT_TEXT,
         "more": [
             {"title": title, "text": text, "header": header, "lines": lines, "names": names}
             for title, text, header, lines, names in (
@@ -62,7 +63,8 @@ def profile_data(group: "Group") -> dict[str, Any]:
     """A performance profile in the format of the page's script."""
     thresholds = plots.profile_scores(group)
     share = {method: numbers(profile(scores, thresholds)) for method, scores in group.scores.items()}
-    return {"tasks": "; ".join(group.tasks), "scores": numbers(thresholds), "share": share}
+    tasks = f"{'; '.join(group.tasks)} ({group.steps} steps)"
+    return {"tasks": tasks, "scores": numbers(thresholds), "share": share}
 
 
 def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
         "measure": MEASURES[row.measure],
         "figures": {figure: str(row.estimate(figure)) for figure in FIGURES},
         "last": row.steps,
+        "evaluations": row.evaluations,
         "steps": steps.tolist(),
         "minutes": numbers(seconds / 60),
         "values": [numbers(runs) for runs in values.T],  # one list per step, with the values of all runs
@@ -103,6 +106,7 @@ def row_data(row: "Row", report: "Report", folder: Path) -> dict[str, Any]:
                 "shown": c.published,
                 "seeds": c.reference.published.seeds,
                 "steps": c.reference.steps,
+                "evaluations": c.reference.evaluations,
                 "source": c.source,
                 "verdict": str(c),
                 "drawn": c.compared and c.reference.measure == row.measure,

@@ -75,7 +75,7 @@ def take(
         The run's folder.
 
     Raises:
-        UsageError: the file has no readable results, or the run already exists.
+        UsageError: the file has no readable results, its results end before `steps`, or the run already exists.
     """
     if not re.fullmatch(r"[\w.+ -]*\w[\w.+ -]*", peer):
         raise UsageError(f"{peer!r} cannot be a library's name. Use letters and digits, such as CORL.")
@@ -86,6 +86,8 @@ def take(
         raise UsageError(f"algo={algorithm.name} predicts and has no returns. Name one that acts: zoo list")
     given = any(one.partition("=")[0] == "steps" for one in overrides)
     name, steps, returns = curve(file, config.env, column, steps_column, config.steps if given else None)
+    if given and steps[-1] < (1 - SLACK) * config.steps:
+        raise UsageError(f"{file} ends at step {steps[-1]}, before steps={config.steps}. Type steps={steps[-1]}.")
     data = algorithm.takes_data(config)
     settings["steps"] = config.steps if given else planned_steps(steps)
     method = {key: value for key, value in settings.items() if key not in ELSEWHERE}

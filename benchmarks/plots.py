@@ -91,7 +91,7 @@ def profiles(groups: "Sequence[Group]", styles: dict[str, Style]) -> "Figure":
         axis.set(
             xlabel="normalized score",
             ylabel="share of runs above it",
-            title=f"{count} tasks" if count > 1 else _text(group.tasks[0]),
+            title=f"{f'{count} tasks' if count > 1 else _text(group.tasks[0])}, {group.steps} steps",
         )
         _legend(axis)
     return figure

@@ -1,6 +1,6 @@
 """Published figures to compare runs with, from `references/*.csv` and the user's files with the same columns.
 
-The columns are task, algorithm, mean, std, seeds, source and, if known:
+The columns are task, algorithm, mean, std over the seeds (empty if it is not known), seeds, source and, if known:
 
 - steps or budget
 - sampler: uniform, AW, RW or top-10%
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from zoo.benchmarks.peers import EPISODES, SLACK
-from zoo.benchmarks.records import MEASURES, OF_LEARNING, Result, defaults, used
+from zoo.benchmarks.records import MEASURES, OF_LEARNING, SIMULATOR, Result, defaults, used
 from zoo.benchmarks.stats import Published
 from zoo.data.catalog import parse_mixture
 from zoo.data.samplers import SAMPLERS
@@ -113,9 +113,12 @@ class Reference:
                 reasons.append("other reference scores")
         if self.measure == "return_mean" and (result.record.get("source") or {}).get("column") in EPISODES:
             reasons.append("returns of training episodes")
-        if result.file or self.settings(result) != chosen(result.settings):
+        own = used(chosen(result.usual() | result.settings))  # an option that is newer than the run has its default
+        if result.file or self.settings(result) != own:
             reasons.append("other settings")
-        if self.measure not in result.columns or np.isnan(result.figure(self.figure, self.measure)):
+        if SIMULATOR in result.settings:
+            reasons.append("another simulator")
+        if self.measure not in result.columns or not np.isfinite(result.figure(self.figure, self.measure)):
             reasons.append(f"no {MEASURES[self.measure]} is known")
         if self.figure == "last3" and len(result.steps) < 3:
             reasons.append("fewer than three evaluations")

@@ -241,7 +241,7 @@ def _data(result: Result, whole: bool = False, content: str = "") -> str:
 
 
 def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
-    """The algorithm, its preset, and the settings that were changed or that distinguish it from others on the task.
+    """The algorithm, its preset, its online steps, and settings that were changed or that distinguish it from others.
 
     Args:
         result: a run.
@@ -254,9 +254,10 @@ def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
         by_task[other.task].append(other)
     file = result.file if whole else Path(result.file).name
     parts = [file or result.algo] + ([preset] if preset else [])
-    for key, value in sorted(result.changed.items()):
+    for key, value in sorted(result.settings.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
-        if varies or key == SIMULATOR or (key.startswith(OF_LEARNING) and not result.file):
+        shown = varies or key == SIMULATOR or (key.startswith(OF_LEARNING) and not result.file)
+        if (shown and key in result.changed) or (key == "online_steps" and value):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")

@@ -98,7 +98,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
     return {
         "results": [
             {"task": row.task, "method": row.method, "measure": MEASURES[row.measure], "seeds": len(row.runs)}
-            | {"steps": row.steps, "figure": figure}
+            | {"steps": row.steps, "evaluations": row.evaluations, "figure": figure}
             | spread(row.estimate(figure))
             | {"std": float(row.values(figure).std(ddof=1)) if len(row.runs) > 1 else ""}
             for row in report.rows
@@ -124,7 +124,8 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
             for c in report.comparisons
         ],
         "overall": [
-            {"tasks": "; ".join(row["tasks"]), "method": row["method"], "runs": row["runs"], "statistic": name}
+            {"tasks": "; ".join(row["tasks"]), "steps": row["steps"], "method": row["method"], "runs": row["runs"]}
+            | {"statistic": name}
             | spread(value)
             for row in report.overall
             for name, value in row.items()

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_RUNS = 3  # fewer runs are too few to show their spread
+LEAST_ON_ONE_TASK = 5  # a bootstrap over fewer runs of a single task gives intervals that are far too narrow
 CONFIDENCE = 0.95
-TOLERANCE = 0.1  # a published figure is reproduced if the relative difference is at most this
+TOLERANCE = 0.1  # a published figure is reproduced if the difference's whole interval is within this share of it
+SCORE_TOLERANCE = 1.0  # of normalized scores, the least difference that is tolerated
 
 
 class Estimate(NamedTuple):
@@ -56,7 +58,7 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
     """IQM, mean, median and optimality gap to 100, over runs and tasks, with stratified bootstrap intervals.
 
     They are computed as in rliable, which takes a second for each method. For a single task, the median is over its
-    runs, and the mean has Student's t interval.
+    runs, and the mean has Student's t interval. An interval is NaN if it rests on too few runs, or is a single point.
 
     Args:
         scores: `[runs, tasks]`, normalized: 100 is the reference.
@@ -64,12 +66,18 @@ def aggregates(scores: np.ndarray, reps: int = 2_000, seed: int = 0) -> dict[str
         seed: the seed of the bootstrap.
     """
     values = statistics(scores)
-    if len(scores) < LEAST_RUNS:
-        return {name: Estimate(float(value), np.nan, np.nan) for name, value in values.items()}
     runs, tasks = scores.shape
-    resampled = scores[np.random.default_rng(seed).integers(0, runs, (reps, runs, tasks)), np.arange(tasks)]
-    found = {name: interval(float(values[name]), samples) for name, samples in statistics(resampled).items()}
+    if enough(runs, tasks):
+        resampled = scores[np.random.default_rng(seed).integers(0, runs, (reps, runs, tasks)), np.arange(tasks)]
+        found = {name: interval(float(values[name]), samples) for name, samples in statistics(resampled).items()}
+    else:
+        found = {name: Estimate(float(value), np.nan, np.nan) for name, value in values.items()}
     return found | ({"mean": mean(scores[:, 0])} if tasks == 1 else {})
+
+
+def enough(runs: int, tasks: int) -> bool:
+    """Whether so many runs of each task are enough for a bootstrap."""
+    return runs >= (LEAST_RUNS if tasks > 1 else LEAST_ON_ONE_TASK)
 
 
 def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
@@ -86,9 +94,9 @@ def statistics(scores: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def interval(value: float, samples: np.ndarray) -> Estimate:
-    """A figure with the percentiles of its bootstrap samples."""
+    """A figure with the percentiles of its bootstrap samples; NaN if these are a single point."""
     low, high = np.quantile(samples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high))
+    return Estimate(value, np.nan, np.nan) if np.isclose(low, high) else Estimate(value, float(low), float(high))
 
 
 def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: int = 2_000, seed: int = 0) -> Estimate:
@@ -104,7 +112,7 @@ def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: 
         values.append(float(wins.mean()))
         resampled.append(wins[drawn[0][..., None], drawn[1][:, None]].mean((1, 2)))
     value = float(np.mean(values))
-    if min(map(len, (*ours, *others))) < LEAST_RUNS:
+    if not enough(min(map(len, (*ours, *others))), len(values)):
         return Estimate(value, np.nan, np.nan)
     return interval(value, np.mean(resampled, 0))
 
@@ -132,19 +140,32 @@ class Published:
             raise ValueError(f"ddof {self.ddof}")
 
 
-def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
+def verdict(ours: np.ndarray, published: Published, least: float = 0.0) -> tuple[str, Estimate]:
     """Compares our runs `[R]` with a published figure. Returns a verdict, and the difference of the means.
 
     The difference has Welch's interval. The verdict is `above` or `below` if the interval is on that side of 0, and
-    `reproduced` if it contains 0 and no difference larger than `TOLERANCE` times the published figure. Otherwise it is
-    `too few seeds to say` or, without a published standard deviation, `no spread published`.
+    `reproduced` if it contains 0 and no difference larger than what is tolerated. Otherwise it is `too few seeds to
+    say`, or `too few published seeds to say` if the published seeds alone make the interval wider than that. Without a
+    published standard deviation it is `no spread known`.
+
+    Args:
+        ours: the figures of our runs.
+        published: the published figure.
+        least: the least difference that is tolerated, if it is more than `TOLERANCE` times the published figure.
     """
     difference = float(ours.mean() - published.mean)
+    unknown = Estimate(difference, np.nan, np.nan)
     if np.isnan(published.std):
-        return "no spread published", Estimate(difference, np.nan, np.nan)
-    if len(ours) < LEAST_RUNS or published.seeds < LEAST_RUNS:
-        return "too few seeds to say", Estimate(difference, np.nan, np.nan)
-    errors = np.array([ours.var(ddof=1) / len(ours), published.std**2 / (published.seeds - 1 + published.ddof)])
+        return "no spread known", unknown
+    if published.seeds < LEAST_RUNS:
+        return "too few published seeds to say", unknown
+    error = published.std**2 / (published.seeds - 1 + published.ddof)
+    tolerated = max(TOLERANCE * abs(published.mean), least)
+    enough_published = student(published.seeds - 1) * np.sqrt(error) <= tolerated  # with any number of runs of ours
+    too_few = "too few seeds to say" if enough_published else "too few published seeds to say"
+    if len(ours) < LEAST_RUNS:
+        return too_few, unknown
+    errors = np.array([ours.var(ddof=1) / len(ours), error])
     total = errors.sum()
     if total == 0:
         low = high = difference
@@ -155,5 +176,4 @@ def verdict(ours: np.ndarray, published: Published) -> tuple[str, Estimate]:
     estimate = Estimate(difference, low, high)
     if low > 0 or high < 0:
         return ("above" if low > 0 else "below"), estimate
-    tolerated = TOLERANCE * abs(published.mean)
-    return ("reproduced" if -tolerated <= low and high <= tolerated else "too few seeds to say"), estimate
+    return ("reproduced" if -tolerated <= low and high <= tolerated else too_few), estimate

@@ -191,7 +191,7 @@ def test_an_imported_run_stands_in_the_report_as_its_librarys(tmp_path, capsys):
     assert (result.task, result.method, result.seed, result.figure("final")) == ("hopper", "sac (SB3)", 3, 300)
     assert json.loads((result.dir / "run.json").read_text())["source"]["file"] == "sac.csv"
     assert main(["report", str(runs)]) == 0
-    assert "| sac (SB3) | 1 | 20 | 300.0 |" in capsys.readouterr().out
+    assert "| sac (SB3) | 1 | 20 | 2 | 300.0 |" in capsys.readouterr().out
 
 
 def test_of_a_longer_run_so_many_steps_count(tmp_path, capsys):
@@ -207,6 +207,20 @@ def test_of_a_longer_run_so_many_steps_count(tmp_path, capsys):
     _, steps, returns = curve(tmp_path / "monitor.csv", HOPPER, total=200)
     np.testing.assert_array_equal(steps, 10 * np.arange(1, PARTS + 1))
     np.testing.assert_array_equal(returns, np.arange(PARTS))
+
+
+def test_a_run_that_ended_early_is_not_taken_for_a_whole_one(tmp_path, capsys):
+    file = write(tmp_path / "bc.csv", ["step", "return_mean"], [500, 100.0], [970, 300.0])
+    given = ["bench", "import-peer", str(file), "CORL", "algo=bc", "env=hopper", "--dir", str(tmp_path / "runs")]
+    assert main([*given, "steps=1000"]) == 2
+    assert capsys.readouterr().err.strip().endswith("ends at step 970, before steps=1000. Type steps=970.")
+    assert not (tmp_path / "runs").exists()
+    assert main([*given, "steps=980"]) == 0
+    lines = ['#{"t_start": 0}', "r,l,t"] + ["1.0,10,0.1"] * 94  # the last of 20 equal parts has no episode
+    (tmp_path / "monitor.csv").write_text("\n".join([*lines, ""]))
+    given[2] = str(tmp_path / "monitor.csv")
+    assert main([*given, "steps=1000"]) == 2
+    assert "ends at step 950, before steps=1000" in capsys.readouterr().err
 
 
 def test_steps_of_the_run_count_and_not_the_rows_of_a_logger(tmp_path):
@@ -249,7 +263,7 @@ def test_seeds_that_end_with_episodes_of_their_own_meet_in_one_row(tmp_path, cap
     assert [result.steps.tolist() for result in results] == [[5000 * (i + 1) for i in range(PARTS)]] * 3
     assert json.loads((results[0].dir / "run.json").read_text())["source"]["column"] == "r"
     assert main(["report", str(runs)]) == 0
-    assert "| ppo (SB3, training episodes) | 3 | 100,000 | 1.0 [-1.5, 3.5] |" in capsys.readouterr().out
+    assert "| ppo (SB3, training episodes) | 3 | 100,000 | 20 | 1.0 [-1.5, 3.5] |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,13 @@ def test_final_best_and_area_are_kept_apart(run, tmp_path):
         ("algo=stream_ac env=hopper preset=stream-barrier", "hopper", "stream_ac, stream-barrier"),
         ("algo=riql env=hopper preset=paper corruption=random-obs", "hopper, demo, random-obs", "riql, paper"),
         ("algo=iql env=hopper preset=paper algo.beta=99", "hopper, demo", "iql, paper, beta=99.0"),
-        ("algo=cql env=hopper online_steps=9 online_fraction=0.5", "hopper, demo", "cql, online_fraction=0.5"),
+        ("algo=cql env=hopper online_steps=9", "hopper, demo", "cql, online_steps=9"),
+        (
+            "algo=cql env=hopper online_steps=9 online_fraction=0.5",
+            "hopper, demo",
+            "cql, online_fraction=0.5, online_steps=9",
+        ),
+        ("algo=dsrl env=hopper preset=paper", "hopper, demo", "dsrl, paper, online_steps=1000000"),
         ("algo=rlpd env=hopper init_from=runs/cql-seed3-2026", "hopper, demo", "rlpd, init_from=cql"),
         ("algo=sac env=hopper base=runs/bc base_scale=0.2", "hopper", "sac, base=bc, base_scale=0.2"),
         ("algo=ppo env=hopper env.backend=gymnasium", "hopper", "ppo"),
@@ -103,6 +109,21 @@ def test_the_summary_names_the_gpus_of_runs_on_one_and_their_memory(run, tmp_pat
 def test_the_summary_names_no_gpu_that_no_run_used(run, tmp_path):
     run("a", "algo=iql env=hopper", [1.0], hardware={"gpu": "NVIDIA H100"})
     assert "NVIDIA" not in summary(build(tmp_path))
+
+
+def test_the_summary_names_the_processors_on_which_minutes_are_not_comparable(run, tmp_path):
+    run("a", "algo=iql env=hopper", [1.0], hardware={"processor": "AMD EPYC", "gpu": None})
+    assert " Processors: AMD EPYC. " in summary(build(tmp_path))
+    run("b", "algo=iql env=hopper seed=1", [1.0], hardware={"processor": "Xeon", "gpu": None})
+    assert " Processors: AMD EPYC, Xeon; minutes are not comparable across them. " in summary(build(tmp_path))
+
+
+def test_the_summary_says_what_verdicts_mean_where_there_are_any(run, tmp_path):
+    run("a", "algo=sac env=hopper preset=cleanrl steps=1000000", [2000.0])
+    assert "reproduced" not in summary(build(tmp_path))
+    run("b", "algo=sac env=hopper preset=cleanrl steps=1000000 seed=1", [2000.0], training=2000.0)
+    shutil.rmtree(tmp_path / "a")
+    assert "reproduced if it contains 0 and no difference of more than 10 %" in summary(build(tmp_path))
 
 
 def test_a_file_of_ones_own_is_a_method_of_its_own_and_its_command_runs_it(run, tmp_path):
@@ -401,6 +422,27 @@ def test_methods_that_ran_for_different_numbers_of_steps_are_not_compared(run, t
     assert {only["method"], only["than"]} == {"bc", "iql"}
 
 
+def test_methods_that_ran_for_different_numbers_of_steps_have_tables_of_their_own(run, tmp_path):
+    budgets = {"bc": ("steps=20", 10), "iql": ("steps=20", 30), "cql": ("steps=40", 50)}
+    budgets["td3_bc"] = ("steps=10 online_steps=10", 70)
+    for method, (steps, worth) in budgets.items():
+        for env in ("hopper", "walker2d"):
+            run(f"{method}-{env}", f"algo={method} env={env} dataset=medium {steps}", [score(env, worth)])
+    assert main(["report", str(tmp_path)]) == 0
+    rows = [row for row in table(tmp_path, "overall") if ";" in row["tasks"] and row["statistic"] == "mean"]
+    found = {(row["steps"], row["method"]): float(row["value"]) for row in rows}
+    assert found == pytest.approx(
+        {("20", "bc"): 10, ("20", "iql"): 30, ("40", "cql"): 50, ("10 + 10 online", "td3_bc, online_steps=10"): 70}
+    )
+    report = build(tmp_path)
+    assert {group.steps: len(group.scores) for group in report.groups} == {"20": 2, "40": 1, "10 + 10 online": 1}
+    assert {(one["method"], one["than"]) for one in report.improvements} == {("bc", "iql")}
+    text = (tmp_path / "report" / "report.md").read_text()
+    _, *parts = text.partition("## Probability")[0].split("## Over tasks: hopper, medium; walker2d, medium ")
+    assert [part.partition("\n")[0] for part in parts] == ["(20 steps)", "(40 steps)", "(10 + 10 online steps)"]
+    assert [method for method in ("bc", "iql", "cql") if f"| {method} | 1 |" in parts[0]] == ["bc", "iql"]
+
+
 @pytest.mark.parametrize("name", ["runs", "trials"])
 def test_a_report_writes_over_no_archive_and_no_search(run, tmp_path, capsys, name):
     run("a", "algo=stream_q env=cartpole steps=40", [10.0])
@@ -536,7 +578,7 @@ def test_published_figures_stand_beside_runs_of_their_task_and_method_with_a_ver
     found = {(row["method"], row["published_task"], row["published"]): row["verdict"] for row in rows}
     assert found["iql, paper", "d4rl/halfcheetah-medium-v2", "48.31"] == "reproduced"
     assert found["bc, paper, top_fraction=0.1", "d4rl/halfcheetah-medium-v2", "42.46"] == "above"
-    assert found["td3", "Hopper-v4", "3134.61"] == "too few seeds to say, but in Hopper-v5"
+    assert found["td3", "Hopper-v4", "3134.61"] == "too few published seeds to say, but in Hopper-v5"
     assert {method for method, *_ in found} == {"iql, paper", "bc, paper, top_fraction=0.1", "td3"}
 
 
@@ -655,6 +697,45 @@ def test_a_figure_measured_with_a_preset_is_compared_with_that_presets_settings(
     assert {tuned.differs(result) for result in results} == {"other settings"}
 
 
+def test_an_option_that_is_newer_than_a_run_has_its_default(run, tmp_path):
+    def older(name: str, given: str, option: str) -> None:
+        path = run(name, f"algo=sac env=hopper preset=cleanrl steps=1000000 {given}", [1.0], training=1.0) / "run.json"
+        record = json.loads(path.read_text())
+        del record["config"]["algo"][option]
+        path.write_text(json.dumps(record))
+
+    for name, given, option in (
+        ("same", "", "alpha"),
+        ("other", "algo.tau=0.5", "alpha"),
+        ("set", "seed=1", "critic_lr"),
+    ):
+        older(name, given, option)
+    results = {result.dir.name: result for result in read(tmp_path)[0]}
+    row = next(r for r in published.builtin() if r.fits(results["same"]) and "cleanrl" in r.published.source)
+    differs = {name: row.differs(result) for name, result in results.items()}
+    assert differs == {"same": "", "other": "other settings", "set": "other settings"}
+
+
+def test_a_run_in_another_simulator_is_not_compared(run, tmp_path):
+    for name, backend in (("a", "gymnasium"), ("b", "warp")):
+        run(name, f"algo=ppo env=hopper preset=paper steps=1000000 env.backend={backend}", [1.0], training=1.0)
+    said = {one.row.runs[0].dir.name: one.verdict for one in build(tmp_path).comparisons if "ppo_cont" in one.source}
+    assert said == {"a": "too few published seeds to say, but in Hopper-v5", "b": "not comparable: another simulator"}
+
+
+def test_a_row_is_compared_if_all_of_its_runs_are_comparable(run, tmp_path):
+    for seed in range(3):
+        given = f"algo=iql preset=paper env=halfcheetah dataset=D4RL/halfcheetah/medium-v2 seed={seed}"
+        folder = run(str(seed), given, 2 * [score("halfcheetah", 48.0)], peer="CORL")
+    lines = (folder / "evaluations.csv").read_text().splitlines(keepends=True)
+    (folder / "evaluations.csv").write_text("".join(lines[:-1]))
+    report = build(tmp_path)
+    (verdict,) = {one.verdict for one in report.comparisons if one.reference.published.mean == 48.31}
+    assert verdict == "not comparable: 50 % of the steps"
+    note = "iql, paper (CORL) on halfcheetah, medium: its seeds end at different steps, from 500,000 to 1,000,000"
+    assert report.notes == [note]
+
+
 def test_what_fails_on_a_stream_is_not_compared_with_the_method_as_it_is(run, tmp_path):
     for seed in range(3):
         given = f"algo=sac env=hopper preset=stream-barrier steps=1000000 seed={seed}"
@@ -703,7 +784,7 @@ def test_samplers_and_mixtures_are_those_of_the_published_row(run, tmp_path):
     assert found == {("iql", task), ("iql, advantage", task), ("iql, top", task)}
 
 
-@pytest.mark.parametrize(("algo", "published"), [("iql", 2), ("cql", 2), ("td3_bc", 0)])
+@pytest.mark.parametrize(("algo", "published"), [("iql", 2), ("cql", 2), ("td3_bc", 2)])
 def test_settings_of_a_papers_mixtures_make_one_method_of_all_environments(run, tmp_path, algo, published):
     for env in ("hopper", "ant"):
         data = "dataset=95%random+5%expert sampler=advantage"
@@ -879,6 +960,19 @@ def test_every_published_row_of_the_zoo_has_a_source():
     assert all(reference.published.source for reference in references)
 
 
+def test_a_single_run_has_no_spread_over_runs():
+    """rl-baselines3-zoo's tables have the standard deviation of one run's episodes."""
+    alone = [one.published for one in published.builtin() if "rl-baselines3-zoo" in one.published.source]
+    assert alone
+    assert all(np.isnan(one.std) for one in alone)
+
+
+def test_offlinerl_kits_spread_is_that_of_numpy():
+    """Its run_example/plotter.py takes `np.std` over the seeds."""
+    kits = [one.published for one in published.builtin() if "OfflineRL-Kit" in one.published.source]
+    assert {one.ddof for one in kits} == {0}
+
+
 def test_a_published_row_fits_its_algorithm_alone(run, tmp_path):
     run("a", "algo=td3_bc env=hopper dataset=D4RL/hopper/medium-v2", [1.0])
     (result,), _ = read(tmp_path)
@@ -899,6 +993,20 @@ def test_small_published_figures_are_not_rounded_away(run, tmp_path):
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| cartpole | stream_q | 3 | 0.950 | 0.950 ± 0.020 | 5 |" in text
     assert '"shown": "0.950 \\u00b1 0.020"' in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_point_is_tolerated_of_normalized_scores_alone(run, tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text(
+        "task,algorithm,mean,std,seeds,source,steps\n"
+        "CartPole-v1,stream_q,2.0,0.01,5,me,10\nd4rl/hopper-medium-v2,BC,2.0,0.01,5,me,10\n"
+    )
+    for seed, value in enumerate((1.9, 2.0, 2.1)):
+        run(f"a{seed}", f"algo=stream_q env=cartpole steps=10 seed={seed}", [value])
+        given = f"algo=bc env=hopper dataset=D4RL/hopper/medium-v2 steps=10 seed={seed}"
+        run(f"b{seed}", given, [score("hopper", value)])
+    verdicts = {one.row.task: one.verdict for one in build(tmp_path, published.read(own)).comparisons if one.compared}
+    assert verdicts == {"cartpole": "too few seeds to say", "hopper, medium": "reproduced"}
 
 
 def test_links_lead_to_folders_of_any_name(run, tmp_path):
@@ -927,6 +1035,37 @@ def test_a_method_needs_the_last_score_alone_and_is_said_where_it_lacks_it(run, 
         "cql on hopper, medium is left out of comparisons of methods by scores: "
         "1 of its 3 runs have no normalized score of their last evaluation"
     )
+
+
+def test_tasks_without_normalized_scores_are_said(run, tmp_path):
+    for method in ("bc", "iql"):
+        run(method, f"algo={method} env=hopper dataset=medium", [score("hopper", 50.0)])
+        run(f"{method}2", f"algo={method} env=InvertedDoublePendulum-v5 dataset=medium", [50.0])
+    (note,) = build(tmp_path).notes
+    assert note == (
+        "tasks without normalized scores, which are left out of comparisons of methods: inverteddoublependulum, medium"
+    )
+
+
+def test_the_report_says_where_reference_scores_come_from(run, tmp_path):
+    for env, more in (("hopper", ""), ("walker2d", ""), ("pendulum", ""), ("cartpole", "env.expert_score=90")):
+        run(env, f"algo=ppo env={env} {more}", [1.0])
+    sources = {env: compose(["algo=ppo", f"env={env}"])[0].env.score_source for env in ("hopper", "pendulum")}
+    assert main(["report", str(tmp_path)]) == 0
+    part = (tmp_path / "report" / "report.md").read_text().partition("## Reference scores")[2].partition("## ")[0]
+    for tasks, source in (
+        ("hopper; walker2d", sources["hopper"]), ("pendulum", sources["pendulum"]), ("cartpole", "the runs' settings")
+    ):  # fmt: skip
+        assert f"| {tasks} | {source} |\n" in part
+
+
+def test_the_number_of_evaluations_stands_beside_the_best_of_them(run, tmp_path):
+    for method, count in (("bc", 5), ("iql", 20)):
+        run(method, f"algo={method} preset=paper env=hopper dataset=D4RL/hopper/medium-v2", count * [1.0])
+    assert main(["report", str(tmp_path)]) == 0
+    rows = table(tmp_path, "results")
+    assert {(row["method"], row["evaluations"]) for row in rows} == {("bc, paper", "5"), ("iql, paper", "20")}
+    assert "| bc, paper | 1 | 1,000,000 | 5 |" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_over_tasks_with_other_numbers_of_runs_probabilities_of_improvement_count_all(run, tmp_path):
@@ -1036,15 +1175,16 @@ def test_what_went_online_is_shown_with_its_dip_and_what_the_critics_say_of_the_
     for folder in ("runs", "archives"):
         assert main(["report", str(tmp_path / folder)]) == 0
         rows = table(tmp_path / folder, "switches")
-        assert {row["method"] for row in rows} == {"iql"}
+        assert {row["method"] for row in rows} == {"iql, online_steps=20"}
         assert {row["figure"]: float(row["value"]) for row in rows} == pytest.approx(
             {"offline": 45, "dip": 15, "online": 57.5, "final": 75}
         )
         text = (tmp_path / folder / "report" / "report.md").read_text()
-        line = "| hopper, medium | iql | 2 | normalized score | 45.0 | 15.0 | 57.5 | 75.0 | 2.0, 2.0, 5.0 |"
+        start = "| hopper, medium | iql, online_steps=20 | 2 | normalized score |"
+        line = f"{start} 45.0 | 15.0 | 57.5 | 75.0 | 2.0, 2.0, 5.0 |"
         assert line in text.partition("## From offline to online")[2]
         page = (tmp_path / folder / "report" / "report.html").read_text()
-        assert '"lines": [["hopper, medium", "iql", 2, "normalized score", "45.0", "15.0", ' in page
+        assert '"lines": [["hopper, medium", "iql, online_steps=20", 2, "normalized score", "45.0", "15.0", ' in page
 
 
 def test_seeds_alone_are_not_settings_to_choose_from(run, tmp_path):

@@ -139,22 +139,56 @@ def test_of_fewer_than_three_runs_there_is_no_interval():
     assert np.isnan(improvement(np.ones((1, 2)), np.zeros((1, 5))).low)
 
 
+def test_a_bootstrap_over_fewer_than_five_runs_of_one_task_gives_no_interval():
+    """The interval of the IQM of three runs of a task, at 95 %, would contain the truth in three of four cases."""
+    for runs, tasks, known in ((3, 1, False), (4, 1, False), (5, 1, True), (3, 2, True)):
+        scores = RNG.normal(50, 20, (runs, tasks))
+        found = aggregates(scores)
+        assert [np.isfinite(found[name].low) for name in ("IQM", "median", "optimality gap")] == [known] * 3
+        assert np.isfinite(found["mean"].low)
+        others = scores.T + RNG.normal(0, 1, (tasks, runs))
+        assert np.isfinite(improvement(scores.T, others).low) == known
+
+
+def test_an_interval_is_not_a_single_point():
+    found = improvement(np.full((2, 5), 1.0), np.zeros((2, 5)))
+    assert (found.value, np.isnan(found.low), np.isnan(found.high)) == (1.0, True, True)
+    assert str(aggregates(np.full((5, 2), 140.3))["IQM"]) == "140.3"
+
+
 @pytest.mark.parametrize(
     ("ours", "published", "says"),
     [
         ([50.0, 51, 49, 50, 50], (50, 1.0, 5), "reproduced"),
         ([70.0, 71, 69], (50, 1.0, 5), "above"),
         ([30.0, 31, 29], (50, 1.0, 5), "below"),
-        ([20.0, 80, 50], (50, 20.0, 4), "too few seeds to say"),
+        ([20.0, 80, 50], (50, 1.0, 5), "too few seeds to say"),
         ([50.0, 50], (50, 1.0, 5), "too few seeds to say"),
-        ([50.0, 50, 50], (50, 1.0, 1), "too few seeds to say"),
+        ([20.0, 80, 50], (50, 20.0, 4), "too few published seeds to say"),
+        ([50.0, 50], (50, 20.0, 4), "too few published seeds to say"),
+        ([50.0, 50, 50], (50, 1.0, 1), "too few published seeds to say"),
         ([50.0, 50, 50], (50, 0.0, 3), "reproduced"),
         ([51.0, 51, 51], (50, 0.0, 3), "above"),
-        ([50.0, 50, 50], (50, np.nan, 0), "no spread published"),
+        ([50.0, 50, 50], (50, np.nan, 0), "no spread known"),
     ],
 )
 def test_verdicts(ours, published, says):
     assert verdict(np.array(ours), Published(*published, source="somewhere"))[0] == says
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10, 30])
+def test_too_few_published_seeds_are_those_that_no_number_of_our_runs_makes_enough(seeds):
+    published, few, many = Published(50, 5.0, seeds, "x"), np.array([20.0, 80, 50]), np.tile([49.0, 51], 100_000)
+    says = "too few seeds to say" if verdict(many, published)[0] == "reproduced" else "too few published seeds to say"
+    assert verdict(few, published)[0] == says
+    assert (says == "too few seeds to say") == (seeds >= 10)
+
+
+def test_small_normalized_scores_are_reproduced_within_a_point():
+    ours, published = np.array([1.1, 1.5, 1.3]), Published(1.2, 0.05, 5, "somewhere")
+    assert verdict(ours, published)[0] == "too few seeds to say"
+    assert verdict(ours, published, least=1.0)[0] == "reproduced"
+    assert verdict(10 * ours, Published(12, 0.5, 5, "somewhere"), least=1.0)[0] == "too few seeds to say"
 
 
 def test_the_difference_to_a_published_figure_has_welchs_interval():
