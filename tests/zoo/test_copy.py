@@ -429,7 +429,7 @@ def test_environments_and_devices_that_are_not_there_are_refused_in_one_line(fol
     for given, says in ((("--env", "Hoper-v5"), "Did you mean: `Hopper`?"), (("--device", "gpu"), "gpu")):
         result = subprocess.run([sys.executable, file, *given], capture_output=True, text=True, cwd=folder)
         assert (result.returncode, len(result.stderr.splitlines())) == (1, 1), result.stderr
-        assert result.stderr.startswith("--env or --device: ")
+        assert result.stderr.startswith("--env, --device or --threads: ")
         assert result.stderr.strip().endswith(says)
 
 

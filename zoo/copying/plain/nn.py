@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.nn.layers import EnsembleLayerNorm, EnsembleLinear
+from zoo.nn.layers import EnsembleLayerNorm, EnsembleLinear, slope_of_mish
 from zoo.nn.optim import Decay, cosine
 
 
@@ -47,6 +48,18 @@ class MLP(nn.Sequential):
                     layers.append(nn.LayerNorm(width))
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, outputs))
+
+
+def with_derivative(net: MLP, x: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """The output of an MLP with Mish for `x` `[B, inputs]`, and its derivative along `[B, inputs]`.
+
+    Gradients flow back only through the output.
+    """
+    for layer in net:
+        with torch.no_grad():
+            along = F.linear(along, layer.weight) if isinstance(layer, nn.Linear) else along * slope_of_mish(x)
+        x = layer(x)
+    return x, along
 
 
 class EnsembleMLP(nn.Sequential):
