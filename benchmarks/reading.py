@@ -256,8 +256,8 @@ def _method(result: Result, others: Iterable[Result], whole: bool) -> str:
     parts = [file or result.algo] + ([preset] if preset else [])
     for key, value in sorted(result.settings.items()):
         varies = any(len({json.dumps(o.settings.get(key)) for o in found}) > 1 for found in by_task.values())
-        tells = varies or key == SIMULATOR or (key.startswith(OF_LEARNING) and not result.file)
-        if (tells and key in result.changed) or (key == "online_steps" and value):
+        is_shown = varies or key == SIMULATOR or (key.startswith(OF_LEARNING) and not result.file)
+        if (is_shown and key in result.changed) or (key == "online_steps" and value):
             shown = as_overrides({key.removeprefix("algo."): value})[0]
             parts.append(str(value) if key == "sampler.name" else shown)
     return ", ".join(parts) + (f" ({result.peer})" if result.peer else "")

@@ -25,10 +25,11 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def is_foreign(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether the environment or one of its wrappers is neither Gymnasium's nor the zoo's."""
-    return any(not type(layer).__module__.startswith(("gymnasium.", "zoo.")) for layer in _layers(env))
+    return any(not type(layer).__module__.startswith(("gymnasium.", "zoo.")) for layer in layers(env))
 
 
-def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+def layers(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """The wrappers around an environment, from the outermost, and the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env

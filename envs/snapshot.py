@@ -14,6 +14,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from zoo.envs.dynamics import ActionNoise
+from zoo.envs.foreign import layers
 from zoo.envs.neorl2 import DMSD, Pipeline
 from zoo.envs.series import Series
 
@@ -51,10 +52,8 @@ def restore(envs: VectorEnv, state: dict[str, Any]) -> None:
 
 def _usual(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether it has the wrappers of a Gymnasium task with a step limit, and no other wrappers that have a state."""
-    wrappers = set()
-    while isinstance(env, gymnasium.Wrapper):
-        wrappers.add(type(env))
-        env = env.env
+    *around, _ = layers(env)
+    wrappers = set(map(type, around))
     return TimeLimit in wrappers and wrappers <= {TimeLimit, OrderEnforcing, PassiveEnvChecker, ActionNoise}
 
 
