@@ -39,7 +39,7 @@ class Config:
     lr: float = 1.0  # step size where ObGD does not bound it
     kappa: float = 2.0  # kappa of ObGD: the larger it is, the smaller the bound on the step
     epsilon: float = 0.01  # final probability of a random action
-    exploration_fraction: float = 0.05  # share of steps in which epsilon falls from 1; `init_from`: none; MinAtar: 0.2
+    exploration_fraction: float = 0.05  # share of steps in which epsilon falls; `init_from`: none; MinAtar: 0.2
     optimizer: str = "obgd"  # obgd, adaptive_obgd; or those of the classic methods: sgd, adam
     sparsity: float = 0.9  # share of the weights that begin at 0
     layer_norm: bool = True  # LayerNorm before every activation
