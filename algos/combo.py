@@ -7,6 +7,7 @@ values supported only by the model are not trusted.
     critics  L_Q  = beta (E_{s ~ d_f}[log sum_a exp Q(s, a)] - E_D[Q(s, a)]) + E_{d_f}[(y - Q(s, a))^2]    (Eq. 2, 3)
              y    = r + gamma (1 - terminated) min Q'(s', a'),  a' of the policy
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
+    alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
 d_f is a mixture of the data and the rollouts, and so is each batch. The sum over actions is estimated as in CQL, by
 importance sampling with actions of the policy at s and at s' and uniform ones. Settings are those of OfflineRL-Kit as
@@ -93,6 +94,10 @@ class COMBO(Agent):
         q = self.critic(batch.obs, action).amin(0).squeeze(-1)
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """L_a."""
+        return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
+
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
         """y `[B]`."""
@@ -101,15 +106,20 @@ class COMBO(Agent):
         target: Tensor = batch.reward + self.config.discount * ~batch.terminated * next_q
         return target
 
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The squared error of L_Q, summed over both critics, and their values `[2, B]`."""
+        q = self.critic(batch.obs, batch.action).squeeze(-1)
+        return (q - self.target(batch)).square().mean(-1).sum(), q
+
     def gap(self, batch: Batch, q: Tensor) -> Tensor:
         """The soft maximum over actions minus the data's value, `[2]`; `q` are the batch's values `[2, B]`."""
         with torch.no_grad():
-            noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
+            noise = torch.randn_like(batch.action.expand(2, self.config.num_actions, *batch.action.shape))
             policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
             next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
             here, log_here = self.actor.draw(*policy, noise[0])  # [n, B, A], [n, B]
             there, log_there = self.actor.draw(*next_policy, noise[1])
-            uniform = self.actor.center + self.actor.scale * (2 * torch.rand_like(here) - 1)
+            uniform = self.actor.from_unit(2 * torch.rand_like(here) - 1)
         actions = torch.cat([here, there, uniform])
         log_density = torch.cat([log_here, log_there, torch.full_like(log_here, self.actor.log_uniform)])
         values = self.critic.of_many(batch.obs, actions).squeeze(-1)  # [2, 3 n, B]
@@ -120,9 +130,9 @@ class COMBO(Agent):
         """One gradient step of actor, temperature and critics, in this order; then the target critics move."""
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
-        self.alpha_optimizer.minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean())
-        q = self.critic(batch.obs, batch.action).squeeze(-1)  # [2, B]
-        critic_loss, gap = (q - self.target(batch)).square().mean(-1).sum(), self.gap(batch, q)
+        self.alpha_optimizer.minimize(self.alpha_loss(log_prob))
+        critic_loss, q = self.critic_loss(batch)
+        gap = self.gap(batch, q)
         self.critic_optimizer.minimize(critic_loss + self.config.beta * gap.sum())
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {

@@ -6,6 +6,7 @@ Actions outside the data are then undervalued rather than overvalued, and the po
     critic   L_Q  = E[(Q_i(s, a) - y)^2] + alpha E[logsumexp_a Q_i(s, a) - Q_i(s, a)],                      (Eq. 4)
              y    = r + gamma (1 - terminated) min_i Q_i'(s', a'),  a' ~ pi(s')
     actor    L_pi = E[alpha_H log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(s)                                    (SAC)
+    alpha_H  L_a  = E[-log alpha_H (log pi(a|s) + target entropy)]                                          (SAC)
 
 The soft maximum is estimated by importance sampling, with actions drawn uniformly, from pi(s) and from pi(s')
 (appendix F). With `lagrange` the weight of the gap between the two terms is learned, so that the gap stays at
@@ -128,7 +129,7 @@ class CQL(Agent):
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """SAC's loss of the temperature alpha_H."""
+        """L_a."""
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def backed_up(self, out: Tensor) -> Tensor:
@@ -160,8 +161,7 @@ class CQL(Agent):
             sampled: actions `[n, B, A]` of the policy at the observations, and their log densities `[n, B]`.
             sampled_next: likewise at the next observations.
         """
-        low, high = self.actor.center - self.actor.scale, self.actor.center + self.actor.scale
-        uniform = low + (high - low) * torch.rand_like(sampled[0])
+        uniform = self.actor.from_unit(2 * torch.rand_like(sampled[0]) - 1)
         actions = torch.cat([uniform, sampled_next[0], sampled[0]])  # [3 n, B, A]
         log_density = torch.cat([torch.full_like(sampled[1], self.actor.log_uniform), sampled_next[1], sampled[1]])
         values = self.head.value(self.critic.of_many(batch.obs, actions))  # [E, 3 n, B]
@@ -178,7 +178,7 @@ class CQL(Agent):
         policy: tuple[Tensor, Tensor] = self.actor(batch.obs)
         actor_loss, log_prob = self.actor_loss(batch, policy)
         with torch.no_grad():
-            noise = batch.action.new_empty(2, self.config.num_actions, *batch.action.shape).normal_()
+            noise = torch.randn_like(batch.action.expand(2, self.config.num_actions, *batch.action.shape))
             next_policy: tuple[Tensor, Tensor] = self.actor(batch.next_obs)
             sampled, sampled_next = self.actor.draw(*policy, noise[0]), self.actor.draw(*next_policy, noise[1])
             target = self.target(batch, next_policy, sampled_next[0])
@@ -196,13 +196,15 @@ class CQL(Agent):
         critic_loss = self.head.loss(out, target).mean(-1).sum()
         self.critic_optimizer.minimize(critic_loss + penalty)
         polyak_update(self.target_critic, self.critic, self.config.tau)
+        learned = {"weight": self.log_weight.detach().exp()} if self.config.lagrange else {}
         return {
             "critic_loss": critic_loss.detach(),
             "gap": gap.detach().mean(),
             "actor_loss": actor_loss.detach(),
-            "alpha": self.log_alpha.detach().exp(),
+            "temperature": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
             "q": q.detach().mean(),
+            **learned,
             **self.head.metrics(),
         }
 

@@ -155,6 +155,7 @@ def train(run: "Run", config: Config) -> DQN:
             transition = transition._replace(reward=transition.reward.sign())
         buffer.add(transition, envs.ended)
         ended = transition.terminated | transition.truncated
+        # the bins of a distribution without v_max grow with the returns
         agent.head.update_support(transition.reward[None], ended[None], agent.network, agent.target_network)
         if step >= config.learning_starts:
             after = step + envs.num_envs

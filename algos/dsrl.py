@@ -9,6 +9,7 @@ two pairs of critics: Q(s, a), learned from transitions, and N(s, w), which regr
              y    = r + gamma (1 - terminated) (min_i Q_i'(s', f(s', w')) - alpha log pi(w'|s')),  w' ~ pi(s')
     noise    L_N  = E[(N_i(s, w) - Q_i(s, f(s, w)))^2],  w ~ N(0, I)
     actor    L_pi = E[alpha log pi(w|s) - min_i N_i(s, w)],  w ~ pi(s), within [-magnitude, magnitude]
+    alpha    L_a  = E[-log alpha (log pi(w|s) + target entropy)]
 
 (Algorithm 1.) pi is the density of noise in units of the magnitude, as in the authors' code. `steps` are updates of the
 flow; during `online_steps` everything else is updated. Before the first online update the flow gets standard normal
@@ -83,9 +84,9 @@ class DSRL(Agent):
         self.critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=True)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.noise_critic = EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, layer_norm=True)
-        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.log_alpha = nn.Parameter(torch.zeros(()))
         self.target_entropy = config.target_entropy
-        self.steers = nn.Buffer(torch.zeros((), dtype=torch.bool))
+        self.learns = nn.Buffer(torch.zeros((), dtype=torch.bool))  # until then, the flow acts alone
         self.flow_optimizer = Adam(self.flow.parameters(), config.flow_lr)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr)
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
@@ -130,7 +131,7 @@ class DSRL(Agent):
         return (self.log_alpha.exp().detach() * log_prob - value).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """SAC's loss of the temperature."""
+        """L_a."""
         return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
 
     def clone(self, batch: Batch) -> Metrics:
@@ -141,7 +142,7 @@ class DSRL(Agent):
 
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of critics, critics of noise, actor and temperature, in this order."""
-        self.steers.fill_(True)
+        self.learns.fill_(True)
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         noise_loss = self.noise_loss(batch)
@@ -164,7 +165,7 @@ class DSRL(Agent):
         obs = self.normalizer(obs)
         steered = self.actor.act(obs, explore)
         free = torch.randn_like(steered) if explore else torch.zeros_like(steered)
-        return self.flow.sample(obs, torch.where(self.steers, steered, free))
+        return self.flow.sample(obs, torch.where(self.learns, steered, free))
 
     @torch.no_grad()
     def generate(self, obs: Tensor, noise: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class Config:
     lr: float = 1e-4  # AdamW's learning rate
     warmup: int = 10_000  # updates over which the learning rate rises linearly; 0: none
     weight_decay: float = 1e-4  # AdamW's weight decay
-    max_norm: float = 0.25  # gradients of a larger norm are scaled down to it
+    max_grad_norm: float = 0.25  # gradients of a larger norm are scaled down to it
     batch_size: int = 64  # windows per update
     target_return: float | None = None  # return to condition on; null: the best return in the data
     return_scale: float | None = None  # returns are divided by this; null: the largest return in the data
@@ -111,7 +111,7 @@ class DT(Agent):
         first = 1 / max(config.warmup, 1)  # share of the learning rate at the first update
         self.optimizer = Adam(
             self.parameters(), config.lr, config.warmup or None, lambda done: (done + first).clamp(max=1),
-            max_norm=config.max_norm, weight_decay=config.weight_decay, decoupled=True,
+            max_norm=config.max_grad_norm, weight_decay=config.weight_decay, decoupled=True,
         )  # fmt: skip
         self.begin(0)
 

@@ -125,9 +125,9 @@ class DVL(Agent):
         obs, action = batch.obs, batch.action
         if self.config.random_actions > 0:
             many = self.config.random_actions
-            uniform = 2 * torch.rand_like(action.repeat(many, 1)) - 1
+            uniform = self.actor.from_unit(2 * torch.rand_like(action.repeat(many, 1)) - 1)
             obs = obs.repeat(1 + many, 1)
-            action = torch.cat([action, self.actor.center + self.actor.scale * uniform])
+            action = torch.cat([action, uniform])
         return self.implicit_maximum(self.difference(obs, action)).mean()
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:

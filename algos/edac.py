@@ -129,12 +129,12 @@ class EDAC(Agent):
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
         critic_loss, q = self.critic_loss(batch)
-        if self.config.eta > 0:
-            critic_loss = critic_loss + self.config.eta * self.diversity_loss(batch)
-        self.critic_optimizer.minimize(critic_loss)
+        diversity_loss = self.diversity_loss(batch) if self.config.eta > 0 else critic_loss.new_zeros(())
+        self.critic_optimizer.minimize(critic_loss + self.config.eta * diversity_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),
+            "diversity_loss": diversity_loss.detach(),
             "actor_loss": actor_loss.detach(),
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),

@@ -5,15 +5,17 @@ changes the flow's actions by at most `edit_scale` to maximize Q. The agent samp
 edits of some of them, and takes the one with the highest Q. The critics back up that choice.
 
     flow     L_v  = E[|v(s, x_t, t) - (a - x_0)|^2],  x_t = (1 - t) x_0 + t a,  x_0 ~ N(0, I)
-    critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) min_{i in Z} Q_i'(s', pi*(s')))^2]
+    critic   L_Q  = E[(Q_i(s, a) - r - gamma (1 - terminated) min_{j in Z'} Q_j'(s', pi*(s')))^2]
     edit     L_e  = E[alpha log pi_e(u|s, a) - mean_i Q_i(s, a + edit_scale u)]
-    choice   pi*(s) = argmax over a_1 .. a_N and a_1 + edit_scale u_1 .. a_M + edit_scale u_M of min_{i in Z} Q_i'(s, a)
+    choice   pi*(s) = argmax over a_1 .. a_N and a_1 + edit_scale u_1 .. a_M + edit_scale u_M of min_{j in Z} Q_j'(s, a)
+    alpha    L_a  = E[-alpha (log pi_e(u|s, a) + target entropy)]
 
-(Algorithm 1.) Z is a random subset of the critics. `steps` are updates of the flow; during `online_steps` everything is
-updated. Before the first online update the flow acts alone. The authors sample half of each batch from the dataset and
-half from their own steps, with 20 updates of the critics per step: `online_fraction=0.5 online_starts=5000
-online_updates=20`. Without exploration, Z is all of the critics, and the noise is fixed when the agent is created (0
-for the first action), so that acting is deterministic. The authors evaluate by sampling: `eval_deterministic=false`.
+(Algorithm 1.) Z and Z' are random subsets of the critics, drawn anew at each use. `steps` are updates of the flow;
+during `online_steps` everything is updated. Before the first online update the flow acts alone. The authors sample half
+of each batch from the dataset and half from their own steps, with 20 updates of the critics per step:
+`online_fraction=0.5 online_starts=5000 online_updates=20`. Without exploration, Z is all of the critics, and the noise
+is fixed when the agent is created (0 for the first action), so that acting is deterministic. The authors evaluate by
+sampling: `eval_deterministic=false`.
 
 Deviations from the authors' code (github pd-perry/EXPO, read in the first commit of Servo97/EXPO): a flow instead of a
 diffusion policy; before learning the flow acts, whereas their actions are uniform unless the policy was cloned before;
@@ -98,10 +100,10 @@ class EXPO(Agent):
         )
         glorot_(self.critic)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.log_alpha = torch.nn.Parameter(torch.zeros(()))
+        self.log_alpha = nn.Parameter(torch.zeros(()))
         target = size * (math.log(config.edit_scale) - 0.5)  # -dim(A) / 2 of u, which lies within [-1, 1]
         self.target_entropy = target if config.target_entropy is None else config.target_entropy
-        self.chooses = nn.Buffer(torch.zeros((), dtype=torch.bool))
+        self.learns = nn.Buffer(torch.zeros((), dtype=torch.bool))  # until then, the flow acts alone
         noise = torch.randn(config.candidates + config.edits, 1, size)
         noise[0] = 0
         self.noise = nn.Buffer(noise)
@@ -152,7 +154,7 @@ class EXPO(Agent):
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """L_Q, the mean over the critics, and their mean value."""
         with torch.no_grad():
-            noise = batch.action.new_empty(len(self.noise), *batch.action.shape).normal_()
+            noise = torch.randn_like(batch.action.expand(len(self.noise), -1, -1))
             next_action = self.choose(batch.next_obs, self.candidates(self.flow, batch.next_obs, noise))
             value = self.least_value(batch.next_obs, next_action)
             target = batch.reward + self.config.discount * ~batch.terminated * value
@@ -170,7 +172,7 @@ class EXPO(Agent):
         return (self.log_alpha.exp().detach() * log_prob - q).mean(), log_prob.detach()
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
-        """RLPD's loss of the temperature."""
+        """L_a."""
         return -(self.log_alpha.exp() * (log_prob + self.target_entropy)).mean()
 
     def clone(self, batch: Batch) -> Metrics:
@@ -185,7 +187,7 @@ class EXPO(Agent):
 
         Each target network moves right after its network's step.
         """
-        self.chooses.fill_(True)
+        self.learns.fill_(True)
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         polyak_update(self.target_critic, self.critic, self.config.tau)
@@ -206,7 +208,7 @@ class EXPO(Agent):
         obs = self.normalizer(obs)
         noise = self.noise.expand(-1, obs.shape[0], -1)
         candidates = self.candidates(self.average_flow, obs, torch.randn_like(noise) if explore else noise)
-        return torch.where(self.chooses, self.choose(obs, candidates, explore), candidates[0])
+        return torch.where(self.learns, self.choose(obs, candidates, explore), candidates[0])
 
     @torch.no_grad()
     def generate(self, obs: Tensor, noise: Tensor) -> Tensor:

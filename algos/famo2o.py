@@ -48,8 +48,8 @@ WAVES = (1.0, 10_000 ** (1 / 3), 10_000 ** (2 / 3))  # b divided by each goes in
 
 @dataclass
 class Config:
-    lowest: float = 1.0  # least b of the family; AntMaze: 8
-    highest: float = 5.0  # greatest b; AntMaze: 14
+    lowest: float = 1.0  # least b of the family; the authors, on AntMaze: 8
+    highest: float = 5.0  # greatest b; the authors, on AntMaze: 14
     expectile: float = 0.7  # tau; AntMaze: 0.9
     max_weight: float = 100.0  # the exponential of L_pi is clipped here
     hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the hidden layers, all networks

@@ -103,7 +103,7 @@ class Discriminator(nn.Module):
 
 
 class H2O(Agent):
-    PER_RUN = ("obs_std",)
+    PER_RUN = ("obs_std",)  # of this run's dataset
 
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()

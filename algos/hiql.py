@@ -7,7 +7,7 @@ The upper policy outputs a subgoal, the representation of a state k steps ahead,
     value    L_V  = E[sum_i L2^tau(A, r + gamma (1 - reached) V_i'(s', g) - V_i(s, g))]
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
     lower    L_l  = E[-exp(beta_l (V(s', w) - V(s, w))) log pi_l(a|s, phi(s, w))],  w = s_{t+k}
-    upper    L_h  = E[-exp(beta_h (V(w, g) - V(s, g))) log pi_h(phi(s, w)|s, g)]
+    upper    L_h  = E[-exp(beta_h (V(m, g) - V(s, g))) log pi_h(phi(s, m)|s, g)],  m = w, or g if it comes first
 
 V is V(s, phi(s, g)), and only its loss trains phi. The reward is -1 until the state is the goal. Deviations: as in
 OGBench's code (github seohongpark/ogbench, by the same author), phi takes state and goal and is scaled to a length of

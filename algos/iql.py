@@ -12,7 +12,8 @@ For discrete actions the policy is categorical, whatever `policy` says. Deviatio
 for Q', and weights clipped at 100 are in the authors' code (github ikostrikov/implicit_q_learning), not in the
 equations; so is the actor's learning rate, which falls by a cosine offline and is constant if a run goes online. All
 losses are of the parameters before the update, as in CORL; in the authors' code, actor and critics see the new value.
-Layers have PyTorch's initialization, as in CORL (the authors: orthogonal), whose log std is at least -20, not -5.
+Layers have PyTorch's initialization, as in CORL (the authors: orthogonal). The log standard deviation is at least -5,
+as in the authors' code (CORL: -20).
 """
 
 import copy
@@ -90,9 +91,9 @@ class IQL(Agent):
         self.value = network_for(spec, 1, config.hidden)
         self.head = value_head(config)
         self.critic = (
-            EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
-            if spec.num_actions is None
-            else DiscreteCritic(2, spec, config.hidden, self.head.outputs)
+            DiscreteCritic(2, spec, config.hidden, self.head.outputs)
+            if spec.num_actions is not None
+            else EnsembleCritic(2, spec.obs_dim, spec.action_dim, config.hidden, self.head.outputs)
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value_optimizer = Adam(self.value.parameters(), config.critic_lr)

@@ -126,11 +126,15 @@ class MBRCSL(Agent):
         x: Tensor = self.actor(torch.cat([obs, return_to_go[:, None] / self.goal.scale], -1))
         return self.bounds.center + self.bounds.scale * x
 
+    def actor_loss(self, batch: ReturnBatch) -> Tensor:
+        """L_pi."""
+        return self.bounds.squared_error(self.policy(batch.obs, batch.return_to_go), batch.action).mean()
+
     def update(self, batch: ReturnBatch) -> Metrics:
         """One gradient step of the policy (stage 4)."""
-        loss = self.bounds.squared_error(self.policy(batch.obs, batch.return_to_go), batch.action).mean()
-        self.optimizer.minimize(loss)
-        return {"actor_loss": loss.detach()}
+        actor_loss = self.actor_loss(batch)
+        self.optimizer.minimize(actor_loss)
+        return {"actor_loss": actor_loss.detach()}
 
     def begin(self, num_envs: int) -> None:
         self.goal.begin(num_envs)

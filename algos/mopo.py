@@ -7,6 +7,7 @@ model is a lower bound on the return in the environment.
     reward   r~(s, a) = r(s, a) - lambda max_i ||std_i(s, a)||_F                             (Eq. 8, section 4.2)
     critics  L_Q  = E[(r~ + gamma (1 - terminated) (min Q'(s', a') - alpha log pi(a'|s')) - Q(s, a))^2]
     actor    L_pi = E[alpha log pi(a|s) - min Q(s, a)]
+    alpha    L_a  = E[-log alpha (log pi(a|s) + target entropy)]
 
 Settings are those of OfflineRL-Kit, as in the experiments of MBRCSL (github zhaoyizhou1123/mbrcsl): the model is that
 of `zoo.models.dynamics`, a twentieth of each batch from the data, a cosine decay of the actor's learning rate, alpha at
@@ -103,13 +104,17 @@ class MOPO(Agent):
         q = self.critic(batch.obs, action).amin(0).squeeze(-1)
         return (self.alpha() * log_prob - q).mean(), log_prob.detach()
 
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """L_a."""
+        return -(self.log_alpha * (log_prob + self.target_entropy)).mean()
+
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of critics, actor and temperature, in this order; then the target critics move."""
         critic_loss, q = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
         actor_loss, log_prob = self.actor_loss(batch)
         self.actor_optimizer.minimize(actor_loss)
-        self.alpha_optimizer.minimize(-(self.log_alpha * (log_prob + self.target_entropy)).mean())
+        self.alpha_optimizer.minimize(self.alpha_loss(log_prob))
         polyak_update(self.target_critic, self.critic, self.config.tau)
         return {
             "critic_loss": critic_loss.detach(),

@@ -9,7 +9,7 @@ value that counts steps.
              L2^tau(A, u) = |tau - 1(A < 0)| u^2,  A = r + gamma (1 - reached) min V'(s', g) - mean V'(s, g)
     upper V  the same of U for V, s_e for s':  e = t + n, or where the goal or the episode's end is, if that is first
     lower    L_l  = E[-exp(beta_l (V(s', w) - V(s, w))) log pi_l(a|s, phi(s, w))],  w = s_{t+k}
-    upper    L_h  = E[-exp(beta_h (U(w, g) - U(s, g))) log pi_h(phi(s, w)|s, g)]
+    upper    L_h  = E[-exp(beta_h (U(m, g) - U(s, g))) log pi_h(phi(s, m)|s, g)],  m = w, or g if it comes first
 
 The reward is -1, except where the goal is reached: there it is 0, and nothing follows. V's goal is reached where it is
 the state itself, U's where the option ends at it. U's goals are drawn like V's, but apart from them, and the option's

@@ -44,8 +44,8 @@ ACTION_SPACES = ("continuous",)
 
 @dataclass
 class Config:
-    actor_penalty: float = 1.0  # beta_1, weight of the squared distance to the data's action in the actor's loss
-    critic_penalty: float = 1.0  # beta_2, weight of the squared distance to the data's next action in the target
+    actor_penalty: float = 1.0  # beta_1, weight of the distance to the data's action; the paper: 0.001 to 0.1, by task
+    critic_penalty: float = 1.0  # beta_2, likewise of the next action, in the target; the paper: 0 to 0.5, by task
     online_penalty: float = 0.5  # online beta_1 falls linearly to this share of itself (CORL)
     exploration_noise: float = 0.0  # standard deviation of noise on actions online, in units of half their range
     normalize_q: bool = True  # values in the actor's loss are scaled by lambda, to a mean absolute value of 1
@@ -83,7 +83,7 @@ class SarsaBatch(NamedTuple):
 
 
 class ReBRAC(Agent):
-    PER_RUN = ("decays",)
+    PER_RUN = ("decays",)  # a run that continues another begins with the full penalty
 
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()

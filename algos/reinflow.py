@@ -64,7 +64,7 @@ LEFT = 0.7  # the share of max_std's distance from min_std that is left at their
 class Config:
     flow_steps: int = 4  # K, steps of Euler's method, from noise to action
     noise: str = "learned"  # standard deviation of the noise: learned, or fixed at min_std
-    min_std: float = 0.1  # least std of the noise, in half an action's range; if far lower, densities reach their bound
+    min_std: float = 0.1  # least std of the noise on unit actions; if far lower, densities reach their bound
     max_std: float = 0.24  # largest std of the noise, at the start
     num_steps: int = 2048  # steps per environment and rollout
     epochs: int = 10  # passes over a rollout
@@ -128,7 +128,7 @@ class Minibatch(NamedTuple):
 
 
 class ReinFlow(Agent):
-    PER_RUN = ("max_std",)
+    PER_RUN = ("max_std",)  # its schedule begins anew with `init_from`
 
     def __init__(self, spec: Spec, config: Config) -> None:
         super().__init__()

@@ -9,7 +9,8 @@ replaces their minimum, which a single wrong critic can drag down.
              l(x) = (sigma x)^2 / 2 where |x| < 1 / sigma^2, else |x| - 1 / (2 sigma^2)
     actor    L_pi = E[-exp(beta (Q_alpha(s, a) - V(s))) log pi(a|s)]                                       (Eq. 10)
 
-Read this file beside iql.py, from which it differs in `target`, `critic_loss` and `normalize_obs`. As in the authors'
+Read this file beside iql.py, from which it differs in `target_q`, `critic_loss`, `normalize_obs` and the default of
+`normalize_reward`; it has no discrete actions and no online stage. As in the authors'
 code (github YangRui2015/RIQL), targets are clipped to [-100, 1000], observations are normalized by the statistics of
 observations and next observations together, the critics begin with small weights, and the default policy is
 deterministic (-log pi is the squared error). The initialization matters: with that of nn.Linear, the return of every
@@ -101,7 +102,7 @@ class RIQL(Agent):
         self.critic_optimizer = Adam(self.critic.parameters(), config.critic_lr)
         self.actor_optimizer = Adam(self.actor.parameters(), config.actor_lr, total_steps)
 
-    def target(self, batch: Batch) -> Tensor:
+    def target_q(self, batch: Batch) -> Tensor:
         """Q_alpha `[B]`, by linear interpolation."""
         values = self.head.value(self.target_critic(batch.obs, batch.action))  # [K, B]
         return values.quantile(self.config.quantile, 0)
@@ -130,7 +131,7 @@ class RIQL(Agent):
     def update(self, batch: Batch) -> Metrics:
         """One gradient step of value, actor and critics from the parameters before it; then the target critics move."""
         with torch.no_grad():
-            target_q = self.target(batch)
+            target_q = self.target_q(batch)
             next_value = self.value(batch.next_obs).squeeze(-1)  # [B]
         value_loss, advantage = self.value_loss(batch, target_q)
         self.value_optimizer.minimize(value_loss)

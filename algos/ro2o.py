@@ -185,22 +185,23 @@ class RO2O(Agent):
         config = self.config
         self.alpha_optimizer.minimize(self.alpha_loss(batch))
         actor_loss, log_prob = self.actor_loss(batch)
-        metrics = {}
+        smoothed, metrics = actor_loss, {}
         if smooth:
             policy_smoothness = self.policy_smoothness(batch)
-            actor_loss = actor_loss + config.policy_weight * policy_smoothness
-        self.actor_optimizer.minimize(actor_loss)
+            smoothed = actor_loss + config.policy_weight * policy_smoothness
+        self.actor_optimizer.minimize(smoothed)
         critic_loss, q = self.critic_loss(batch)
+        smoothed = critic_loss
         if smooth:
             critic_smoothness, ood_loss = self.critic_smoothness(batch, q), self.ood_loss(batch)
-            critic_loss = critic_loss + config.critic_weight * critic_smoothness + config.ood_weight * ood_loss
+            smoothed = critic_loss + config.critic_weight * critic_smoothness + config.ood_weight * ood_loss
             metrics = {
                 "policy_smoothness": policy_smoothness.detach(),
                 "critic_smoothness": critic_smoothness.detach(),
                 "ood_loss": ood_loss.detach(),
             }
             self.smoothed.add_(1)
-        self.critic_optimizer.minimize(critic_loss)
+        self.critic_optimizer.minimize(smoothed)
         polyak_update(self.target_critic, self.critic, config.tau)
         return metrics | {
             "critic_loss": critic_loss.detach(),
@@ -208,7 +209,7 @@ class RO2O(Agent):
             "alpha": self.log_alpha.detach().exp(),
             "entropy": -log_prob.mean(),
             "q": q.detach().mean(),
-            "q_std": q.detach().std(0).mean(),
+            "q_std": q.detach().std(0, correction=0).mean(),
         }
 
     @torch.no_grad()

@@ -46,7 +46,7 @@ class Config:
     tau: float = 0.005  # target critics move this fraction of the way at every update
     actor_lr: float = 3e-4  # Adam's learning rate, actor
     critic_lr: float = 3e-4  # Adam's learning rate, critics
-    alpha: float | None = None  # temperature; null: learned, from 1 on
+    alpha: float | None = None  # temperature; null: learned, beginning at 1
     alpha_lr: float = 3e-4  # Adam's learning rate, log temperature
     batch_size: int = 256  # transitions per update
     buffer_size: int = 1_000_000  # transitions kept
@@ -141,6 +141,7 @@ def train(run: "Run", config: Config) -> SAC:
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
+        # the bins of a distribution without v_max grow with the returns
         agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for _ in range(envs.num_envs):  # one update per environment step

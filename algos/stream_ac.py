@@ -7,7 +7,7 @@ that no update overshoots.
     delta   = r + gamma (1 - terminated) V(s') - V(s)
     critic  z_V  <- gamma lambda z_V  + grad V(s)
     actor   z_pi <- gamma lambda z_pi + grad (log pi(a|s) + tau sign(delta) H(pi(.|s)))
-    both    w <- w + ObGD's step size  delta z
+    both    w <- w + eta delta z,  eta = lr / max(lr kappa max(|delta|, 1) |z|_1, 1)                       (ObGD)
 
 Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
 deviates from the authors' code in every streaming algorithm. Here also:

@@ -5,7 +5,8 @@ reaches back along the trace of past gradients to the last action that was not g
 nothing about the greedy policy before it. ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) max_a' Q(s', a') - Q(s, a)
-    z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z,   z <- 0 if a was not greedy
+    z     <- gamma lambda z + grad Q(s, a), 0 if a was not greedy
+    w     <- w + eta delta z,  eta = lr / max(lr kappa max(|delta|, 1) |z|_1, 1)                           (ObGD)
 
 Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
 deviates from the authors' code in every streaming algorithm.

@@ -5,7 +5,8 @@ including its exploration: the next action is chosen first, and its value is par
 reaches back along the trace of past gradients; ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) Q(s', a') - Q(s, a),  a' epsilon-greedy
-    z <- gamma lambda z + grad Q(s, a),   w <- w + ObGD's step size  delta z
+    z     <- gamma lambda z + grad Q(s, a)
+    w     <- w + eta delta z,  eta = lr / max(lr kappa max(|delta|, 1) |z|_1, 1)                           (ObGD)
 
 Observations and rewards are normalized by their running statistics. The docstring of `zoo.streaming` lists what
 deviates from the authors' code in every streaming algorithm. Here also:

@@ -4,7 +4,8 @@ TD(lambda) (Sutton 1988) with a network. It predicts the discounted sum of futur
 act on. Each sample is learned from once, when it arrives, and is not stored; ObGD keeps updates from overshooting.
 
     delta = r + gamma (1 - terminated) V(s') - V(s)
-    z <- gamma lambda z + grad V(s),   w <- w + ObGD's step size  delta z
+    z     <- gamma lambda z + grad V(s)
+    w     <- w + eta delta z,  eta = lr / max(lr kappa max(|delta|, 1) |z|_1, 1)                           (ObGD)
 
 Observations and rewards are normalized by their running statistics; predictions are in the rewards' own units. An
 evaluation freezes the network and reports `value_error`, its error on stretches of the stream in units of the std of

@@ -10,7 +10,8 @@ them, and the policy moves less often than the critics.
 
 DDPG (Lillicrap et al. 2015, arXiv 1509.02971) is the case algo.num_critics=1 algo.policy_delay=1 algo.target_noise=0,
 as TD3's authors retuned it (their OurDDPG.py): with Gaussian noise and without weight decay. Noise is in units of half
-the action's range, as in the authors' code.
+the action's range, as in the authors' code. Defaults are SAC's where the paper has others: layers of 400 and 300,
+learning rates of 1e-3, batches of 100 and 10,000 random steps.
 """
 
 import copy
@@ -128,6 +129,7 @@ def train(run: "Run", config: Config) -> TD3:
         transition = envs.step(action)
         buffer.add(transition)
         ended = transition.terminated | transition.truncated
+        # the bins of a distribution without v_max grow with the returns
         agent.head.update_support(transition.reward[None], ended[None], agent.critic, agent.target_critic)
         if learning:
             for update in range(step, step + envs.num_envs):  # one update per environment step

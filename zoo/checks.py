@@ -97,7 +97,6 @@ COMMON = {
     "target_noise": at_least(0),
     "target_noise_clip": at_least(0),
     "max_grad_norm": above(0),
-    "max_norm": above(0),
     "weight_decay": at_least(0),
     "adam_eps": above(0),
     "members": at_least(1),

@@ -36,6 +36,11 @@ def batch_for(agent: Agent, seed: int, learn: str = "update") -> Any:
     return kind(**{name: columns[name] for name in kind._fields})
 
 
+def doubles(batch: Any) -> Any:
+    """The batch in float64."""
+    return type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
+
+
 def specs(algorithm: Algorithm) -> list[Spec]:
     """Specs with vector observations for each kind of actions that an algorithm takes, with a goal if it needs one."""
     known = {"continuous": Spec((3,), (-1.0, -1.0), (1.0, 1.0)), "discrete": Spec((3,), num_actions=4)}

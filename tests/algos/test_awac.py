@@ -41,7 +41,7 @@ class Reference:
         with torch.no_grad():
             value = self.least(self.critics, obs, self.sample(obs))
             advantage = self.least(self.critics, obs, action) - value
-            weight = (advantage / self.temperature).exp().clamp(max=100)
+            weight = (advantage / self.temperature).exp().clamp(max=1.5)
         step(self.actor_adam, -(weight * self.policy(obs).log_prob(action).sum(-1)).mean())
         for target_critic, critic in zip(self.targets, self.critics, strict=True):
             soft_update(target_critic, critic, 0.005)
@@ -49,7 +49,7 @@ class Reference:
 
 def test_six_updates_equal_a_naive_implementation_with_the_same_actions(spec, make_batch):
     torch.manual_seed(1)
-    agent = AWAC(spec, Config(hidden=[16, 16], temperature=0.3)).double()
+    agent = AWAC(spec, Config(hidden=[16, 16], temperature=0.3, max_weight=1.5)).double()  # some weights are clipped
     shake(agent.target_critic, agent.critic)
     reference = Reference(agent, spec, 0.3)
     begin = [parameter.detach().clone() for parameter in agent.parameters()]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples import batch_for, make, specs
+from examples import batch_for, doubles, make, specs
 
 from zoo.agent import Agent
 from zoo.checks import COMMON
@@ -44,6 +44,13 @@ NOT_BY_UPDATES = {
     "combo": {"dynamics"}, "mopo": {"dynamics"}, "mbrcsl": {"dynamics", "behavior"}, "dsrl": {"flow"},
     "cql": {"log_weight"},
 }  # fmt: skip
+# the settings of the learning rates of those Adams that have none of their own
+RATES = {
+    "alpha": "actor_lr", "balance": "actor_lr", "edit": "actor_lr", "policy": "actor_lr",
+    "noise_critic": "critic_lr", "value": "critic_lr", "weight": "critic_lr",
+}  # fmt: skip
+# by what algorithms share: normalization and value heads
+READ_ELSEWHERE = {"normalize_obs", "normalize_reward", "value_head", "v_min", "v_max", "num_bins"}
 # these use next observations elsewhere too: in H2O's discriminators, and where the others lower values
 USES_SUCCESSORS = ("combo", "cql", "h2o")
 
@@ -51,10 +58,7 @@ USES_SUCCESSORS = ("combo", "cql", "h2o")
 # which has the losses and metrics of one update and the weights before it, and the config `c`.
 SUMS: dict[str, dict[str, Callable[[Any, Any], float]]] = {
     "bcq": {"optimizer": lambda x, c: x.critic_loss + x.behavior_loss},
-    "combo": {
-        "critic_optimizer": lambda x, c: x.critic_loss + c.beta * 2 * x.gap,  # of both critics
-        "alpha_optimizer": lambda x, c: -x.log_alpha * (-x.entropy + x.target_entropy),
-    },
+    "combo": {"critic_optimizer": lambda x, c: x.critic_loss + c.beta * 2 * x.gap},  # of both critics
     "cql": {
         "critic_optimizer": lambda x, c: x.critic_loss + math.exp(x.log_weight) * c.alpha * c.num_critics * x.gap,
         "weight_optimizer": lambda x, c: -math.exp(x.log_weight) * c.alpha * (x.gap - c.target_gap),
@@ -64,7 +68,6 @@ SUMS: dict[str, dict[str, Callable[[Any, Any], float]]] = {
     "dql": {"policy_optimizer": lambda x, c: x.cloning_loss + c.eta * x.q_loss},
     "dsrl": {"noise_critic_optimizer": lambda x, c: x.noise_loss},
     "edac": {"critic_optimizer": lambda x, c: x.critic_loss + c.eta * x.diversity_loss},
-    "mopo": {"alpha_optimizer": lambda x, c: -x.log_alpha * (-x.entropy + x.target_entropy)},
     "ofql": {"policy_optimizer": lambda x, c: x.cloning_loss + c.eta * x.q_loss},
     "ota": {"value_optimizer": lambda x, c: x.value_loss + x.high_value_loss},
     "ppo": {"optimizer": lambda x, c: x.policy_loss + c.value_coef * x.value_loss - c.entropy_coef * x.entropy},
@@ -271,7 +274,7 @@ def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypa
             before = {name: float(x.detach()) for name, x in module.named_parameters(recurse=False) if x.ndim == 0}
             before["target_entropy"] = getattr(module, "target_entropy", math.nan)
             logged = {name: float(x) for name, x in learn().items()}
-            terms, totals = SimpleNamespace(**(before | logged | losses)), {}
+            terms = SimpleNamespace(**(before | logged | losses))
             for name, adam in module.named_children():
                 if adam not in given:  # or no Adam at all
                     continue
@@ -280,10 +283,8 @@ def test_every_adam_minimizes_the_loss_that_is_stated_for_it(algorithm, monkeypa
                 expected = sums[name](terms, agent.config) if name in sums else getattr(terms, own[0])
                 assert given[adam] == [pytest.approx(expected, rel=1e-6)], name
                 assert abs(expected) > 1e-6, f"{name}: 0 has no sign"
-                totals[f"{part}loss"] = expected
-            for name in losses.keys() & logged.keys():  # alone, or with everything that was added to it
-                one, total = losses[name], totals.get(name, losses[name])
-                assert logged[name] in (pytest.approx(one, rel=1e-6), pytest.approx(total, rel=1e-6)), name
+            for name in losses.keys() & logged.keys():
+                assert logged[name] == pytest.approx(losses[name], rel=1e-6), name
             assert given.keys() <= set(module.children())
             learned |= given.keys()
         assert learned == {one for one in agent.modules() if isinstance(one, Adam)}
@@ -311,6 +312,44 @@ def test_what_is_acted_on_is_the_normalized_observation(algorithm):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
         else:  # rounding decides between actions of the same value
             assert (found == expected).double().mean() > 0.98
+
+
+@pytest.mark.parametrize("algorithm", WITH_TARGETS, ids=[file.name for file in WITH_TARGETS])
+def test_target_networks_begin_as_copies(algorithm):
+    for spec in specs(algorithm):
+        agent = make(algorithm, spec)
+        targets = {name: one for name, one in agent.named_children() if name.startswith(("target_", "average_"))}
+        assert targets
+        for name, target in targets.items():
+            source = agent.get_submodule(name.partition("_")[2])
+            for one, other in zip(target.parameters(), source.parameters(), strict=True):
+                assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("algorithm", WITH_ADAM, ids=[file.name for file in WITH_ADAM])
+def test_every_adam_has_the_settings_of_its_name(algorithm):
+    """Defaults are often equal, and hide it if two are exchanged."""
+    fields = {field.name for field in dataclasses.fields(algorithm.module.Config)}
+    rates = {name: 0.001 * (i + 1) for i, name in enumerate(sorted(fields)) if name == "lr" or name.endswith("_lr")}
+    more = {name: value for name, value in {"adam_eps": 0.01, "max_grad_norm": 0.3}.items() if name in fields}
+    agent = make(algorithm, specs(algorithm)[0], **rates, **more)
+    for name, adam in agent.named_children():
+        if isinstance(adam, Adam):
+            part = name.removesuffix("optimizer").removesuffix("_")
+            setting = next(one for one in (f"{part}_lr", RATES.get(part), "lr") if one in rates)
+            assert adam.lr == rates[setting], name
+            assert adam.eps == more.get("adam_eps", adam.eps), name
+            assert adam.max_norm == more.get("max_grad_norm", adam.max_norm), name
+
+
+@pytest.mark.parametrize("algorithm", WITH_ADAM, ids=[file.name for file in WITH_ADAM])
+def test_every_setting_is_read(algorithm):
+    read = {
+        node.attr
+        for node in ast.walk(ast.parse(algorithm.path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "self.config")
+    }
+    assert {setting.name for setting in settings(algorithm.path, "Config")} - READ_ELSEWHERE <= read
 
 
 @pytest.mark.parametrize("algorithm", WITH_TARGETS, ids=[file.name for file in WITH_TARGETS])
@@ -360,10 +399,6 @@ def test_an_update_compiles_to_one_graph_that_takes_the_same_steps(algorithm):
             assert found.keys() == expected.keys()
         for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
-
-
-def doubles(batch: Any) -> Any:
-    return type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
 
 
 @pytest.mark.slow
@@ -458,7 +493,7 @@ CANNOT_BE: dict[str, list[Any]] = {  # of each setting that algorithms share
     "exploration_fraction": [-0.1, 1.1], "entropy_coef": [-0.1], "value_coef": [-0.1], "gae_lambda": [-0.1, 1.1],
     "clip": [0.0], "target_kl": [0.0], "beta": [-0.1], "max_weight": [0.0], "max_exponent": [0.0],
     "exploration_noise": [-0.1], "target_noise": [-0.1], "target_noise_clip": [-0.1], "max_grad_norm": [0.0],
-    "max_norm": [0.0], "weight_decay": [-0.1], "adam_eps": [0.0], "members": [0], "elites": [0],
+    "weight_decay": [-0.1], "adam_eps": [0.0], "members": [0], "elites": [0],
     "expectile": [0.0, 1.0], "policy_delay": [0],
     "value_goals": [[0.5, 0.5], [0.5, 0.6, -0.1], [0.5, 0.5, 0.5]],
     "actor_goals": [[0.5, 0.5], [0.5, 0.6, -0.1], [0.5, 0.5, 0.5]],

@@ -19,7 +19,7 @@ def make(spec, **settings) -> riql.RIQL:
 def test_the_target_is_numpys_quantile_of_the_critics(spec, make_batch, network, quantile):
     agent, batch = make(spec, quantile=quantile), make_batch()
     values = network(agent.target_critic, np.concatenate([batch.obs, batch.action], -1))[..., 0]
-    np.testing.assert_allclose(agent.target(batch).detach(), np.quantile(values, quantile, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(agent.target_q(batch).detach(), np.quantile(values, quantile, axis=0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0, 3.0])

@@ -360,3 +360,40 @@ def test_h2os_noise_is_in_units_of_the_datasets_standard_deviation(tmp_path, fir
     np.testing.assert_allclose(agent.obs_std.numpy(), data.obs.std(0), rtol=0.01)
     own = type(batch)(*(column[:58] for column in batch))  # of 64 transitions
     assert_normalized(own, data, np.zeros(3), np.ones(3))
+
+
+def test_rebracs_batches_have_the_actions_that_the_dataset_takes_next(tmp_path, first_batch):
+    data = write_episodes(tmp_path / "data.hdf5", 3)
+    _, batch = first_batch(algorithms()["rebrac"], data, {})
+    row = np.abs(batch.action.numpy() - data.action.T).argmin(1)
+    follows = row % 5 != 4
+    assert batch.follows.tolist() == follows.tolist()
+    np.testing.assert_allclose(batch.next_action.numpy()[follows], data.action[row[follows] + 1])
+
+
+def test_bc_of_the_best_episodes_normalizes_by_their_statistics(tmp_path, first_batch):
+    data = write_episodes(tmp_path / "data.hdf5", 3)
+    best = np.repeat(data.returns >= np.sort(data.returns)[-6], 5)
+    agent, _ = first_batch(algorithms()["bc"], data, {"top_fraction": 0.5})
+    assert_holds(agent, data.obs[best].mean(0), data.obs[best].std(0) + 1e-3)
+
+
+@pytest.mark.parametrize(("name", "online"), [("ro2o", {"smooth": False}), ("famo2o", {"balanced": True})])
+def test_online_updates_differ_as_the_paper_has_it(name, online, pendulum_file, tmp_path, monkeypatch):
+    kind, seen = algorithms()[name].agent_class, []
+    update = kind.update
+    monkeypatch.setattr(kind, "update", lambda agent, batch, **how: (seen.append(how), update(agent, batch, **how))[1])
+    config = SMALL | ({"num_critics": 2} if name == "ro2o" else {})
+    train(name, tmp_path, 2, config, env="pendulum", dataset=pendulum_file, online_steps=3)
+    assert seen == [{}] * 2 + [online] * 3
+
+
+@pytest.mark.parametrize("name", ["dvl", "iql", "recoil", "riql"])
+def test_the_actors_learning_rate_falls_over_the_steps_of_the_run(name, pendulum_file, tmp_path, monkeypatch):
+    agents, update = [], algorithms()[name].agent_class.update
+    monkeypatch.setattr(
+        algorithms()[name].agent_class, "update", lambda agent, batch: (agents.append(agent), update(agent, batch))[1]
+    )
+    config = SMALL | ({"expert": f"1ep:{pendulum_file}"} if name == "recoil" else {})
+    train(name, tmp_path, 3, config, env="pendulum", dataset=pendulum_file)
+    assert [agent.actor_optimizer.decay_steps for agent in agents] == [3] * 3
