@@ -142,3 +142,12 @@ def test_solves_cartpole_within_50000_steps(tmp_path, head):
         algo_config={"value_head": head},
     )  # fmt: skip
     assert max(episodes.returns.mean() for _, episodes in run.evaluations) >= 475
+
+
+def test_dueling_streams_are_combined_for_each_output_of_the_head():
+    agent = make(dueling=True, value_head="two_hot", v_min=-3.0, v_max=3.0, num_bins=7)
+    parameters, obs = list(agent.network.parameters()), torch.randn(32, 3).double()
+    half = len(parameters) // 2
+    advantage, value = forward(parameters[:half], obs).view(32, 4, 7), forward(parameters[half:], obs)
+    expected = torch.stack([value + advantage[:, a] - advantage.sum(1) / 4 for a in range(4)], 1)
+    torch.testing.assert_close(agent.network(obs), expected)

@@ -206,3 +206,10 @@ def test_learns_an_action_that_only_the_past_tells(spec):
 def test_settings_that_cannot_be_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Config(**settings)
+
+
+def test_dropout_is_for_learning_alone(spec):
+    torch.manual_seed(0)
+    agent, batch = DT(spec, Config(**SMALL | {"dropout": 0.5})), windows(spec)
+    assert agent.actor_loss(batch) != agent.actor_loss(batch)
+    assert torch.equal(agent.act(batch.obs[:, 0]), agent.act(batch.obs[:, 0]))

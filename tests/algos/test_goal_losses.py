@@ -215,3 +215,18 @@ def test_qrls_model_moves_the_latents_too(monkeypatch):
     before = agent.distance.encoder[0].weight.detach().clone()
     agent.update(batch)
     assert not torch.equal(agent.distance.encoder[0].weight, before)
+
+
+@pytest.mark.parametrize("name", ["hiql", "ota"])
+def test_the_lower_policy_is_given_the_state_and_the_subgoal_at_its_length(name):
+    agent, obs = make(algorithms()[name], SPEC), torch.randn(5, 6)
+    shake(agent)
+    named = agent.high_actor(obs)
+    named = math.sqrt(10) * named / named.norm(dim=-1, keepdim=True)
+    expected = agent.low_actor.net(torch.cat([obs[:, :3], named], -1)).clamp(-1, 1)
+    torch.testing.assert_close(agent.act(obs), expected.detach())
+
+
+def test_what_states_are_worth_to_gciql_is_its_value():
+    agent, states = gciql.GCIQL(SPEC, gciql.Config(hidden=[16])), torch.randn(7, 6)
+    torch.testing.assert_close(agent.goal_values(states), agent.value(states)[:, 0].detach())

@@ -1,5 +1,6 @@
 """H2O: its ratio and losses against naive loops, and a known density ratio."""
 
+import copy
 import importlib
 import math
 
@@ -7,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from plain import assert_close, step
 from torch.nn import functional as F
 
 import zoo
@@ -199,3 +201,28 @@ def test_a_share_of_zero_is_refused():
         (ValueError, UsageError), match=r"offline_fraction=0.* it learns from a dataset and from a simul"
     ):
         Config(offline_fraction=0)
+
+
+def test_an_update_moves_the_discriminators_first_and_then_all_others_from_the_same_weights(spec, make_batch):
+    agent, batch = make(spec, offline_fraction=0.25), make_batch(0)
+    other = copy.deepcopy(agent)
+    torch.manual_seed(0)
+    metrics = agent.update(batch)
+    torch.manual_seed(0)
+    discriminators = [*other.of_action.parameters(), *other.of_step.parameters()]
+    step(torch.optim.Adam(discriminators, 3e-4), other.discriminator_loss(batch, 8))  # 8 of 32 are of the dataset
+    actor_loss, log_prob = other.actor_loss(batch)
+    critic_loss, _ = other.critic_loss(batch, 8)
+    assert metrics["critic_loss"].item() == pytest.approx(critic_loss.item(), rel=1e-9)
+    assert metrics["actor_loss"].item() == pytest.approx(actor_loss.item(), rel=1e-9)
+    parts = ((other.actor, actor_loss), (other.critic, critic_loss))
+    moves = [([*net.parameters()], torch.autograd.grad(loss, [*net.parameters()])) for net, loss in parts]
+    moves.append(([other.log_alpha], torch.autograd.grad(other.alpha_loss(log_prob), [other.log_alpha])))
+    for parameters, gradients in moves:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        torch.optim.Adam(parameters, 3e-4).step()
+    with torch.no_grad():
+        for target, source in zip(other.target_critic.parameters(), other.critic.parameters(), strict=True):
+            target.lerp_(source, 0.005)
+    assert_close(agent.parameters(), other.parameters())

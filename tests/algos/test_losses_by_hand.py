@@ -6,7 +6,7 @@ import pytest
 import torch
 from examples import batch_for, make, specs
 
-from zoo.algos import dsrl, expo, h2o
+from zoo.algos import dsrl, expo, h2o, reinflow
 from zoo.nn import TanhGaussian
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
@@ -56,11 +56,12 @@ def test_a_single_critic_gives_metrics_that_are_numbers(name):
     assert all(value.isfinite() for value in agent.update(batch_for(agent, 0)).values())
 
 
-@pytest.mark.parametrize("module", [dsrl, expo], ids=["dsrl", "expo"])
+@pytest.mark.parametrize("module", [dsrl, expo, reinflow], ids=["dsrl", "expo", "reinflow"])
 def test_a_cloned_flow_learns_the_way_from_noise_to_the_action(module, monkeypatch):
     torch.manual_seed(0)
-    agent = {dsrl: dsrl.DSRL, expo: expo.EXPO}[module](SPEC, module.Config(hidden=[16]))
-    batch, noise, time = batch_for(agent, 0), torch.randn(16, 2), torch.rand(16)
+    kind = {dsrl: dsrl.DSRL, expo: expo.EXPO, reinflow: reinflow.ReinFlow}[module]
+    agent = kind(SPEC, module.Config(hidden=[16]))
+    batch, noise, time = batch_for(agent, 0, "clone"), torch.randn(16, 2), torch.rand(16)
     monkeypatch.setattr(torch, "randn_like", lambda like: noise)
     monkeypatch.setattr(torch, "rand_like", lambda like: time)
     expected = 0.0

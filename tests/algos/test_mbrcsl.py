@@ -1,6 +1,7 @@
 """MBRCSL: its imagined episodes, which of them it keeps, and the data of its policy."""
 
 import json
+from typing import Any
 
 import h5py
 import numpy as np
@@ -111,9 +112,12 @@ def test_where_none_beats_the_data_it_says_what_was_imagined_and_what_to_change(
         kept.arrays()
 
 
+BATCHES: list[Any] = []
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory, pendulum_file):
-    """A finished run on Pendulum that keeps about half of what it imagines."""
+    """A finished run on Pendulum that keeps about half of what it imagines; its batches are in `BATCHES`."""
     run_dir = tmp_path_factory.mktemp("mbrcsl") / "run"
     settings = [
         "algo.hidden=[16]", "algo.batch_size=32", "algo.dynamics_hidden=[64,64,64,64]", "algo.dynamics_epochs=60",
@@ -121,8 +125,41 @@ def run_dir(tmp_path_factory, pendulum_file):
         "algo.rollouts=20", "algo.rollout_batch=10", "steps=50", "eval_every=50", "eval_episodes=2",
     ]  # fmt: skip
     files = [f"dataset={pendulum_file}", f"run_dir={run_dir}", "logger=none"]
-    assert cli.main(["run", "algo=mbrcsl", "env=pendulum", *settings, *files]) == 0
+    update = MBRCSL.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MBRCSL, "update", lambda agent, batch: (BATCHES.append(batch), update(agent, batch))[1])
+        assert cli.main(["run", "algo=mbrcsl", "env=pendulum", "compile=false", *settings, *files]) == 0
     return run_dir
+
+
+def test_the_policy_learns_with_the_rewards_that_were_still_to_come(run_dir):
+    kept = read_d4rl(run_dir / "rollouts.hdf5", 200)
+    episodes = np.split(kept.reward, kept.episode_starts[1:])
+    to_come = np.concatenate([reward[::-1].cumsum()[::-1] for reward in episodes])
+    assert len(BATCHES) == 50
+    for obs, left in zip(BATCHES[0].obs.numpy(), BATCHES[0].return_to_go.numpy(), strict=True):
+        assert np.isclose(to_come[(kept.obs == obs).all(1)], left, rtol=1e-4, atol=0.01).any()
+
+
+def test_the_behaviour_is_cloned_from_normalized_observations(run_dir, pendulum_file):
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
+    mean = read_d4rl(pendulum_file, 200).obs.mean(0)
+    np.testing.assert_allclose(state["behavior.normalizer.mean"], mean, rtol=1e-3, atol=1e-4)
+
+
+def test_without_a_bound_it_keeps_what_is_better_than_the_best_of_the_data(pendulum_file, tmp_path, monkeypatch):
+    thresholds = []
+
+    class Recorded(Kept):
+        def __init__(self, threshold, *rest):
+            thresholds.append(threshold)
+            super().__init__(threshold, *rest)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("zoo.algos.mbrcsl.Kept", Recorded)
+    files = [f"dataset={pendulum_file}", f"run_dir={tmp_path / 'run'}", "logger=none"]
+    assert cli.main(["run", "algo=mbrcsl", "env=pendulum", *files]) != 0
+    assert thresholds == [pytest.approx(read_d4rl(pendulum_file, 200).episode_returns.max())]
 
 
 def test_the_policy_is_asked_for_the_best_that_was_imagined(run_dir):

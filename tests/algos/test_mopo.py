@@ -1,5 +1,6 @@
 """MOPO against a plain implementation, and its model rollouts."""
 
+import importlib
 import itertools
 import math
 
@@ -9,6 +10,7 @@ from plain import assert_close, forward, leaves, member, soft_update, step
 
 from zoo import cli
 from zoo.algos.mopo import MOPO, Config
+from zoo.data.buffers import ReplayBuffer
 from zoo.models.dynamics import model_rollouts, never
 
 SMALL = {"hidden": [16, 16], "dynamics_hidden": [8] * 4}
@@ -122,3 +124,34 @@ def test_a_share_of_the_data_that_is_no_transition_is_refused():
     with pytest.raises(ValueError, match=r"real_fraction=0.05 of algo.batch_size=8 is no transition"):
         Config(batch_size=8)
     Config(batch_size=8, real_fraction=0)  # only from the model
+
+
+@pytest.mark.parametrize("name", ["combo", "mopo"])
+def test_rollouts_are_as_often_as_long_and_as_many_as_the_settings_say(name, pendulum_file, tmp_path, monkeypatch):
+    module, asked, sizes = importlib.import_module(f"zoo.algos.{name}"), [], []
+
+    def rule(next_obs):
+        return next_obs[:, 0] < -9
+
+    def rollouts(agent, obs, *rest):
+        asked.append((len(obs), *rest))
+        yield from model_rollouts(agent, obs, *rest)
+
+    monkeypatch.setattr(module, "termination_of", lambda *_: rule)
+    monkeypatch.setattr(module, "model_rollouts", rollouts)
+    monkeypatch.setattr(module, "ReplayBuffer", lambda size, *rest: (sizes.append(size), ReplayBuffer(size, *rest))[1])
+    own = ["algo.penalty=0.7"] if name == "mopo" else ["algo.num_actions=2"]
+    small = [
+        "algo.hidden=[8]",
+        "algo.dynamics_hidden=[32,32,32,32]",
+        "algo.dynamics_epochs=30",
+        "algo.batch_size=32",
+        "algo.rollout_batch=70",
+        "algo.rollout_every=10",
+        "algo.rollouts_kept=2",
+        "algo.rollout_length=3",
+    ]
+    files = [f"dataset={pendulum_file}", f"run_dir={tmp_path / 'run'}", "logger=none", "eval_episodes=1", "steps=35"]
+    assert cli.main(["run", f"algo={name}", "env=pendulum", *small, "algo.real_fraction=0.25", *own, *files]) == 0
+    assert asked == [(70, 3, rule, *([0.7] if name == "mopo" else []))] * 4
+    assert sizes == [70 * 3 * 2]

@@ -289,3 +289,25 @@ def test_a_minibatch_of_one_is_refused_unless_its_advantage_is_left_as_it_is(tmp
     assert main(["run", "algo=ppo", *more, *single]) == 2
     assert "has no standard deviation. Type: algo.normalize_advantage=false" in capsys.readouterr().err
     assert main(["run", "algo=ppo", *more, *single, "algo.normalize_advantage=false"]) == 0
+
+
+def test_rollouts_are_valued_and_actions_drawn_by_normalized_observations():
+    agent, data, obs = make(CONTINUOUS), rollout(CONTINUOUS), torch.randn(50, 3).double()
+    expected = agent.prepare(data)
+    torch.manual_seed(0)
+    drawn = agent.sample(obs)
+    agent.normalizer.mean.fill_(2.0)
+    agent.normalizer.std.fill_(3.0)
+    moved = data._replace(obs=3 * data.obs + 2, next_obs=3 * data.next_obs + 2)
+    for one, other in zip(agent.prepare(moved), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    torch.manual_seed(0)
+    torch.testing.assert_close(agent.sample(3 * obs + 2), drawn)
+
+
+def test_a_rollout_is_learned_from_with_the_statistics_that_it_was_acted_with(monkeypatch):
+    agent, data, seen = make(CONTINUOUS), rollout(CONTINUOUS), []
+    update = agent.update
+    monkeypatch.setattr(agent, "update", lambda batch: (seen.append(batch.obs), update(batch))[1])
+    agent.learn(data)
+    torch.testing.assert_close(torch.cat(seen[:4]).sort(0).values, data.obs.flatten(0, 1).sort(0).values)

@@ -13,6 +13,7 @@ import zoo
 from zoo.algos.reinflow import Config, ReinFlow
 from zoo.data.batch import Transition
 from zoo.errors import UsageError
+from zoo.runs.stepper import EnvStepper
 from zoo.spec import Spec
 
 SPEC = Spec((3,), (-2.0, -0.5), (2.0, 0.5))
@@ -277,3 +278,17 @@ def test_what_cannot_be_is_refused(settings, own, message, pendulum_file, tmp_pa
             "reinflow", env="pendulum", dataset=pendulum_file, steps=6, run_dir=tmp_path / "run",
             algo_config=TINY | own, **settings, **RUN,
         )  # fmt: skip
+
+
+def test_the_end_of_a_chain_is_played_and_progress_is_counted_in_online_steps(pendulum_file, tmp_path, monkeypatch):
+    done, chains, played = [], [], []
+    learn, sample, take = ReinFlow.learn, ReinFlow.sample, EnvStepper.step
+    monkeypatch.setattr(ReinFlow, "learn", lambda a, data, d, v=False: (done.append(d), learn(a, data, d, v))[1])
+    monkeypatch.setattr(ReinFlow, "sample", lambda a, obs: (chains.append(sample(a, obs)), chains[-1])[1])
+    monkeypatch.setattr(EnvStepper, "step", lambda envs, action: (played.append(action), take(envs, action))[1])
+    zoo.train(
+        "reinflow", env="pendulum", dataset=pendulum_file, steps=30, online_steps=40, num_envs=2,
+        algo_config=TINY | {"num_steps": 10}, run_dir=tmp_path / "run", **RUN,
+    )  # fmt: skip
+    assert done == pytest.approx([18 / 40, 38 / 40])
+    torch.testing.assert_close(torch.cat(played), 2 * torch.cat([chain[:, -1] for chain in chains]))

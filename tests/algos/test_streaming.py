@@ -576,3 +576,36 @@ def test_balances_the_pole(algo, tmp_path):
         returns = [float(row["return_mean"]) for row in csv.DictReader(file)]
     assert max(returns) >= 475  # the task's own threshold
     assert np.mean(returns[-3:]) > 200
+
+
+@pytest.mark.parametrize("algo", ["stream_ac", "stream_q", "stream_sarsa"])
+def test_the_next_action_is_chosen_at_the_observation_that_followed(algo):
+    """Without exploration: by the weights after the update, but SARSA's by those before, as its target holds it."""
+    torch.manual_seed(0)
+    module = {"stream_ac": stream_ac, "stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    greedy = {"epsilon": 0.0} if algo != "stream_ac" else {}
+    agent = getattr(module, CLASSES[algo])(DISCRETE, module.Config(**COMMON, **greedy), *([1] if greedy else []))
+    network, history, taken = agent.actor if algo == "stream_ac" else agent.network, History(), set()
+    if algo == "stream_ac":
+        agent.policy.sample = agent.policy.mode
+    agent.start(torch.ones(3))
+    history.begin(torch.ones(3))
+    for sample, first in stream():
+        x = history.see(sample.next_obs)
+        before = int(network(x).argmax())
+        agent.update(sample)
+        assert int(agent.action) == (before if algo == "stream_sarsa" else int(network(x).argmax()))
+        taken.add(int(agent.action))
+        if first is not None:
+            agent.start(first)
+            assert int(agent.action) == int(network(history.begin(first)).argmax())
+    assert len(taken) > 1
+
+
+@pytest.mark.parametrize("algo", ["stream_q", "stream_sarsa"])
+def test_exploring_takes_the_final_share_of_random_actions(algo):
+    module = {"stream_q": stream_q, "stream_sarsa": stream_sarsa}[algo]
+    agent = getattr(module, CLASSES[algo])(DISCRETE, module.Config(**COMMON, epsilon=0.4))
+    obs = torch.randn(20_000, 3)
+    agent.begin(len(obs))
+    assert float((agent.act(obs, explore=True) != agent.act(obs)).double().mean()) == pytest.approx(0.3, abs=0.02)

@@ -252,6 +252,18 @@ def test_a_restored_frame_buffer_goes_on_as_the_saved_one(tmp_path):
     assert_draws_the_same(saved, restored)
 
 
+def test_a_restored_frame_buffer_forgets_as_early_as_the_saved_one(tmp_path):
+    saved = FrameBuffer(50, FRAMES, CPU, num_envs=1)
+    for transition in play([(2, True)] * 60, 4):  # six frames for two transitions
+        saved.add(transition)
+    restored = restore(saved, FrameBuffer(50, FRAMES, CPU, num_envs=1), tmp_path)
+    for transition in play([(2, True)] * 5, 5):
+        saved.add(transition)
+        restored.add(transition)
+    assert restored.size == saved.size < 50
+    assert_draws_the_same(saved, restored)
+
+
 def test_a_million_frames_take_less_than_seven_and_a_half_gibibytes():
     atari = Spec((4, 84, 84), num_actions=6, obs_dtype="uint8")
     buffer = FrameBuffer(1_000_000, atari, torch.device("meta"), num_envs=1)

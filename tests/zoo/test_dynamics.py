@@ -96,6 +96,14 @@ def test_what_is_held_out_is_learned_from_by_no_member():
     assert len(again.held_out) == 1_000  # the maximum
 
 
+def test_an_input_that_never_varies_is_0_and_does_no_harm():
+    model, data = EnsembleDynamics(2, 2, [8] * 4, members=2, elites=1), linear_data(300)
+    data.obs[:, 1] = 3
+    model.prepare(data, seed=0)
+    assert (model.x[:, 1] == 0).all()
+    assert model.epoch()["loss"].isfinite()
+
+
 def test_a_terminal_step_whose_successor_is_not_known_is_not_learned_from():
     model, data = EnsembleDynamics(2, 2, [8] * 4, members=3, elites=1), linear_data(1_000)
     data.terminated[:100] = True

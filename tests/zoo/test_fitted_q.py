@@ -90,6 +90,17 @@ def test_each_critic_sees_its_own_episodes_alone_and_all_their_transitions_alike
         assert not found[expected == 0].any()
 
 
+def test_an_estimate_is_the_mean_over_each_critics_own_starts_with_a_normal_interval():
+    arrays = episodes(8)
+    arrays.obs[arrays.episode_starts] = np.eye(STATES, dtype=np.float32)[np.arange(8) % 4]  # several starts
+    fitted = FittedQ(Fixed(), Dataset(arrays, SPEC, CPU), DISCOUNT, members=5)
+    with torch.no_grad():
+        q = fitted.critic(fitted.first_obs, fitted.first_action)[..., 0].double().numpy()
+    values = [fitted.scale * np.mean([q[i, e] for e in fitted.episodes[i].tolist()]) for i in range(5)]
+    mean, reach = np.mean(values), 1.96 * np.std(values, ddof=1)
+    np.testing.assert_allclose(tuple(fitted.estimate()), (mean, mean - reach, mean + reach), rtol=1e-5)
+
+
 def test_frames_are_refused_in_one_line():
     data = type("Data", (), {"spec": Spec((2, 6, 5), num_actions=2, obs_dtype="uint8")})
     with pytest.raises(UsageError, match="frames"):

@@ -12,7 +12,7 @@ from zoo.data.ahead import SampledAhead
 from zoo.data.arrays import Arrays
 from zoo.data.batch import gather
 from zoo.data.dataset import Dataset
-from zoo.data.samplers import SamplerConfig, Uniform, Weighted
+from zoo.data.samplers import SamplerConfig, Uniform, Weighted, top_weights
 from zoo.errors import UsageError
 from zoo.nn import Normalizer
 from zoo.spec import Spec
@@ -222,3 +222,7 @@ def test_observations_are_normalized_over_what_is_sampled(name):
     torch.testing.assert_close(normalizer.std, sampled.std(0), rtol=0.03, atol=0.03)
     after = torch.cat([data.sample(1000).obs for _ in range(50)])
     torch.testing.assert_close(after.mean(0), torch.zeros(3), rtol=0, atol=0.03)
+
+
+def test_a_share_of_the_episodes_is_counted_without_rounding_errors():
+    assert top_weights(torch.arange(100.0), 0.29).sum() == 29  # 0.29 * 100 is 28.999999999999996
