@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 
 class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -21,6 +22,17 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return np.copy(obs), np.asarray(reward).item(), terminated, truncated, numbers(info)
+
+
+def check_wrappers(env: gymnasium.Env[Any, Any]) -> None:
+    """Raises ValueError if a wrapper keeps running statistics: each copy has its own, and evaluations would differ."""
+    for layer in layers(env):
+        if isinstance(layer, NormalizeObservation | NormalizeReward):
+            kind = "obs" if isinstance(layer, NormalizeObservation) else "reward"
+            raise ValueError(
+                f"env={env.spec.id if env.spec else env} has Gymnasium's wrapper {type(layer).__name__}, whose "
+                f"statistics evaluations do not share. Leave it out, and take algo.normalize_{kind}=true, as PPO has it"
+            )
 
 
 def is_foreign(env: gymnasium.Env[Any, Any]) -> bool:

@@ -22,7 +22,7 @@ from zoo.envs import atari, images, minigrid, ogbench, pictures
 from zoo.envs.bipedal_walker import NewWorld
 from zoo.envs.config import EnvConfig
 from zoo.envs.dynamics import changed
-from zoo.envs.foreign import Plain, is_foreign
+from zoo.envs.foreign import Plain, check_wrappers, is_foreign
 from zoo.envs.names import IN_WARP, load_package, same_in_envpool
 from zoo.envs.processes import ProcessVectorEnv
 from zoo.errors import UsageError
@@ -205,6 +205,7 @@ def _by_name(space: Space[Any]) -> Space[Any]:
 def _make_changed(config: EnvConfig, training: bool, drawn: bool, **settings: Any) -> gymnasium.Env:
     """One environment with the configured dynamics; what others than Gymnasium's and the zoo's return is made plain."""
     env = changed(make_one(config.id, config.max_episode_steps, drawn, **config.kwargs, **settings), config, training)
+    check_wrappers(env)
     return Plain(env) if is_foreign(env) else env
 
 

@@ -17,6 +17,7 @@ from zoo.algos import dql, dqn, ofql, ppo, sac, td3
 from zoo.algos.dsac_t import DSACT
 from zoo.algos.h2o import H2O
 from zoo.data.buffers import ReplayBuffer, RolloutBuffer
+from zoo.data.dataset import Dataset
 from zoo.data.goals import Goals
 from zoo.nn.heads import ValueHead
 from zoo.runs.run import Run
@@ -397,3 +398,10 @@ def test_the_actors_learning_rate_falls_over_the_steps_of_the_run(name, pendulum
     config = SMALL | ({"expert": f"1ep:{pendulum_file}"} if name == "recoil" else {})
     train(name, tmp_path, 3, config, env="pendulum", dataset=pendulum_file)
     assert [agent.actor_optimizer.decay_steps for agent in agents] == [3] * 3
+
+
+def test_the_bins_of_sacs_values_cover_the_returns_of_its_dataset(tmp_path, calls, pendulum_file):
+    prepared = calls(Dataset, "prepare")
+    config = SMALL | {"value_head": "two_hot", "offline_fraction": 0.5, "learning_starts": 2}
+    train("sac", tmp_path, 4, config, env="pendulum", dataset=pendulum_file)
+    assert len(prepared) == 1

@@ -98,3 +98,18 @@ def test_a_wrapper_of_the_users_own_around_a_task_of_gymnasiums_may_reuse_its_ar
         np.testing.assert_array_equal(*last)
     finally:
         del gymnasium.registry["Reusing-v0"]
+
+
+@pytest.mark.parametrize("kind", ["Reward", "Observation"])
+def test_wrappers_whose_statistics_evaluations_do_not_share_are_refused(kind):
+    wrapper = getattr(gymnasium.wrappers, f"Normalize{kind}")
+    gymnasium.register(
+        "Normalized-v0", lambda: gymnasium.wrappers.ClipReward(wrapper(Odd()), 0, 1), max_episode_steps=5
+    )
+    try:
+        with pytest.raises(
+            ValueError, match=f"env=Normalized-v0 has Gymnasium's wrapper Normalize{kind}, .* take algo."
+        ):
+            make(EnvConfig("Normalized-v0", backend="gymnasium"), 2)
+    finally:
+        del gymnasium.registry["Normalized-v0"]

@@ -25,7 +25,7 @@ from zoo.errors import Interrupted, RunError, UsageError
 from zoo.runs.device import enough_memory, restore_rng
 from zoo.runs.evaluation import seeds
 from zoo.runs.interruption import Interruption
-from zoo.runs.logging import CsvLog, Logger
+from zoo.runs.logging import CsvLog, Latest, Logger
 from zoo.runs.record import evaluated
 from zoo.runs.stepper import EnvStepper
 from zoo.settings.fit import far_from_unit
@@ -733,3 +733,47 @@ def test_evaluations_of_many_episodes_are_read_again(tmp_path):
     CsvLog(path, 0).write({"step": 1, "return_mean": 2.0, "returns": "1.000000 " * 20_000})
     CsvLog(path, 1).write({"step": 2, "return_mean": 3.0, "returns": "1.000000"})
     assert evaluated(tmp_path) == {1: 2.0, 2: 3.0}
+
+
+def test_a_run_that_fails_before_it_has_numbers_to_show_leaves_no_folder(tmp_path, monkeypatch):
+    """So the same command can be typed again once the mistake in the user's own code is mended."""
+    step = EnvStepper.step
+
+    def broken(envs, action):
+        if envs.count == 10:
+            raise ZeroDivisionError
+        envs.count += 1
+        return step(envs, action)
+
+    monkeypatch.setattr(EnvStepper, "count", 0, raising=False)
+    monkeypatch.setattr(EnvStepper, "step", broken)
+    settings = {
+        "env": "pendulum",
+        "steps": 30,
+        "eval_every": 20,
+        "eval_episodes": 1,
+        "logger": "none",
+        "compile": False,
+    }
+    config = {"hidden": [8], "batch_size": 4, "learning_starts": 5}
+    with pytest.raises(ZeroDivisionError):
+        package.train("sac", run_dir=tmp_path / "run", algo_config=config, **settings)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(EnvStepper, "step", step)
+    assert package.train("sac", run_dir=tmp_path / "run", algo_config=config, **settings).done == 30
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"step": 3.0}, "a metric has the name step"),
+        ({"loss": torch.ones(2)}, r"loss has the shape \(2,\).*one number"),
+    ],
+)
+def test_metrics_are_numbers_with_names_of_their_own(metrics, words):
+    latest = Latest({})
+    latest.add({"q": torch.tensor(1.0)})
+    assert latest.read() == {"q": 1.0}
+    latest.add(metrics)
+    with pytest.raises(UsageError, match=words):
+        latest.read()

@@ -106,7 +106,8 @@ def _play(
         before, predicted = obs, policy.predict(obs) if isinstance(agent, Predictor) else action
         obs, reward, terminated, truncated, info = envs.step(action.copy())  # a copy: an environment may change it
         _check(obs, reward)
-        policy.observe(before, action, reward)
+        if type(agent).observe is not Agent.observe:  # most agents have no memory
+            policy.observe(before, action, reward)
         if isinstance(agent, Predictor):
             steps.append((predicted, reward, running.copy(), terminated))
         returns += reward * running

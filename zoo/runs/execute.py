@@ -22,6 +22,7 @@ from zoo.files import replacing, save_json
 from zoo.nn import linear
 from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
+from zoo.runs.evaluation import LONGEST
 from zoo.runs.load import load_adversary, load_state
 from zoo.runs.lock import LOCK, locked
 from zoo.runs.provenance import code_version, provenance
@@ -56,16 +57,17 @@ def execute(
     with locked(run_dir):
         state = _last_state(run_dir, config.steps) if config.resume else None
         fresh = state is None
-        record = (
-            {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
-            | {**provenance(algorithm), "started": _now()}
-            if fresh
-            else read_record(run_dir) | {"status": "running", "resumed": _now()}
-        )
         before = None if fresh else read_record(run_dir)
-        record.pop("error", None)
+        record: dict[str, Any] = {}
         run: Run | None = None
         try:
+            record = (
+                {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
+                | {**provenance(algorithm), "started": _now()}
+                if before is None
+                else before | {"status": "running", "resumed": _now()}
+            )
+            record.pop("error", None)
             with together.only_first_prints() if together else contextlib.nullcontext():
                 _settle_backend(config, record)
                 _settle_series(config, record)
@@ -80,8 +82,8 @@ def execute(
                     run.report(line)
                 if run.time_limit() is None and not config.env.id.startswith(OWN_CLOCK):
                     run.report(
-                        f"no time limit is known of {config.env.name}: an episode that does not end by itself keeps "
-                        "an evaluation waiting for ever. For a limit: env.max_episode_steps=N"
+                        f"no time limit is known of {config.env.name}: the run fails if an episode of an evaluation "
+                        f"does not end within {LONGEST:,} steps. For a limit: env.max_episode_steps=N"
                     )
             elif not record["code"].endswith(code := code_version(algorithm)):
                 record["code"] += f"+{code}"
@@ -107,8 +109,9 @@ def execute(
             if before and before["status"] == "finished" and (run is None or run.done == before["config"]["steps"]):
                 record = before  # a finished run that was to go on, and did not
                 _write_settings(run_dir, record["config"])
-            if fresh and (run is None or run.done == 0) and not (run_dir / "checkpoint.pt").exists():
-                _remove(run_dir, made)  # nothing has been learned yet: leave nothing half-made behind
+            written = any((run_dir / name).exists() for name in ("checkpoint.pt", "evaluations.csv", "metrics.csv"))
+            if fresh and not written:
+                _remove(run_dir, made)  # leave nothing half-made behind
             raise
         finally:
             if run is not None and (peak := peak_memory(run.device)) is not None:

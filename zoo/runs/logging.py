@@ -11,12 +11,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from zoo.errors import RunError, UsageError
 from zoo.files import replacing
 from zoo.runs.stepper import number_in
 from zoo.settings.config import flat
 
 LOGGERS = ("tensorboard", "wandb", "trackio")
+TIMING = {"step", "seconds", "steps_per_second"}  # columns of metrics.csv beside the metrics
 JUDGED_BY = ("eval/return_mean", "eval/score")  # shown by TensorBoard beside the hyperparameters
 
 
@@ -86,7 +89,16 @@ class Latest:
         self._within |= dict.fromkeys(metrics, metrics)
 
     def read(self) -> dict[str, float]:
-        return {name: float(metrics[name]) for name, metrics in self._within.items()}
+        """The values. Raises UsageError if one is not a number, or has the name of a column that is not a metric."""
+        if taken := TIMING & self._within.keys():
+            raise UsageError(f"a metric has the name {min(taken)}, which is a column of metrics.csv. Take another name")
+        values = {name: torch.as_tensor(metrics[name]) for name, metrics in self._within.items()}
+        for name, value in values.items():
+            if value.numel() != 1:
+                raise UsageError(
+                    f"the metric {name} has the shape {tuple(value.shape)}. Log one number, such as a mean"
+                )
+        return {name: float(value) for name, value in values.items()}
 
 
 class EpisodeMeans:

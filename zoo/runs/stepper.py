@@ -15,7 +15,7 @@ from zoo.spec import Spec
 
 NOT_FINITE = (
     "the environment gave an observation or a reward that is NaN or infinite. Nothing was learned from it. Fix the "
-    "environment, and begin again or, if there is a checkpoint, continue: zoo run resume=DIR"
+    "environment; then begin again, or resume the run from its last checkpoint"
 )
 
 OnEpisode = Callable[[float, float, Mapping[str, Any]], None]  # return, length, and `info` of the last step
