@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from minari.storage import remotes
@@ -64,6 +65,22 @@ def test_a_file_is_taken_by_its_path_even_with_a_plus_in_its_name(places, tmp_pa
     assert (len(arrays.reward), sources[0].kind) == (5, "hdf5")
     with pytest.raises(UsageError, match="is not a file"):
         resolve(ENV, str(tmp_path / "no.hdf5"))
+
+
+@pytest.mark.parametrize("name", ["rows.npy", "rows.pkl", "rows.csv"])
+def test_a_file_of_another_format_is_said_to_be_one(store, name) -> None:
+    Path(name).write_text("rows")
+    with pytest.raises(
+        UsageError, match=r"rows\.\w+ is no \.hdf5, \.h5 or \.npz file\. Such a file has the arrays obs"
+    ):
+        resolve(ENV, name)
+
+
+def test_minaris_own_file_is_recognized_and_its_folder_asked_for(places, store) -> None:
+    places("my/pendulum-v0", 3)
+    file = (store / "my/pendulum-v0/data/main_data.hdf5").rename("main_data.hdf5")
+    with pytest.raises(RunError, match=f"the file of a Minari dataset; copy that dataset's whole folder into {store}"):
+        load_arrays(ENV, str(file))
 
 
 def test_a_mixture_takes_whole_episodes_from_the_start_of_each_part(store) -> None:

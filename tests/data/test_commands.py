@@ -154,6 +154,22 @@ def test_an_environment_without_a_short_name_is_found_by_the_name_in_the_list(zo
     assert_one_line(zoo("data", "show", "nothing/random"), 2, "env=nothing does not exist")
 
 
+@pytest.mark.parametrize("minari_id", ["cart-v0", "my/pendulum-v0", "pendulum/other-v3"])
+def test_every_name_in_the_list_is_taken(zoo, store, minari_id) -> None:
+    write_minari(ROWS, store / minari_id, minari_id, "Pendulum-v1", {}, force=False, flat=True)
+    assert minari_id in [line.split()[0] for line in zoo("data", "list").out.splitlines()]
+    for name in (minari_id, f"{minari_id}+50%{minari_id}"):
+        result = zoo("data", "verify", name)
+        assert result.code == 0, result.err
+    edit_json(store / minari_id / "data" / "metadata.json", env_spec=None)
+    result = zoo("data", "verify", minari_id)
+    if minari_id.startswith("pendulum/"):
+        assert result.code == 0, result.err
+    else:
+        assert_one_line(result, 2, "--env ENV")
+    assert zoo("data", "verify", minari_id, "--env", "pendulum").code == 0
+
+
 def test_a_dataset_of_an_embedded_ones_name_is_made_elsewhere_than_in_the_store(zoo, store) -> None:
     make = ("data", "make", "hopper", "random", "--size", "100", "--name", "demo")
     assert_one_line(zoo(*make), 2, "hopper/demo is a dataset that the package brings")
@@ -181,7 +197,8 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("show", ["required: name", "zoo data show --help"]),
         ("show pendulum/mien", ["dataset=mien does not exist", "Nearest: mine", "zoo data make pendulum"]),
         ("show pendulm/mine", ["env=pendulm does not exist", "pendulum"]),
-        ("show mine", ["mine is not ENV/DATASET"]),
+        ("show mine", ["mine is not ENV/DATASET", "--env ENV"]),
+        ("show my/mine-v0", ["env=my does not exist", "--env ENV"]),
         ("show pendulum/200%mine", ["a part of a mixture is", "200%mine"]),
         ("show ../mine.hdf5", ["--env hopper"]),
         ("show no.hdf5 --env pendulum", ["dataset=no.hdf5 is not a file"]),
@@ -195,7 +212,7 @@ def test_show_without_matplotlib_shows_the_rest_and_says_how_to_install_it(zoo, 
         ("import ../mine.hdf5 pendulum/other-v2", ["other-v2 cannot be a dataset's name"]),
         ("import ../mine.hdf5 pendulum/ünï", ["ünï cannot be a dataset's name"]),
         ("import ../mine.hdf5 pendulum/null", ["null cannot be a dataset's name"]),
-        ("import ../mine.hdf5 other", ["other is not ENV/DATASET"]),
+        ("import ../mine.hdf5 other", ["other is not ENV/NAME, such as hopper/other"]),
         ("import pendulum/other mine.hdf5", ["the file comes first: zoo data import mine.hdf5 pendulum/other"]),
         ("verify pendulum/mien", ["Nearest: mine"]),
         ("verify ~nobody/mine.hdf5 --env pendulum", ["dataset=~nobody/mine.hdf5 is not a file"]),

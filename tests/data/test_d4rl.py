@@ -74,6 +74,18 @@ def test_last_step_of_a_timed_out_episode_is_left_out_only_where_its_successor_i
     assert old.truncated.tolist() == [False, False, True, False, False, False]
 
 
+@pytest.mark.parametrize("other", ["truncations", "truncateds", "truncated", "timeout"])
+def test_timeouts_under_another_name_are_refused_not_guessed(tmp_path, other) -> None:
+    path = write_d4rl(tmp_path / "named.hdf5", episodes([4, 3], [False, True]))
+    with h5py.File(path, "r+") as file:
+        file[other] = file["timeouts"][()]
+    assert read_d4rl(path, LIMIT).episode_lengths.tolist() == [4, 3]
+    with h5py.File(path, "r+") as file:
+        del file["timeouts"]
+    with pytest.raises(ValueError, match=f"it has {other} and no timeouts; name them timeouts"):
+        read_d4rl(path, LIMIT)
+
+
 def test_64_bit_and_column_shaped_fields_read_as_the_flat_32_bit_ones_do(tmp_path) -> None:
     rows = episodes([4, 3], [False, True])
     with h5py.File(tmp_path / "wide.hdf5", "w") as file:

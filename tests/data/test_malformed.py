@@ -145,6 +145,9 @@ def test_actions_are_of_the_environments_type_whatever_the_files():
     found = fitted(counted._replace(action=counted.action.astype(np.float32)), discrete, "mine", cartpole).action
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, counted.action)
+    column = fitted(counted._replace(action=counted.action[:, None]), discrete, "mine", cartpole).action
+    assert column.shape == (70,)
+    np.testing.assert_array_equal(column, counted.action)
     with pytest.raises(UsageError, match=r"are whole numbers from 0 to 2\. 2 transitions have others"):
         fitted(counted._replace(action=np.where(np.arange(70) < 2, 0.4, counted.action)), discrete, "mine", cartpole)
 

@@ -109,6 +109,17 @@ def test_what_has_timeouts_has_d4rls_fields_whatever_else_it_has(tmp_path) -> No
         read_npz(write(tmp_path / "data.npz", **columns), LIMIT)
 
 
+@pytest.mark.parametrize("other", ["truncations", "truncateds", "truncated", "timeout"])
+def test_timeouts_under_another_name_are_refused_not_guessed(tmp_path, other) -> None:
+    columns = dict(zip(D4RL_NAMES, episodes([4, 3, 2], [False, True, False]), strict=True))
+    columns[other] = columns.pop("timeouts")
+    with pytest.raises(ValueError, match=f"it has {other} and no timeouts; name them timeouts"):
+        read_npz(write(tmp_path / "data.npz", **columns), LIMIT)
+    del columns["rewards"], columns["next_observations"]
+    with pytest.raises(ValueError, match=f"it has {other} and no timeouts"):
+        read_npz(write(tmp_path / "without.npz", **columns), LIMIT)
+
+
 def test_arrays_that_no_layout_has_are_not_read(tmp_path) -> None:
     rows = episodes([4, 3], [False, True])
     objects = {"infos": np.array([{}, None])}

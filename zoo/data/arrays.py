@@ -145,11 +145,13 @@ def check_finite(arrays: Arrays, name: str) -> None:
 
 
 def fitted(arrays: Arrays, spec: "Spec", name: str, env: "EnvConfig") -> Arrays:
-    """The data with actions of the environment's type: float32, or int64 if they are discrete.
+    """The data with actions of the environment's type: float32, or int64 `[N]` if they are discrete.
 
     Raises:
         UsageError: the shapes differ from the environment's, or discrete actions are not among the environment's.
     """
+    if spec.num_actions is not None and arrays.action.shape[1:] == (1,):  # a column, as Stable-Baselines3 keeps it
+        arrays = arrays._replace(action=arrays.action[:, 0])
     expected = (spec.state_shape, (spec.action_dim,) if spec.num_actions is None else ())
     found = (arrays.obs.shape[1:], arrays.action.shape[1:])
     if found != expected:

@@ -144,11 +144,15 @@ def find(env: "EnvConfig", name: str) -> Source | None:
 
 def file_of(name: str | Path) -> Path | None:
     """The file that a name refers to, if it exists and is that of a dataset."""
+    return Path(name).expanduser() if Path(name).suffix in FILE_SUFFIXES and is_file(name) else None
+
+
+def is_file(name: str | Path) -> bool:
+    """Whether a name refers to a file that exists, of any format."""
     try:
-        path = Path(name).expanduser()
-        return path if path.suffix in FILE_SUFFIXES and path.is_file() else None
+        return Path(name).expanduser().is_file()
     except (OSError, RuntimeError):  # a mixture longer than a file's name may be; ~ with an unknown user
-        return None
+        return False
 
 
 def recorded_env(data: Path) -> str | None:
@@ -179,6 +183,11 @@ def resolve(env: "EnvConfig", name: str) -> Source:
     ids = candidates(env, name)
     if ids == [name] or name in HUB_NAMES:
         return _download(env, name, ids[0] if ids == [name] else f"mujoco/{env.name}/{name}-v0")
+    if is_file(name):
+        raise UsageError(
+            f"dataset={name} is no {', '.join(FILE_SUFFIXES[:-1])} or {FILE_SUFFIXES[-1]} file. Such a file has the "
+            "arrays observations, actions, rewards, terminals and timeouts."
+        )
     raise UsageError(f"dataset={name} does not exist for {env.name}. {_ways(env, name)}")
 
 

@@ -1,14 +1,17 @@
 """Reads and writes D4RL's HDF5 files."""
 
+from collections.abc import Container
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from zoo.data.arrays import Arrays, as_flags, as_obs, as_real, breaks, check_successors
+from zoo.data.catalog import store
 from zoo.files import replacing
 
 FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations", "timeouts")
+OTHER_ENDS = ("truncations", "truncateds", "truncated", "timeout")  # names that `timeouts` has elsewhere
 
 
 def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
@@ -23,10 +26,24 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
     with h5py.File(path, "r") as file:
         arrays = {name: array for name in FIELDS if isinstance(array := file.get(name), h5py.Dataset)}
         if missing := {"observations", "actions", "rewards", "terminals"} - set(arrays):
+            if "episode_0" in file:
+                raise ValueError(
+                    f"it is the file of a Minari dataset; copy that dataset's whole folder into {store()} and take its "
+                    "id, such as dataset=my/pendulum-v0"
+                )
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
             )
+        check_ends(file)
         return from_columns({name: array[()] for name, array in arrays.items()}, max_episode_steps)
+
+
+def check_ends(names: Container[str]) -> None:
+    """Raises ValueError if the ends of episodes have another name than `timeouts`: they would be overlooked."""
+    if "timeouts" not in names:
+        for other in OTHER_ENDS:
+            if other in names:
+                raise ValueError(f"it has {other} and no timeouts; name them timeouts, as D4RL's files do")
 
 
 def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.data.arrays import Arrays, as_flags, as_obs, as_real, check_successors
-from zoo.data.d4rl import FIELDS, from_columns
+from zoo.data.d4rl import FIELDS, check_ends, from_columns
 
 NEORL2 = ("obs", "next_obs", "action", "reward", "done")
 OGBENCH = ("observations", "actions", "terminals")
@@ -44,6 +44,7 @@ def read_npz(path: Path, max_episode_steps: int | None) -> Arrays:
             raise ValueError(f"it has timeouts, as D4RL's files do, and lacks {', '.join(sorted(missing))}")
         return from_columns(columns, max_episode_steps)
     if columns.keys() >= set(OGBENCH):
+        check_ends(names)
         if "next_observations" in columns and ("masks" in columns or "rewards" not in columns):
             return _ogbench_task(columns)
         if "valids" in columns or columns.keys() >= {"masks", "rewards"}:

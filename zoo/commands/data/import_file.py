@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if Path(args.name).suffix in FILE_SUFFIXES:
         raise UsageError(f"the file comes first: zoo data import {quoted(args.name)} {quoted(args.file)}")
+    if "/" not in args.name:
+        raise UsageError(f"{args.name} is not ENV/NAME, such as hopper/{args.name}.")
     env, name = locate(args.name, None)
     folder = new_folder(env, name)
     files = sorted(path for path in args.file.glob("*") if path.suffix in FILE_SUFFIXES)

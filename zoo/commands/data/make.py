@@ -143,7 +143,7 @@ def _check_make(
     if overrides and args.run:
         raise UsageError(f"{' '.join(overrides)} cannot be set: --run {args.run} was trained already.")
     from zoo.commands.data.collect import check_kinds
-    from zoo.commands.data.train import BACKEND, open_run
+    from zoo.commands.data.train import BACKEND, check_run
     from zoo.data.minari import check_replaceable
     from zoo.envs import spec_of
 
@@ -154,7 +154,7 @@ def _check_make(
         if kind not in made_kinds(env.id) and not args.name:
             raise UsageError(f"{kind} is a mixture: give it a name, such as --name mixed.")
     if args.run:
-        open_run(args.run, env, agents=set(kinds) != {"full-replay"})
+        check_run(args.run, env, agents=set(kinds) != {"full-replay"})
     for kind in kinds:
         new_id(env, args.name or kind)
     targets = {kind: args.out or new_folder(env, args.name or kind) for kind in kinds}

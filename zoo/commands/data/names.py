@@ -23,24 +23,35 @@ def environment(name: str) -> "EnvConfig":
 
 
 def locate(name: str, env: str | None) -> tuple["EnvConfig", str]:
-    """`hopper/medium`, a full Minari id or a file -> its environment and its name as a value for `dataset=`."""
+    """`hopper/medium`, a full Minari id or a file -> its environment and its name as a value for `dataset=`.
+
+    Raises:
+        UsageError: the name does not say which environment it is for, or there is none of that name.
+    """
     if env is not None:
         return environment(env), name
     if Path(name).suffix in FILE_SUFFIXES:
         raise UsageError(f"{name} is a file: say which environment it is for, such as --env hopper.")
     first, *others = name.split("+")  # the parts of a mixture: the first one says the environment
     of_env, _, dataset = first.rpartition("/")
-    if not of_env:
-        raise UsageError(f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list")
     stored = sorted((store() / ZOO_NAMESPACE / of_env).glob("*"))
-    if "/" in of_env and re.search(r"-v\d+$", dataset):  # a Minari id
+    versioned = re.search(r"-v\d+$", dataset)
+    if versioned and ("/" in of_env or (store() / first / "data").is_dir()):  # a Minari id
         of_env, dataset, stored = of_env.rpartition("/")[2], first, [store() / first]
+    elif not of_env:
+        raise UsageError(
+            f"{name} is not ENV/DATASET, such as hopper/demo. See them: zoo data list. Or give the env: --env ENV"
+        )
     dataset = "+".join([dataset, *others])
     try:
         return environment(of_env), dataset
-    except UsageError:  # an id missing from `configs/env`, given by its short name: the data name the environment
+    except UsageError as error:
+        # an id missing from `configs/env`, given by its short name, or a Minari id: the data name the environment
         for env_id in filter(None, (recorded_env(folder / "data") for folder in stored)):
             return environment(env_id), dataset
+        if versioned:
+            unknown = str(error) if of_env else f"{name} does not say which environment it is for."
+            raise UsageError(f"{unknown} Give the environment: --env ENV") from error
         raise
 
 

@@ -23,6 +23,8 @@ def main(arguments: list[str]) -> int:
     env, name = locate(args.name, args.env)
     if args.png and args.png.suffix != ".png":
         raise UsageError(f"--png {args.png} must end in .png.")
+    import numpy as np
+
     from zoo.data.arrays import fitted
     from zoo.data.load import load_arrays, missing_ends
     from zoo.envs import spec_of
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
     print(f"transitions  {len(arrays.reward):,}")
     print(f"episodes     {len(lengths):,}")
     for label, values in (("returns", returns), ("lengths", lengths)):
-        quartiles = f"min {values.min():.1f}  median {_median(values):.1f}  max {values.max():.1f}"
+        quartiles = f"min {values.min():.1f}  median {np.median(values):.1f}  max {values.max():.1f}"
         print(f"{label:<11}  mean {values.mean():.1f}  std {values.std():.1f}  {quartiles}")
     ends = arrays.terminated[arrays.episode_starts + lengths - 1]
     print(f"ends         {ends.mean():.1%} terminated, {1 - ends.mean():.1%} truncated")
@@ -61,12 +63,6 @@ def main(arguments: list[str]) -> int:
     _draw(returns, lengths, f"{env.name} / {name}", png)
     print(f"drawn to {png}")
     return 0
-
-
-def _median(values: Any) -> float:
-    import numpy as np
-
-    return float(np.median(values))
 
 
 def _provenance(source: Source) -> dict[str, Any]:

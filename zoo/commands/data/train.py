@@ -1,4 +1,4 @@
-"""The run from which datasets are made: SAC or, if actions are discrete, DQN; trained, continued or opened."""
+"""The run from which datasets are made: SAC or, if actions are discrete, DQN; trained, continued or checked."""
 
 import shutil
 from pathlib import Path
@@ -10,8 +10,7 @@ from zoo.runs.execute import execute
 from zoo.runs.load import reopen
 from zoo.runs.record import resume_command
 from zoo.settings.compose import compose
-from zoo.settings.config import RunConfig, flat
-from zoo.settings.registry import Algorithm
+from zoo.settings.config import flat
 
 BACKEND = "gymnasium"  # the data are the same whether EnvPool is installed or not
 
@@ -68,12 +67,8 @@ def _check_same(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def open_run(run_dir: Path, env: EnvConfig, agents: bool) -> tuple[RunConfig, Algorithm, dict[str, Any]]:
-    """Opens a run from whose agents, or else from whose replay buffer alone, datasets can be made.
-
-    Raises:
-        UsageError: it is another kind of run.
-    """
+def check_run(run_dir: Path, env: EnvConfig, agents: bool) -> None:
+    """Raises UsageError unless datasets can be made of a run's agents, or else of its replay buffer alone."""
     config, algorithm, record = reopen(run_dir)
     if config.env.id != env.id or (agents and algorithm.name != trainer(env)):
         raise UsageError(
@@ -88,4 +83,3 @@ def open_run(run_dir: Path, env: EnvConfig, agents: bool) -> tuple[RunConfig, Al
     replay = algorithm.setting == "online" and (run_dir / "replay" / "buffer").is_dir()
     if config.base or not (agents or replay):
         raise UsageError(f"{run_dir} has no replay buffer of its environment's steps. Take one of sac, td3 or dqn.")
-    return config, algorithm, record
