@@ -16,7 +16,7 @@ from zoo.runs.execute import execute
 from zoo.runs.load import load_agent, reopen
 from zoo.runs.record import spec_of
 from zoo.runs.run import Run
-from zoo.settings.compose import compose
+from zoo.settings.compose import compose, environment_config
 from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm
@@ -26,7 +26,7 @@ __all__ = ["Interrupted", "RunError", "UsageError", "evaluate", "load", "make_en
 _running = threading.Lock()
 
 
-def train(algo: str | None = None, file: str | Path | None = None, **settings: Any) -> Run:
+def train(algo: str | None = None, *, file: str | Path | None = None, **settings: Any) -> Run:
     """Trains one agent: `zoo.train("iql", env="hopper", steps=50_000, algo_config={"beta": 1.0})`.
 
     Args:
@@ -122,6 +122,8 @@ def evaluate(
     file: str | Path | None = None,
     step: int | str | None = None,
     seed: int | None = None,
+    env: str | None = None,
+    deterministic: bool | None = None,
 ) -> evaluation.Episodes:
     """Plays episodes with a trained policy, as `zoo eval` does: `zoo.evaluate(run_dir, episodes=100).returns.mean()`.
 
@@ -131,6 +133,8 @@ def evaluate(
         file: the algorithm file, if it is not one of the zoo's; a file is never executed because a folder names it.
         step: the agent evaluated at this step, or `best`, for a run with `keep_agents=true`; None: the last agent.
         seed: of the environments; None: the run's, as in its own evaluations.
+        env: another environment than the run's, with the same spaces; None: the one that the run was evaluated in.
+        deterministic: take the best actions, or sample them; None: as in the run's own evaluations.
 
     Returns:
         Undiscounted `returns` `[E]`, `lengths` `[E]` and, where the environment reports them, `successes` `[E]`.
@@ -145,10 +149,13 @@ def evaluate(
         raise UsageError(f"seed={seed} must be at least 0")
     with preserved():
         config, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
+        if env is not None:
+            config.env = environment_config(env)
         envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)
         with contextlib.closing(envs):
             chosen = config.seed if seed is None else seed
-            return evaluation.evaluate(agent, envs, chosen, not config.eval_deterministic, config.info_keywords)
+            explore = not (config.eval_deterministic if deterministic is None else deterministic)
+            return evaluation.evaluate(agent, envs, chosen, explore, config.info_keywords)
 
 
 def load(

@@ -60,6 +60,9 @@ def test_a_file_of_ones_own_is_trained_resumed_and_loaded(own: Path, tmp_path: P
     run = package.train(file=file, env="Own-v0", run_dir=own, algo_config=SAC, **SMALL)
     assert run.record["algorithm"]["file"] == str(file)
     assert package.load(run.dir, file).act(np.zeros(2)).shape == (1,)
+    with pytest.raises(UsageError, match="file=") as caught:
+        package.load(run.dir)
+    assert f"Train it longer: python {file} resume={run.dir} steps=N; " in str(caught.value)
     assert package.make_envs(run.dir, file=file).num_envs == 1
 
 
@@ -161,6 +164,16 @@ def test_evaluating_plays_the_episodes_of_the_runs_own_evaluations(own: Path) ->
     np.testing.assert_array_equal(package.evaluate(own).returns, last.returns)
     assert torch.equal(torch.get_rng_state(), before)
     assert package.evaluate(own, episodes=5, seed=1).lengths.tolist() == [8] * 5
+    sampled = package.evaluate(own, deterministic=False).returns
+    assert not np.array_equal(sampled, last.returns)
+    assert not np.array_equal(sampled, package.evaluate(own, deterministic=True).returns)
+    gymnasium.register("Shorter-v0", entry_point=Own, max_episode_steps=5)
+    try:
+        assert package.evaluate(own, env="Shorter-v0").lengths.tolist() == [5] * 3
+    finally:
+        del gymnasium.registry["Shorter-v0"]
+    with pytest.raises(UsageError, match="env=Shorter-v0 does not exist"):
+        package.evaluate(own, env="Shorter-v0")
     with pytest.raises(UsageError, match="keep_agents=true"):
         package.evaluate(own, step="best")
     with pytest.raises(UsageError, match="episodes=0 must be at least 1"):
@@ -169,6 +182,27 @@ def test_evaluating_plays_the_episodes_of_the_runs_own_evaluations(own: Path) ->
         package.make_envs(own, num_envs=0)
     with pytest.raises(UsageError, match="seed=-1 must be at least 0"):
         package.evaluate(own, seed=-1)
+
+
+def test_what_is_given_in_the_form_of_the_command_line_or_of_others_is_refused_with_the_form_here(own: Path) -> None:
+    with pytest.raises(UsageError, match=r"seeds does not exist. It is for `zoo run` alone. In zoo.train: seed=0"):
+        train(own, seeds=[0, 1])
+    with pytest.raises(UsageError, match=r'in zoo.train, \*\*\{"env.kwargs": \{"NAME": VALUE\}\}'):
+        train(own, env_kwargs={"size": 3})
+    with pytest.raises(TypeError, match="positional arguments"):
+        package.train("ppo", "pendulum")
+
+
+def test_help_texts_are_the_fields_comments_whatever_letters_come_before(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        'class Config:\n    name: str = "ü"  # Größe\n    é: list[int] = field(\n        default_factory=lambda: [\n'
+        '            1,  # "ä"\n            2,\n        ]\n    )  # zwei\n    last: int | None = None\n'
+    )
+    assert registry.settings(tmp_path / "mine.py", "Config") == [
+        registry.Setting("name", '"ü"', "Größe"),
+        registry.Setting("é", '[\n            1,  # "ä"\n            2,\n        ]', "zwei"),
+        registry.Setting("last", "null", ""),
+    ]
 
 
 def test_what_the_package_offers_is_listed_for_completion() -> None:

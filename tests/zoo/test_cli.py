@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -13,6 +14,7 @@ import gymnasium
 import pytest
 import torch
 
+from zoo.commands import run as commands_run
 from zoo.envs import EnvConfig
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
@@ -34,6 +36,35 @@ REFUSED = {
         ["algo=iql", "env=pendulum", "algo.learning_rate=0.1"], ["Here it is called algo.actor_lr or algo.critic_lr."]
     ),
     "a name of something else": (["algo=td3_bc", "env=pendulum", "algo.ent_coef=1"], ["does not exist. N"]),
+    "a name of another setting in CORL": (["algo=iql", "env=pendulum", "algo.iql_tau=0.7"], ["called algo.expectile."]),
+    "the inverse of a temperature": (["algo=iql", "env=pendulum", "algo.temperature=3"], ["called algo.beta."]),
+    "a temperature where beta is a weight": (["algo=combo", "env=pendulum", "algo.temperature=3"], ["not exist. N"]),
+    "a weight by another name": (["algo=cql", "env=pendulum", "algo.cql_alpha=5"], ["Here it is called algo.alpha."]),
+    "a weight where alpha is a temperature": (["algo=sac", "env=pendulum", "algo.cql_alpha=5"], ["does not exist. N"]),
+    "a batch size where there are minibatches": (
+        ["algo=ppo", "env=pendulum", "batch_size=64"],
+        ["algo.minibatches = num_envs * algo.num_steps / batch_size", "algo.minibatches=32"],
+    ),
+    "a weight in another unit": (
+        ["algo=ppo", "env=pendulum", "algo.vf_coef=0.5"], ["CleanRL's vf_coef, and twice Stable-Baselines3's"],
+    ),
+    "activations": (["algo=ppo", "env=pendulum", "algo.activation_fn=relu"], ["MLP(activation=)"]),
+    "a name of Stable-Baselines3's PPO": (
+        ["algo=ppo", "env=pendulum", "algo.clip_range=0.1"], ["Here it is called algo.clip."],
+    ),
+    "a name of CleanRL's SAC": (["algo=sac", "env=pendulum", "q_lr=1e-3"], ["Here it is called algo.critic_lr."]),
+    "a schedule's start": (["algo=dqn", "env=cartpole", "algo.start_e=0.5"], ["a probability of 1", "algo.epsilon."]),
+    "arguments of an environment": (
+        ["algo=dqn", "env=cartpole", "env_kwargs.slippery=false"], ["env_kwargs.slippery", "env.kwargs.NAME=VALUE"],
+    ),
+    "a name where there is a list of names": (
+        ["algo=sac", "env=pendulum", "info_keywords=fuel"], ["info_keywords takes a list, such as [fuel]."],
+    ),
+    "a module's environment": (
+        ["algo=sac", "env=mine.envs:Robot-v0"], ["does not exist.", "ZOO_IMPORT=mine.envs zoo ... env=Robot-v0"],
+    ),
+    "an older name of an Atari game": (["algo=dqn", "env=PongNoFrameskip-v4"], ["Write: env=ALE/Pong-v5"]),
+    "letters beyond ASCII": (["algo=bc", "env=pendulum", "dataset=a/dätä.hdf5"], ["a/dätä.hdf5 is not a file"]),
     "a run's setting by another name": (["env=pendulum", "total_timesteps=9"], ["Here it is called steps."]),
     "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),
     "unknown environment's key": (["algo=iql", "env=pendulum", "env.backen=x"], ["env.backen ", "env.backend"]),
@@ -224,6 +255,33 @@ def test_a_sweep_beside_another_value_of_its_key_is_refused(zoo):
     assert (result.code, result.err) == (2, "zoo: seed=0,1 and another value of seed are both given. Leave one out\n")
 
 
+def test_a_run_that_crashes_lets_the_other_runs_of_a_sweep_go_on(zoo, tmp_path, pendulum_file, monkeypatch):
+    def crash(config, *_):
+        if config.seed == 1:
+            raise ValueError("the environment fell over")
+        Path("runs/pendulum").mkdir(parents=True, exist_ok=True)
+        return 0
+
+    monkeypatch.setattr(commands_run, "_train", crash)
+    result = zoo("run", "-m", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "seed=0,1,2", "algo.lr=1e-3")
+    assert result.code == 1
+    assert result.err.startswith("Traceback")
+    assert result.err.endswith("ValueError: the environment fell over\n")
+    begun, said = result.out.split("\n\n")
+    assert begun.splitlines() == [f"run {seed + 1} of 3: seed={seed}" for seed in range(3)]
+    assert said == "all of them: zoo report runs/pendulum\n"
+
+
+def test_a_sweep_says_which_run_has_which_settings_and_where_they_are(zoo, monkeypatch):
+    monkeypatch.setattr(commands_run, "_train", lambda config, *_: Path(config.run_dir).mkdir(parents=True) or 0)
+    result = zoo("run", "-m", "algo=sac", "env=pendulum", "seed=3", "run_dir='my runs/a','my runs/b'")
+    begun, said = result.out.split("\n\n")
+    own = [shlex.split(line.partition(": ")[2]) for line in begun.splitlines()]
+    assert own == [["run_dir='my runs/a'"], ["run_dir='my runs/b'"]]
+    assert said == "all of them: zoo report 'my runs'\n"
+    assert zoo("run", "-m", "algo=sac", "env=pendulum", "run_dir=alone").out == "run 1 of 1\n"
+
+
 @pytest.mark.parametrize("sweep", ["algo.tau=interval(0.1,0.2)", "env=glob(*)"])
 def test_a_sweep_without_values_is_refused_in_one_line(zoo, sweep):
     result = zoo("run", "-m", "algo=sac", *(["env=pendulum"] if "env" not in sweep else []), sweep)
@@ -235,6 +293,13 @@ def test_a_folder_that_looks_like_a_number_keeps_its_name(zoo, tmp_path, pendulu
     quick = ("steps=2", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
     assert zoo("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=2026_01", *quick).code == 0
     assert (tmp_path / "2026_01" / "run.json").exists()
+
+
+def test_a_folder_may_have_letters_beyond_ascii(zoo, tmp_path, pendulum_file):
+    quick = ("steps=2", "eval_episodes=1", "logger=none", "algo.hidden=[8]")
+    assert zoo("run", "algo=bc", "env=pendulum", f"dataset={pendulum_file}", "run_dir=r/münchen", *quick).code == 0
+    assert (tmp_path / "r" / "münchen" / "run.json").exists()
+    assert zoo("eval", "r/münchen").code == 0
 
 
 def test_texts_of_a_group_that_look_like_numbers_keep_their_form():
@@ -305,10 +370,12 @@ def test_an_unknown_command_is_refused_with_the_nearest(zoo, arguments):
 
 
 def test_eval_of_no_run_and_of_no_episodes_is_refused(zoo, tmp_path):
-    for arguments in (["nowhere"], ["nowhere", "--episodes", "0"]):
+    for arguments in (["nowhere"], ["nowhere", "--episodes", "0"], ["nowhere", "episodes=20"]):
         result = zoo("eval", *arguments)
         assert result.code == 2
         assert re.fullmatch(r"zoo: [^\n]+\n", result.err), result.err
+    assert "episodes=20 is no run's folder" in result.err
+    assert "--episodes 20" in result.err
     assert not list(tmp_path.iterdir())
 
 

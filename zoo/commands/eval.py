@@ -22,6 +22,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--dataset", help="of --fqe (default: the run's)")
     parser.add_argument("--updates", type=int, default=UPDATES, help=f"of --fqe (default {UPDATES:,})")
     args = parser.parse_args(arguments)
+    for one in args.run_dir:
+        key, equals, value = str(one).partition("=")
+        if equals and not one.exists():
+            raise UsageError(f"{one} is no run's folder. Options of zoo eval are written so: --{key} {value}")
     if not args.fqe and (args.dataset or args.updates != UPDATES):
         raise UsageError("--dataset and --updates are for fitted Q evaluation. Add: --fqe")
     if args.updates < 1:

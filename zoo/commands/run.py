@@ -3,8 +3,10 @@
 import csv
 import functools
 import gc
+import os
 import re
 import sys
+import traceback
 from collections.abc import Collection
 from pathlib import Path
 from statistics import mean, stdev
@@ -32,7 +34,7 @@ def main(arguments: list[str], file: Path | None = None) -> int:
         raise UsageError("sweeper= and sweeper.* are for a search. Begin it so: zoo run -m sweeper=optuna")
     from zoo.runs.interruption import Interruption
     from zoo.settings.compose import compose
-    from zoo.settings.overrides import expand, typed
+    from zoo.settings.overrides import expand, typed, varying
     from zoo.settings.seeds import seed_by_seed
 
     if any(argument.startswith("seeds=") for argument in arguments):
@@ -52,15 +54,28 @@ def main(arguments: list[str], file: Path | None = None) -> int:
             f"run_dir={run_dirs[0]} is one folder for several runs. Leave run_dir out: each run then makes its own."
         )
     worst = 0
-    for number, job in enumerate(composed, 1):
-        print(f"run {number} of {len(composed)}", flush=True)
-        code = guarded(_train, *job)
+    for number, (job, own) in enumerate(zip(composed, varying(runs), strict=True), 1):
+        print(f"run {number} of {len(composed)}{own and f': {own}'}", flush=True)
+        try:
+            code = guarded(_train, *job)
+        except Exception:  # such as one from a user's environment
+            traceback.print_exc()
+            code = 1
         if code == INTERRUPTED or Interruption.came:  # the signal may come after the last step
             for left in runs[number:]:
                 print(f"zoo: not begun: {job[1].command} {' '.join(map(typed, left))}", file=sys.stderr)
             return INTERRUPTED if runs[number:] else code
         worst = max(worst, code)  # the others may still succeed
+    folder = _folder([config for config, _, _ in composed])
+    if len(runs) > 1 and folder.is_dir():
+        print(f"\nall of them: zoo report {quoted(folder)}")
     return worst
+
+
+def _folder(configs: "list[RunConfig]") -> Path:
+    """The folder that several runs are in."""
+    parents = [Path(one.run_dir).expanduser().parent if one.run_dir else Path("runs", one.env.name) for one in configs]
+    return Path(os.path.relpath(os.path.commonpath([parent.absolute() for parent in parents])))
 
 
 def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]) -> int:

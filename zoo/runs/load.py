@@ -31,11 +31,11 @@ def reopen(run_dir: Path, file: Path | None = None) -> tuple[RunConfig, Algorith
     settings = settings_of(record)
     made_by = record["algorithm"]["file"]
     if file is None and made_by is not None:
-        command = f"Continue it: {resume_command(run_dir)}; "
+        command = resume_command(run_dir)
+        command = f"Train it longer: {command} steps=N" if record["status"] == "finished" else f"Continue it: {command}"
         raise UsageError(
-            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. "
-            f"{'' if record['status'] == 'finished' else command}zoo eval, play and export take it by "
-            f"--file {quoted(made_by)}"
+            f"{run_dir} was made by {made_by}, which is not one of the zoo's files. {command}; "
+            f"zoo eval, play and export take it by --file {quoted(made_by)}, and zoo.load and the like by file="
         )
     if file is not None and not file.is_file():
         raise UsageError(f"{file} is not a file. Give the algorithm file that the run was made by.")

@@ -24,22 +24,42 @@ from zoo.settings.registry import Algorithm, algorithm, algorithms, environments
 
 SETTINGS: dict[str, type] = {"env": EnvConfig, "sampler": SamplerConfig, "corruption": CorruptionConfig}
 GROUPS = ("algo", *SETTINGS)  # keys whose values select settings of their own
-ELSEWHERE = {  # names of other libraries -> what the setting may be called here
-    "gamma": ("discount",),
-    "learning_rate": ("lr", "actor_lr", "critic_lr"),
-    "net_arch": ("hidden",),
-    "hidden_dim": ("hidden",),
-    "hidden_dims": ("hidden",),
-    "ent_coef": ("entropy_coef", "alpha"),
-    "vf_coef": ("value_coef",),
-    "n_steps": ("num_steps", "n_step"),
-    "gradient_steps": ("utd_ratio",),
-    "total_timesteps": ("steps",),
-    "max_timesteps": ("steps",),
-    "n_envs": ("num_envs",),
-    "eval_freq": ("eval_every",),
-    "n_eval_episodes": ("eval_episodes",),
-    "n_episodes": ("eval_episodes",),
+ELSEWHERE = {  # settings -> what other libraries call them, if value and unit are the same
+    "steps": ("total_timesteps", "max_timesteps"),
+    "num_envs": ("n_envs",),
+    "eval_every": ("eval_freq",),
+    "eval_episodes": ("n_eval_episodes", "n_episodes"),
+    "discount": ("gamma",),
+    "hidden": ("net_arch", "hidden_dim", "hidden_dims"),
+    "lr": ("learning_rate",),
+    "actor_lr": ("learning_rate", "policy_lr", "actor_learning_rate"),
+    "critic_lr": ("learning_rate", "q_lr", "qf_lr", "critic_learning_rate"),
+    "lr_decay": ("anneal_lr",),
+    "num_steps": ("n_steps",),
+    "n_step": ("n_steps",),
+    "utd_ratio": ("gradient_steps",),
+    "clip": ("clip_range", "clip_coef"),
+    "entropy_coef": ("ent_coef",),
+    "epsilon": ("exploration_final_eps", "end_e"),
+    "alpha": ("ent_coef", "cql_alpha", "conservative_weight"),
+    "expectile": ("iql_tau",),
+    "beta": ("temperature", "weight_temp"),
+    "temperature": ("awac_lambda",),
+    "actor_penalty": ("actor_bc_coef",),
+    "critic_penalty": ("critic_bc_coef",),
+}
+DIFFERENT = {  # other libraries' names -> the setting here that differs in unit or form, and how
+    "batch_size": (
+        "minibatches",
+        "Here the number of minibatches is set: algo.minibatches = num_envs * algo.num_steps / batch_size, "
+        "so algo.minibatches=32 for a batch_size of 64 in rollouts of 2048.",
+    ),
+    "vf_coef": ("value_coef", "algo.value_coef is CleanRL's vf_coef, and twice Stable-Baselines3's."),
+    "start_e": ("epsilon", "Random actions begin at a probability of 1 and fall to algo.epsilon."),
+    "exploration_initial_eps": ("epsilon", "Random actions begin at a probability of 1 and fall to algo.epsilon."),
+    "activation_fn": ("hidden", "Activations are changed in an algorithm file of your own: MLP(activation=)."),
+    "env_kwargs": ("env", 'Write: env.kwargs.NAME=VALUE; in zoo.train, **{"env.kwargs": {"NAME": VALUE}}'),
+    "seeds": ("seed", "It is for `zoo run` alone. In zoo.train: seed=0, one seed a call."),
 }
 
 
@@ -157,18 +177,22 @@ def _check_keys(given: dict[str, Override], config_class: type, prefix: str, of_
         if key.startswith(prefix) and name not in known:
             if of_algorithm and hasattr(of_algorithm(), key):
                 raise UsageError(f"{key} is a setting of the algorithm. Write: algo.{given[key].input_line}")
-            if here := _called_here(key.rpartition(".")[2], of_algorithm):
-                raise UsageError(f"{key} does not exist. Here it is called {' or '.join(here)}.")
-            raise UsageError(f"{key} does not exist. {nearest(key, known)}")
+            here = _called_here(key.removeprefix(prefix).partition(".")[0], of_algorithm)
+            raise UsageError(f"{key} does not exist. {here or nearest(key, known)}")
 
 
-def _called_here(name: str, of_algorithm: type | None) -> list[str]:
-    """The settings that another library's name stands for."""
+def _called_here(name: str, of_algorithm: type | None) -> str:
+    """What another library's name is called here, as a sentence; empty if nothing is."""
     known = [field.name for field in dataclasses.fields(RunConfig)]
     known += [f"algo.{field.name}" for field in dataclasses.fields(of_algorithm)] if of_algorithm else []
-    if "algo.alpha_lr" not in known and "algo.alpha" in known:
-        known.remove("algo.alpha")  # another quantity than a temperature
-    return [key for key in known if key.removeprefix("algo.") in ELSEWHERE.get(name, ())]
+    names = {key.removeprefix("algo."): key for key in known}
+    if (name == "ent_coef") != ("alpha_lr" in names):
+        names.pop("alpha", None)  # a temperature if it can be learned, else a weight
+    if "max_weight" not in names:
+        names.pop("beta", None)  # another quantity than an inverse temperature
+    setting, sentence = DIFFERENT.get(name, ("", ""))
+    here = [key for setting, key in names.items() if name in ELSEWHERE.get(setting, ())]
+    return f"Here it is called {' or '.join(here)}." if here else sentence if setting in names else ""
 
 
 def _check_chosen(typed: dict[str, Override]) -> None:
@@ -227,6 +251,13 @@ def _check_id(env: str) -> None:
     except ValueError as error:  # the package that would know it is not installed
         raise UsageError(str(error)) from error
     if not found:
+        module, _, name = env.rpartition(":")
+        if module:
+            raise UsageError(
+                f"env={env} does not exist. One of your own needs its module: ZOO_IMPORT={module} zoo ... env={name}"
+            )
+        if game := re.fullmatch(r"(\w+)(NoFrameskip|Deterministic)-v\d", env):
+            raise UsageError(f"env={env} does not exist. Write: env=ALE/{game[1]}-v5")
         task, _, data = env.partition("-")
         if task in environments() and not re.fullmatch(r"v\d+", data):  # D4RL's notation: hopper-medium-v2
             raise UsageError(f"env={env} does not exist. The dataset is a setting of its own: env={task} dataset=FILE")
@@ -249,7 +280,8 @@ def _explain(error: Exception, given: dict[str, Override]) -> str:
         if "not Optional" in reason:
             return f"{given[found[1]].input_line}: {found[1]} cannot be null."
         if "not a ListConfig" in reason:
-            type_name = "a list, such as [256,256]"
+            of_names = found[1] == "info_keywords"
+            type_name = f"a list, such as [{value_of(given[found[1]]) if of_names else '256,256'}]"
         return (
             f"{given[found[1]].input_line} is of the wrong type: {found[1]} takes {type_name}."
             if type_name

@@ -14,26 +14,35 @@ from zoo.errors import UsageError, quoted
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
-    """Overrides as Hydra reads them, with `~` for the home folder too. Raises UsageError if they cannot be parsed."""
+    """Overrides as Hydra reads them, with `~` for the home folder and letters beyond ASCII too.
+
+    Raises:
+        UsageError: one cannot be parsed.
+    """
     for argument in arguments:
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
         if re.search(r"\$\{[^}]*:", argument):  # a resolver: the records of other people's runs may not read ours
             raise UsageError(f"{argument}: ${{...}} is the value of another setting, such as ${{seed}}, nothing else.")
-    arguments = [
-        re.sub(r"^([^=]+)=(~/.*)$", lambda typed: f"{typed[1]}={_literal(Path(typed[2]).expanduser())}", argument)
-        for argument in arguments
-    ]
     parser = OverridesParser.create()
     overrides = []
     for argument in arguments:
         try:
-            overrides += parser.parse_overrides([argument])
+            overrides += parser.parse_overrides([_readable(argument)])
         except HydraException as error:
             raise UsageError(
                 f"cannot read {argument}: put the value in quotes if it holds spaces, brackets, commas or =."
             ) from error
     return overrides
+
+
+def _readable(argument: str) -> str:
+    """A setting with its value in quotes if Hydra's grammar lacks it: a folder at home, or letters beyond ASCII."""
+    key, _, value = argument.partition("=")
+    if value.startswith("~/"):
+        return f"{key}={_literal(Path(value).expanduser())}"
+    plain = not re.search(r"""[\s,='"\\()\[\]{}]""", value)
+    return argument if value.isascii() or not plain else f"{key}={_literal(value)}"
 
 
 def value_of(override: Override) -> str:
@@ -60,6 +69,12 @@ def expand(arguments: Sequence[str]) -> list[list[str]]:
         else:
             choices.append([str(override.input_line)])
     return [list(combination) for combination in itertools.product(*choices)]
+
+
+def varying(runs: Sequence[Sequence[str]]) -> list[str]:
+    """For each run that `expand` gives, the settings in which they differ, as typed: `algo.lr=1e-3 seed=1`."""
+    differ = [len(set(values)) > 1 for values in zip(*runs, strict=True)]
+    return [" ".join(map(typed, itertools.compress(run, differ))) for run in runs]
 
 
 def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:

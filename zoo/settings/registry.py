@@ -38,30 +38,32 @@ class Setting:
     """One field of a config dataclass, as written in the source."""
 
     name: str
-    type: str
     default: str
     comment: str
 
 
 def settings(path: Path, class_name: str) -> list[Setting]:
     """The fields of a dataclass with their trailing comments: these are the help texts, kept beside the fields."""
-    source = path.read_text()
+    source = path.read_bytes()  # of which the tree counts columns in bytes
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return [_setting(field, source, lines) for field in node.body if isinstance(field, ast.AnnAssign)]
+            return [_setting(field, lines) for field in node.body if isinstance(field, ast.AnnAssign)]
     raise UsageError(f"{path} has no class {class_name}.")
 
 
-def _setting(field: ast.AnnAssign, source: str, lines: list[str]) -> Setting:
-    assert field.value is not None
-    assert field.value.end_lineno is not None  # not the end of the field: a bracket may close after the comment
-    default = ast.get_source_segment(source, field.value) or ""
+def _setting(field: ast.AnnAssign, lines: list[bytes]) -> Setting:
+    value = field.value
+    assert value is not None
+    assert value.end_lineno is not None  # not the end of the field: a bracket may close after the comment
+    last = lines[value.end_lineno - 1]
+    text = b"\n".join([*lines[value.lineno - 1 : value.end_lineno - 1], last[: value.end_col_offset]])
+    default = text[value.col_offset :].decode()
     if "default_factory=lambda: " in default:
         default = default.partition("default_factory=lambda: ")[2].removesuffix(")").strip()
     default = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}.get(default, default)
-    comment = lines[field.value.end_lineno - 1][field.value.end_col_offset :].partition("#")[2].strip()
-    return Setting(ast.unparse(field.target), ast.unparse(field.annotation), default.replace("None", "null"), comment)
+    comment = last[value.end_col_offset :].decode().partition("#")[2].strip()
+    return Setting(ast.unparse(field.target), default.replace("None", "null"), comment)
 
 
 @dataclass(frozen=True)
