@@ -33,7 +33,6 @@ import torch
 from zoo.benchmarks.scripts.timing.budget import measure_within
 from zoo.benchmarks.scripts.timing.page import as_markdown
 from zoo.benchmarks.scripts.timing.rounds import Subject, Table
-from zoo.envs.make import BACKENDS
 from zoo.files import replacing
 from zoo.machine import cores, gpus, processor
 from zoo.runs.compilation import GRAPH, OLDEST, needed_to_compile
@@ -130,7 +129,7 @@ def missing() -> dict[str, str]:
     """The parts that cannot be measured here, and why."""
     if not torch.cuda.is_available():
         return dict.fromkeys(PARTS, "there is no GPU")
-    absent = {} if "warp" in BACKENDS else {"warp": "there is no env.backend=warp"}
+    absent = {} if importlib.util.find_spec("mujoco_warp") else {"warp": "mujoco_warp is not installed"}
     needed = needed_to_compile("cuda", OLDEST)
     return absent | ({"compiled": f"it needs {needed}"} if needed else {})
 

@@ -99,13 +99,13 @@ def interval(value: float, samples: np.ndarray) -> Estimate:
     return Estimate(value, np.nan, np.nan) if np.isclose(low, high) else Estimate(value, float(low), float(high))
 
 
-def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: int = 2_000, seed: int = 0) -> Estimate:
+def improvement(ours: Sequence[np.ndarray], others: Sequence[np.ndarray], reps: int = 2_000) -> Estimate:
     """The probability that a run of ours is better than one of the others, mean over tasks; `[runs]` for each task.
 
     This is rliable's `probability_of_improvement` with its stratified bootstrap. rliable's own takes seconds for two
     methods and needs the same number of runs for each task.
     """
-    rng, values, resampled = np.random.default_rng(seed), [], []
+    rng, values, resampled = np.random.default_rng(0), [], []
     for x, y in zip(ours, others, strict=True):
         wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
         drawn = [rng.integers(0, len(z), (reps, len(z))) for z in (x, y)]

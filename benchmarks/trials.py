@@ -26,15 +26,14 @@ EXPLORATION = 2.0  # for scores from 0 to 100
 PULLS = (1, 2, 5, 10, 20, 50, 100)  # numbers of pulls in the report
 
 
-def reached(policies: Sequence[np.ndarray], pulls: int = PULLS[-1], seed: int = 0) -> np.ndarray:
+def reached(policies: Sequence[np.ndarray], pulls: int = PULLS[-1]) -> np.ndarray:
     """The score of the chosen policy after each pull, `[REPEATS, pulls]`.
 
     Args:
         policies: the normalized scores of each policy's episodes `[E]`.
         pulls: the number of episodes played.
-        seed: the seed for sampling policies and episodes and for breaking ties.
     """
-    random, each = np.random.default_rng(seed), np.arange(REPEATS)
+    random, each = np.random.default_rng(0), np.arange(REPEATS)
     worth, lengths = np.array([(scores.mean(), len(scores)) for scores in policies]).T
     episodes = np.concatenate(policies)
     starts = np.cumsum(lengths) - lengths

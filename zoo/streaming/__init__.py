@@ -22,19 +22,6 @@ from zoo.streaming.normalizer import RunningMoments, StreamNormalizer
 from zoo.streaming.optimizers import SGD, AdaptiveObGD, ObGD, TraceAdam, check_stream, optimizer
 
 __all__ = [
-    "SGD",
-    "AdaptiveObGD",
-    "ObGD",
-    "RunningMoments",
-    "Sample",
-    "StreamAgent",
-    "StreamNetwork",
-    "StreamNormalizer",
-    "TraceAdam",
-    "check_stream",
-    "epsilon_greedy",
-    "optimizer",
-    "sparse",
-    "stream",
-    "zeros",
+    "SGD", "AdaptiveObGD", "ObGD", "RunningMoments", "Sample", "StreamAgent", "StreamNetwork", "StreamNormalizer",
+    "TraceAdam", "check_stream", "epsilon_greedy", "optimizer", "sparse", "stream", "zeros",
 ]  # fmt: skip
