@@ -12,13 +12,23 @@ from pathlib import Path
 
 import gymnasium
 import h5py
+import libcst as cst
 import numpy as np
 import pytest
 import torch
 
 from zoo.cli import main
 from zoo.commands.copy import standalone
-from zoo.copying.write import plain
+from zoo.copying.attributes import constant_attributes
+from zoo.copying.calls import call_sites
+from zoo.copying.fold import fold
+from zoo.copying.merge import merge
+from zoo.copying.names import local_names
+from zoo.copying.program import Program
+from zoo.copying.settings import known
+from zoo.copying.write import plain, without_clauses, without_sentences
+from zoo.envs import spec_of
+from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.registry import algorithm, algorithms
 
@@ -27,6 +37,10 @@ SMALL = {  # settings for short runs, if an algorithm has them
     "num_critics": 3, "dynamics_epochs": 40, "dynamics_hidden": [64, 64, 64, 64], "rollout_batch": 50,
     "behavior_epochs": 1, "behavior_hidden": [16, 16], "rollouts": 3, "min_return": -1.0, "width": 16, "context": 5,
     "utd_ratio": 2, "latent_dim": 16, "warmup": 5,
+}  # fmt: skip
+ONLINE = {  # settings of those whose copies need online steps
+    "dsrl": ("online_steps=20",), "expo": ("online_steps=20",),
+    "reinflow": ("online_steps=180", "online_starts=64", "algo.num_steps=64", "algo.minibatches=4"),
 }  # fmt: skip
 ENVIRONMENT = """
 import gymnasium, numpy as np
@@ -147,7 +161,7 @@ def rows(path: Path) -> list[list[float]]:
         return [[float(row[name]) for name in columns if name in row] for row in csv.DictReader(file)]
 
 
-def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluations: int = 2) -> None:
+def learns_the_same(name: str, folder: Path, file: Path, *settings: str) -> None:
     """Runs the zoo and a copy with small settings. Compares evaluations, and weights up to their last bits."""
     chosen = algorithm(name)
     discrete = "continuous" not in chosen.action_spaces
@@ -182,7 +196,8 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
         *(part for key, values in words.items() for part in (f"--{key.replace('_', '-')}", *map(str, values))),
     )
     expected, found = rows(Path(f"{where}-zoo")), rows(Path(f"{where}-copy"))
-    assert len(expected) == evaluations
+    online_steps = sum(int(one.partition("=")[2]) for one in settings if one.startswith("online_steps="))
+    assert len(expected) == 2 + online_steps // 10
     np.testing.assert_array_equal(found, expected)
     trained = torch.load(Path(f"{where}-zoo") / "checkpoint.pt", weights_only=True)["tracked"]["agent"]
     learned = torch.load(Path(f"{where}-copy") / "agent.pt", weights_only=True)
@@ -194,8 +209,9 @@ def learns_the_same(name: str, folder: Path, file: Path, *settings: str, evaluat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms())
 def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
-    file = copied(name, folder)
-    learns_the_same(name, folder, file)
+    settings = ONLINE.get(name, ())
+    file = copied(name, folder, *settings)
+    learns_the_same(name, folder, file, *settings)
     cache = folder.parent / "mypy"
     for command in (
         ["ruff", "check", "--isolated", "--line-length", "120"],
@@ -228,10 +244,95 @@ def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
         ("`zoo run`, `algo.tau=1`, `zoo run algo.tau=1`", "`zoo run`, `--tau 1`, `zoo run algo.tau=1`"),
         ("The docstring of `zoo.streaming`.", "The docstring of rl-zoo's `zoo.streaming`."),
         ("x = [a, b]", "x = [a, b]"),
+        ('ValueError(f"sampler.alpha={self.alpha} must be', 'SystemExit(f"--sampler-alpha {self.alpha} must be'),
+        ("    x = 1\n\n    # --- Steps ---\n\n    y = 2", "    x = 1\n\n    y = 2"),
+        ('f"{n} actions. "\n    "Try: env=series/hopper"', 'f"{n} actions."'),
+        ("x  # [B, A] or [B]", "x  # [B, A]"),
+        ("gymnasium.spaces.Discrete  # [N, A] float32, or [N] int64", "gymnasium.spaces.Discrete  # [N] int64"),
+        ("with continuous or discrete actions", "with continuous actions"),
+        ("transitions, sampled with replacement by the sampler.", "transitions, sampled uniformly with replacement."),
+        ("# gradient updates offline, environment steps online", "# gradient updates"),
+        ("def envs(  # gradient updates offline, environment steps online", "def envs(  # environment steps"),
     ],
 )  # fmt: skip
 def test_what_a_file_says_is_typed_as_the_file_takes_it(text: str, expected: str) -> None:
     assert plain(text) == expected
+
+
+def program(text: str) -> Program:
+    """A program of these definitions alone."""
+    made = Program.__new__(Program)
+    made.known, made.decided, made._settled = {}, set(), set()
+    made.definitions = {node.name.value: node for node in cst.parse_module(text).body}  # type: ignore[union-attr]
+    return made
+
+
+def test_a_method_of_numpy_or_a_setting_is_not_a_mention_of_a_method_of_that_name() -> None:
+    methods = "class Data:\n    def add(self, x): ...\n    def fit(self, x): ...\n"
+    train = "def train(data, config):\n    np.add.reduceat(x)\n    if config.fit:\n        data.fit(1)\n"
+    assert not call_sites(program(methods + train))[1]
+    assert call_sites(program(methods + train + "    data.add\n"))[1] == {("Data", "add")}
+
+
+@pytest.mark.parametrize(
+    ("update", "reader", "kept"),
+    [
+        ("self.x, self.scale = self.x * f, self.scale * f", "pass", False),
+        ("self.x, self.scale = self.x * f, self.next(self.scale)", "pass", True),
+        ("self.x, self.scale = self.x * f, self.scale * f", "data.scale", True),
+    ],
+)
+def test_an_attribute_that_only_its_own_update_reads_is_removed(update: str, reader: str, kept: bool) -> None:
+    data = "class Data:\n    def __init__(self, x):\n        self.x, self.scale = x, y\n"
+    times = f"    def times(self, f):\n        {update}\n"
+    made = program(f"{data}{times}def train(data):\n    data.x\n    {reader}\n")
+    constant_attributes(made)
+    assert ("self.scale" in made.source()) == kept
+    assert "self.x" in made.source()
+
+
+def test_the_spec_of_an_environment_is_not_that_of_an_agent() -> None:
+    agent = "class Agent:\n    def __init__(self, spec):\n        self.spec, self.net = spec, 1\n"
+    run = "class Run:\n    def limit(self):\n        return self.eval_envs.envs[0].spec\n"
+    made = program(agent + run)
+    constant_attributes(made)
+    assert "self.spec" not in made.source()
+
+
+def test_a_base_class_is_merged_though_a_docstring_has_its_name() -> None:
+    heir = 'class DiffusionPolicy(Diffusion):\n    """As in Diffusion-QL."""\n    def act(self): ...\n'
+    made = program("class Diffusion(nn.Module):\n    def noise(self): ...\n" + heir)
+    merge(made)
+    assert list(made.definitions) == ["DiffusionPolicy"]
+    assert "class DiffusionPolicy(nn.Module)" in made.source()
+
+
+def test_a_name_that_is_only_returned_is_left_out() -> None:
+    made = program("def f(x):\n    y: Tensor = x.sqrt()\n    return y\n")
+    local_names(made)
+    assert made.source() == "def f(x):\n    return x.sqrt()\n"
+
+
+def test_streaming_algorithms_have_one_environment() -> None:
+    config, chosen, _ = compose(["algo=stream_q", "env=CartPole-v1"])
+    facts = known(config, chosen, spec_of(config.env), set())
+    assert fold(cst.parse_module("n = config.num_envs"), facts, lambda name: None).code == "n = 1"
+
+
+def test_what_a_file_says_of_online_settings_that_it_lacks_is_left_out() -> None:
+    docstring = "Title.\n\nFirst it learns, et al. 2023. Then\n`online_steps=10` go on: `online_fraction=0.5`. Last.\n"
+    assert without_sentences(docstring, {"online_steps", "online_fraction"}) == docstring
+    assert without_sentences(docstring, {"online_steps"}) == "Title.\n\nFirst it learns, et al. 2023. Last.\n"
+    comment = "  # falls to 0; by a cosine, unless there are online_steps"
+    assert without_clauses(comment, {"online_steps"}) == comment
+    assert without_clauses(comment, set()) == "  # falls to 0; by a cosine"
+
+
+def test_the_number_of_a_chosen_sampler_is_a_setting() -> None:
+    text = standalone("bc", ["sampler=top", "sampler.fraction=0.5"])
+    assert re.search(r"^    sampler_fraction: float = 0.5  # ", text, re.MULTILINE)
+    assert "SamplerConfig(fraction=config.sampler_fraction)" in text.replace("self.config", "config")
+    assert "sampler_alpha" not in text
 
 
 @pytest.mark.slow
@@ -269,7 +370,8 @@ def test_value_heads_that_are_distributions(folder: Path, name: str, head: str) 
     ],
 )
 def test_choices_that_are_not_the_default(folder: Path, name: str, setting: str) -> None:
-    learns_the_same(name, folder, copied(name, folder, setting), setting)
+    settings = (setting, *ONLINE.get(name, ()))
+    learns_the_same(name, folder, copied(name, folder, *settings), *settings)
 
 
 @pytest.mark.slow
@@ -312,16 +414,9 @@ def test_settings_that_may_be_none_and_the_best_of_episodes(folder: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "steps", "settings"),
-    [
-        ("awac", 40, ("online_starts=10",)),
-        ("reinflow", 180, ("online_starts=64", "algo.num_steps=64", "algo.minibatches=4")),
-    ],
-)
-def test_goes_on_online(folder: Path, name: str, steps: int, settings: tuple[str, ...]) -> None:
-    settings = (f"online_steps={steps}", *settings)
-    learns_the_same(name, folder, copied(name, folder, *settings), *settings, evaluations=2 + steps // 10)
+def test_goes_on_online(folder: Path) -> None:
+    settings = ("online_steps=40", "online_starts=10")
+    learns_the_same("awac", folder, copied("awac", folder, *settings), *settings)
 
 
 @pytest.mark.slow
@@ -366,6 +461,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql", "new.py", "info_keywords=[a]"], "info_keywords is a setting of `zoo run` that copies do not have"),
         (["iql", "new.py", "env.kwargs.a=1"], "env.kwargs.a is a setting of `zoo run` that copies do not have"),
         (["iql", "new.py", "env.changed_in=training"], "copies do not have"),
+        (["dsrl", "new.py"], "only clones the data. Type: zoo copy dsrl FILE online_steps=50000"),
         (["iql", "new.py", "algo=sac"], "the algorithm is iql. Leave algo out."),
         (["iql", "new.py", "dataset=a.hdf5+b.hdf5"], "dataset=a.hdf5+b.hdf5: a copy learns from an HDF5 file"),
         (["iql", "new.py", "dataset=10%a.hdf5"], "Leave out 10%"),
@@ -386,7 +482,9 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_algorithm_may_be_given_as_a_setting(tmp_path: Path) -> None:
     assert main(["copy", "algo=bc", str(tmp_path)]) == 0
-    assert (tmp_path / "bc.py").read_text().split('"""')[2].startswith("\n\n# Copied by `zoo copy bc` from")
+    text = (tmp_path / "bc.py").read_text()
+    assert text.split('"""')[2].startswith("\n\n# Copied by `zoo copy bc` from")
+    assert "ampler" not in text  # it samples uniformly
 
 
 @pytest.mark.slow

@@ -14,10 +14,12 @@ from zoo.copying.program import Program
 from zoo.copying.source import code
 
 OF_CLASS = {
-    "run": "Run", "envs": "EnvStepper", "self.envs": "VectorEnv", "torch": "torch", "np": "numpy", "nn": "torch",
+    "run": "Run", "envs": "EnvStepper", "self.envs": "VectorEnv",
+    "self.eval_envs.envs[0]": "VectorEnv", "torch": "torch", "np": "numpy", "nn": "torch",
     "config": "Config", "self.config": "Config", "run.config": "Config", "spec": "Spec", "self.spec": "Spec",
 }  # fmt: skip
 """What goes by these names is an object of these classes, and nothing else is."""
+FORMULA = (ast.BinOp, ast.operator, ast.Attribute, ast.Name, ast.Constant, ast.expr_context)
 
 
 def constant_attributes(program: Program) -> None:
@@ -99,9 +101,9 @@ def _uses(text: str) -> tuple[Counter[str], Counter[tuple[str, str]], Counter[tu
     called: Counter[tuple[str, str]] = Counter()
     of_config = set()
     tree = ast.parse(text)
-    kinds = _kinds(tree)
+    kinds, updates = _kinds(tree), _updates(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node not in updates:
             receiver = kinds.get(ast.unparse(node.value), ast.unparse(node.value))
             if isinstance(node.ctx, ast.Load):
                 loaded[receiver, node.attr] += 1
@@ -118,6 +120,22 @@ def _uses(text: str) -> tuple[Counter[str], Counter[tuple[str, str]], Counter[tu
             owner = ast.unparse(node.func.value)
             called[kinds.get(owner, owner), node.func.attr] += 1
     return stored, loaded, called, of_config
+
+
+def _updates(tree: ast.AST) -> set[ast.AST]:
+    """The attributes that are read only to compute their own new value: `self.x, y = self.x * 2, 0`."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            both = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                both = list(zip(target.elts, value.elts, strict=False))
+            for one, other in both:
+                parts = list(ast.walk(other))
+                if isinstance(one, ast.Attribute) and all(isinstance(part, FORMULA) for part in parts):
+                    found |= {part for part in parts if ast.unparse(part) == ast.unparse(one)}
+    return found
 
 
 def _kinds(tree: ast.AST) -> dict[str, str]:

@@ -11,6 +11,7 @@ from zoo.copying.expressions import Substitute, count, is_simple, pairs, returne
 from zoo.copying.program import Program
 from zoo.copying.source import code
 
+NOT_OURS = ("np", "torch", "nn", "F", "math", "config", "self.config", "run.config")  # these have no method of ours
 Key = tuple[str, str]  # class and method, or "" and function
 
 
@@ -110,6 +111,8 @@ class _Sites(cst.CSTVisitor):
     def of_method(self, node: cst.Attribute) -> list[Key]:
         """The methods that an attribute may be: for `self` its own class's, for `run` a run's, else any but a run's."""
         keys, receiver = self.methods.get(node.attr.value, []), code(node.value)
+        if receiver in NOT_OURS:
+            return []
         if receiver == "self":
             return [key for key in keys if related(self.program, key[0], self.inside)]
         return [key for key in keys if (key[0] == "Run") == (receiver == "run")]

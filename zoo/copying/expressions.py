@@ -133,7 +133,7 @@ def is_pure(node: Any) -> bool:
         return plain and owner and all(is_pure(argument.value) for argument in node.args)
     if isinstance(node, cst.GeneratorExp):
         return is_pure(node.elt) and is_pure(node.for_in.iter)
-    if isinstance(node, cst.BinaryOperation):
+    if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
         return is_pure(node.left) and is_pure(node.right)
     return isinstance(node, cst.UnaryOperation) and is_pure(node.expression)
 

@@ -142,6 +142,11 @@ class _Fold(cst.CSTTransformer):
                 return cst.parse_expression(attribute) if self.value(name) in self.known["fields"] else default
         return updated_node
 
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
+        """A setting that can only be 1."""
+        value = self.known.get(code(updated_node))
+        return literal(value) if type(value) is int and value == 1 else updated_node
+
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         """A switch that is passed on as an argument."""
         value = self.known.get(code(updated_node.value)) if isinstance(updated_node.value, cst.Attribute) else None

@@ -12,7 +12,8 @@ from zoo.copying.program import Program
 from zoo.copying.source import code
 
 LONGEST = 50  # characters in an expression that replaces a call of another object's method
-NO_OPS = ("begin", "observe")  # methods that most agents leave empty
+LONG = 100  # characters in one that replaces a call of an object's own method
+NO_OPS = ("begin", "observe", "use")  # methods that are often empty
 
 
 def inline(program: Program) -> None:
@@ -162,7 +163,7 @@ class _Methods(Put):
             return updated_node
         result = applied(method, updated_node, updated_node.func.value)
         of_another = kind not in self.stateless and receiver.startswith("self.")
-        if result is None or (of_another and len(code(result)) > LONGEST):
+        if result is None or len(code(result)) > (LONGEST if of_another else LONG):
             return updated_node
         return result
 

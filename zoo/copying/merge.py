@@ -6,7 +6,7 @@ from typing import Any
 import libcst as cst
 
 from zoo.copying.calls import applied, argument, assigned_attributes, class_constants
-from zoo.copying.expressions import Put, Substitute, assigned, is_simple, returned, statements
+from zoo.copying.expressions import Put, Substitute, assigned, count, is_simple, returned, statements
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
 
@@ -66,10 +66,7 @@ def _methods(node: cst.ClassDef) -> dict[str, cst.FunctionDef]:
 def _joined(base: cst.ClassDef, heir: cst.ClassDef) -> cst.ClassDef | None:
     """The two as one class; None if that would not be simple."""
     name = base.name.value
-    text = code(heir)
-    if [code(argument.value) for argument in heir.bases] != [name] or text.count(name) - heir.name.value.count(
-        name
-    ) != 1:
+    if [code(argument.value) for argument in heir.bases] != [name] or count(heir)[name] != 1:
         return None
     ours, theirs = _methods(heir), _methods(base)
     overridden = [method for method in ours if method in theirs and method != "__init__"]

@@ -98,6 +98,7 @@ class _Locals(cst.CSTTransformer):
         if "config" in {parameter.name.value for parameter in updated_node.params.params}:
             body = body.visit(_Config())
         body = body.visit(Substitute(constant))
+        body = body.visit(_Returned())
         if self.decided:
             body = body.visit(_Next({name for name in values if stored[name] == 1 and read[name] == 2}))
         return updated_node.with_changes(body=body)
@@ -123,6 +124,20 @@ class _Next(cst.CSTTransformer):
                 if len(code(joined).strip()) <= LONGEST:
                     lines[i : i + 2] = [joined]
         return updated_node.with_changes(body=lines)
+
+
+class _Returned(cst.CSTTransformer):
+    """Turns `x: Tensor = f()` and `return x` into `return f()`."""
+
+    def leave_IndentedBlock(self, original_node: Any, updated_node: cst.IndentedBlock) -> cst.IndentedBlock:
+        lines: list[Any] = [None, None, *updated_node.body][-2:]
+        made, back = (line.body[0] if isinstance(line, cst.SimpleStatementLine) else None for line in lines)
+        if not isinstance(made, cst.AnnAssign) or made.value is None or not isinstance(back, cst.Return):
+            return updated_node
+        if not isinstance(back.value, cst.Name) or code(made.target) != back.value.value:
+            return updated_node
+        line = lines[0].with_changes(body=[back.with_changes(value=made.value)])
+        return updated_node.with_changes(body=[*updated_node.body[:-2], line])
 
 
 class _Config(cst.CSTTransformer):

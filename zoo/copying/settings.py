@@ -42,9 +42,14 @@ def known(config: RunConfig, algorithm: Algorithm, spec: Spec, given: set[str]) 
         decided["env"] = SOME
     if config.online_steps == 0:
         decided["online_steps"] = 0
+    if algorithm.family == "streaming":  # one environment is all that these take
+        decided["num_envs"] = 1
     facts: dict[str, Any] = {
         "fields": set(fields),
         "config.name": config.sampler.name,
+        "sampler.name": config.sampler.name,
+        "self.config.sampler": config.sampler.name,
+        "self.name not in SAMPLERS": False,
         "isinstance(agent, Predictor)": issubclass(algorithm.agent_class, Predictor),
         "torch.compiler.is_compiling()": False,
         "envs.resumed": False,
@@ -83,6 +88,7 @@ def defaults(program: Program, algorithm: Algorithm, config: RunConfig, given: s
     run = {**vars(config), "env": config.env.id}
     if config.device == "auto":  # the copy's own default: a GPU where there is one
         del run["device"]
+    run |= {f"sampler_{name}": value for name, value in vars(config.sampler).items()}
     run["run_dir"] = config.run_dir or "run"
     if lacks_environment(algorithm, given):
         run["env"] = ""

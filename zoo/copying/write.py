@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 
 from zoo.copying.program import Program
 from zoo.copying.source import code, global_names
@@ -15,6 +16,9 @@ def file_text(program: Program, docstring: str) -> str:
     body = re.sub(r"(?m)^([A-Z][A-Z0-9_]+ = .*)\n\n\n(?=[A-Z][A-Z0-9_]+ = )", r"\1\n", body)  # constants, in a row
     imports = "\n".join(sorted(set(program.imports.values())))
     start = 'if __name__ == "__main__":\n    main()'
+    settings = set(re.findall(r"(?m)^    (online_\w+): ", code(program.definitions["Config"])))
+    docstring = without_sentences(docstring, settings)
+    body = re.sub(r"  # .*", lambda comment: without_clauses(comment[0], settings), body)
     text = f'"""{docstring}"""\n\n{imports}\n\n{body}\n\n\n{start}\n'
     return formatted(plain(text))
 
@@ -58,7 +62,41 @@ ABSENT = (  # parts of messages and comments about commands and settings of the 
     ", whatever `policy` says",
     "; heads other than mse have a loss of their own in place of the clipped squared error",
     "; frames use a CNN",
+    r' "\s*"Try: --env series/hopper',
 )
+
+
+def without_sentences(docstring: str, settings: set[str]) -> str:
+    """A docstring without the sentences that name an `online_...` setting that is not among those of the copy."""
+    paragraphs = docstring.split("\n\n")
+    for i, paragraph in enumerate(paragraphs):
+        sentences = re.split(r"(?<=\.)\s+", paragraph.rstrip())
+        kept = [one for one in sentences if set(re.findall(r"\bonline_\w+", one)) <= settings]
+        if len(kept) < len(sentences):
+            paragraphs[i] = textwrap.fill(" ".join(kept), 120, break_long_words=False, break_on_hyphens=False)
+    text = "\n\n".join(part for part in paragraphs if part)
+    return text.rstrip() + docstring[len(docstring.rstrip()) :]
+
+
+def without_clauses(comment: str, settings: set[str]) -> str:
+    """A comment without the clauses that name such a setting."""
+    clause = r"[;,][^;,]*\b(online_\w+)[^;,]*"
+    return re.sub(clause, lambda found: found[0] if found[1] in settings else "", comment)
+
+
+def of_kind(text: str) -> str:
+    """The text without what holds only for other actions, samplers or steps than the copy's."""
+    discrete = "gymnasium.spaces.Discrete" in text
+    kind = "discrete" if discrete else "continuous"
+    text = text.replace("with continuous or discrete actions", f"with {kind} actions")
+    either = r"(`?\[[BN], A\]`?(?: float32)?),? or (`?\[[BN]\]`?(?: int64)?)"
+    text = re.sub(either, r"\2" if discrete else r"\1", text)
+    if "class Weighted" not in text:
+        text = text.replace(", sampled with replacement by the sampler", ", sampled uniformly with replacement")
+        text = text.replace(", weighted by how often each is sampled,", "")
+    in_environments = "def envs(" in text and "def online_steps(" not in text
+    steps = "environment steps" if in_environments else "gradient updates"
+    return text.replace("gradient updates offline, environment steps online", steps)
 
 
 def plain(text: str) -> str:
@@ -67,7 +105,7 @@ def plain(text: str) -> str:
     text = re.sub(r"  # (fmt: skip|type: ignore\[no-untyped-call\])", "", text)
     for default in ("eps=1e-8", "weight_decay=0.0", "decoupled_weight_decay=False"):  # PyTorch's own defaults
         text = text.replace(f", {default}", "")
-    text = re.sub(r"^# --- .*\n\n*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ *# --- .*\n\n*", "", text, flags=re.MULTILINE)
     commands = re.findall(r"`zoo run [^`]*`", text)  # these stay as they are
     text = re.sub(r"`zoo run [^`]*`", "\0", text)
     settings = "eval_deterministic|online_\\w+" if "online_fraction:" in text else "eval_deterministic"
@@ -76,6 +114,8 @@ def plain(text: str) -> str:
     text = re.sub(r"algo\.(\w+)=false", lambda found: flag("no_" + found[1]), text)
     text = re.sub(r"algo\.(\w+)=true", lambda found: flag(found[1]), text)
     text = re.sub(r"algo\.(\w+)=", lambda found: flag(found[1]) + " ", text)
+    text = re.sub(r"sampler\.(\w+)=", lambda found: flag("sampler_" + found[1]) + " ", text)
+    text = text.replace('ValueError(f"--sampler', 'SystemExit(f"--sampler')
     text = re.sub(r"algo\.(\w+)", lambda found: flag(found[1]), text)
     text = re.sub(r'((?<=")|(?<=Try: ))(num_envs|env)=(?=[\w{])', lambda found: flag(found[2]) + " ", text)
     # lists in the form of flags
@@ -86,6 +126,7 @@ def plain(text: str) -> str:
         text = text.replace("\0", command, 1)
     for absent in ABSENT:
         text = re.sub(absent, "", text)
+    text = of_kind(text)
     return re.sub(r"#.*", lambda comment: re.sub(r"\bnull\b", "none", comment[0]), text)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.copying.plain.envs import Spec
 from zoo.data import buffers, dataset
 from zoo.data.batch import Batch, Transition, gather
-from zoo.data.samplers import SamplerConfig
+from zoo.data.samplers import SamplerConfig, make_sampler
 
 
 class ReplayBuffer(buffers.ReplayBuffer):
@@ -42,7 +42,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
 
 class Dataset(dataset.Dataset):
-    """Transitions of consecutive episodes as tensors on one device, and their sampler.
+    """Transitions of consecutive episodes as tensors on one device.
 
     Attributes:
         obs, action, reward, next_obs, terminated: `[N, ...]` tensors as in `Batch`.
@@ -76,6 +76,12 @@ class Dataset(dataset.Dataset):
         self.episode_lengths = torch.from_numpy(ends + 1 - starts).to(device)
         self.episode_returns = torch.from_numpy(np.add.reduceat(arrays[2].astype(np.float64), starts)).to(device)
         self.use(sampler or SamplerConfig())
+
+    def use(self, sampler: SamplerConfig) -> None:
+        """Switches to another sampler. Raises UsageError if it cannot draw from this dataset."""
+        if sampler.name != "uniform":
+            self.sampler_config = sampler
+        self.sampler = make_sampler(sampler, self)
 
     def set_episodes(self, starts: Tensor, lengths: Tensor, returns: Tensor) -> None:
         """Sets first transition, length and return of each episode: `[E]` each."""

@@ -16,6 +16,7 @@ import torch
 from zoo.agent import Agent, Metrics, Predictor
 from zoo.copying.plain.data import Dataset, read_d4rl
 from zoo.copying.plain.envs import EnvStepper, Spec, make_envs
+from zoo.data.samplers import SamplerConfig
 from zoo.runs.evaluation import value_error
 
 
@@ -33,6 +34,9 @@ class Config:
     seed: int = 0  # of parameters, batches, environments and evaluation
     device: str = "cuda" if torch.cuda.is_available() else "cpu"  # where it computes
     threads: int = 1  # CPU threads
+    sampler: str = "uniform"
+    sampler_alpha: float = 0.1  # temperature of the episodes' weights
+    sampler_fraction: float = 0.1  # the share of the episodes, those of the highest returns
     num_envs: int = 1  # environments that are stepped in parallel
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # episodes of an evaluation, one in each of as many environments
@@ -80,7 +84,14 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The dataset, on the run's device."""
-        return Dataset(read_d4rl(self.config.dataset), self.spec, self.device)
+        return Dataset(
+            read_d4rl(self.config.dataset),
+            self.spec,
+            self.device,
+            SamplerConfig(fraction=self.config.sampler_fraction)
+            if self.config.sampler == "top"
+            else SamplerConfig(alpha=self.config.sampler_alpha),
+        )
 
     def demonstrations(self, name: str) -> Dataset:
         """Another dataset, from a file `NAME` or the first episodes of one, `1ep:NAME`."""
