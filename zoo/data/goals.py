@@ -16,7 +16,6 @@ from torch import Tensor
 
 from zoo.data.dataset import Dataset
 
-
 Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # the first five of each batch
 
 
