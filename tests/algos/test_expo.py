@@ -157,4 +157,4 @@ def test_a_run_clones_first_and_learns_all_of_it_then(settings, pendulum_file, t
         algo_config={"hidden": [8], "batch_size": 8, "flow_steps": 2, **settings},
     )  # fmt: skip
     assert run.done == 13
-    assert bool(run._agent.chooses)
+    assert bool(run._agent.learns)

@@ -63,7 +63,7 @@ REFUSED = {
     "a module's environment": (
         ["algo=sac", "env=mine.envs:Robot-v0"], ["does not exist.", "ZOO_IMPORT=mine.envs zoo ... env=Robot-v0"],
     ),
-    "an older name of an Atari game": (["algo=dqn", "env=PongNoFrameskip-v4"], ["Write: env=ALE/Pong-v5"]),
+    "an older name of an Atari game": (["algo=ppo", "env=PongNoFrameskip-v4"], ["Write: env=ALE/Pong-v5"]),
     "letters beyond ASCII": (["algo=bc", "env=pendulum", "dataset=a/dätä.hdf5"], ["a/dätä.hdf5 is not a file"]),
     "a run's setting by another name": (["env=pendulum", "total_timesteps=9"], ["Here it is called steps."]),
     "unknown algorithm's key": (["algo=iql", "env=pendulum", "algo.expectil=1"], ["algo.expectil ", "algo.expectile"]),

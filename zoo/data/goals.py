@@ -16,8 +16,6 @@ from torch import Tensor
 
 from zoo.data.dataset import Dataset
 
-Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # the first five of each batch
-
 
 class GoalBatch(NamedTuple):
     """Transitions, each with a goal for the value and one for the policy."""
@@ -96,31 +94,35 @@ class Goals:
 
     def sample(self, batch_size: int) -> GoalBatch:
         """`batch_size` transitions with their goals."""
-        index, row, final, transitions = self._transitions(batch_size)
+        index, row, final = self._transitions(batch_size)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
         actor_goal, _ = self._goals(row, self._uniform(row, final), self.actor)
-        return GoalBatch(*transitions, self.states[actor_goal], index)
+        goal, reached = self.states[value_goal], value_goal == row
+        return GoalBatch(*self._steps(index), goal, reached, self.states[actor_goal], index)
 
     def sample_subgoals(self, batch_size: int, steps: int) -> SubgoalBatch:
         """Like `sample`, with subgoals that many steps ahead."""
-        index, row, final, transitions = self._transitions(batch_size)
-        return SubgoalBatch(*transitions, *self._upper(row, final, steps), index)
+        index, row, final = self._transitions(batch_size)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
+        goal, reached = self.states[value_goal], value_goal == row
+        return SubgoalBatch(*self._steps(index), goal, reached, *self._upper(row, final, steps), index)
 
     def sample_options(self, batch_size: int, steps: int, option_steps: int) -> OptionBatch:
         """Like `sample`, with subgoals `steps` ahead and options of `option_steps`."""
-        index, row, final, transitions = self._transitions(batch_size)
+        index, row, final = self._transitions(batch_size)
+        value_goal, _ = self._goals(row, self._geometric(row, final), self.value)
+        goal, reached = self.states[value_goal], value_goal == row
         upper, option = self._upper(row, final, steps), self._options(row, final, option_steps)
-        return OptionBatch(*transitions, *upper, *option, index)
+        return OptionBatch(*self._steps(index), goal, reached, *upper, *option, index)
 
-    def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor, Columns]:
-        """Indices of transitions, the rows of their own states and of their episodes' last ones; and their columns.
-
-        These are observations, actions, next observations, goals of the value, and whether the goal is reached.
-        """
+    def _transitions(self, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Indices of transitions, and the rows of their own states and of their episodes' last ones: `[B]` each."""
         index = self.data.sampler(batch_size)
-        row, final, data = self.row[index], self.final[index], self.data
-        goal, _ = self._goals(row, self._geometric(row, final), self.value)
-        columns = data.obs[index], data.action[index], data.next_obs[index], self.states[goal], goal == row
-        return index, row, final, columns
+        return index, self.row[index], self.final[index]
+
+    def _steps(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Observations, actions and successors."""
+        return self.data.obs[index], self.data.action[index], self.data.next_obs[index]
 
     def _upper(self, row: Tensor, final: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """The upper level's goals, the waypoints towards them, and the lower level's subgoals: `[B, S]` each."""

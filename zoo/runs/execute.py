@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zoo.runs.together import Together
 
 USUAL = (SamplerConfig.name, CorruptionConfig.name, None)  # these values are left out of a run's name
+WRITTEN = ("checkpoint.pt", "diverged.pt", "evaluations.csv", "metrics.csv")  # a run with one of these is kept
 
 
 def execute(
@@ -65,7 +66,7 @@ def execute(
                 {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
                 | {**provenance(algorithm), "started": _now()}
                 if before is None
-                else before | {"status": "running", "resumed": _now()}
+                else read_record(run_dir) | {"status": "running", "resumed": _now()}
             )
             record.pop("error", None)
             with together.only_first_prints() if together else contextlib.nullcontext():
@@ -109,8 +110,7 @@ def execute(
             if before and before["status"] == "finished" and (run is None or run.done == before["config"]["steps"]):
                 record = before  # a finished run that was to go on, and did not
                 _write_settings(run_dir, record["config"])
-            written = any((run_dir / name).exists() for name in ("checkpoint.pt", "evaluations.csv", "metrics.csv"))
-            if fresh and not written:
+            if fresh and not any((run_dir / name).exists() for name in WRITTEN):
                 _remove(run_dir, made)  # leave nothing half-made behind
             raise
         finally:
