@@ -465,6 +465,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql", "new.py", "algo=sac"], "the algorithm is iql. Leave algo out."),
         (["iql", "new.py", "dataset=a.hdf5+b.hdf5"], "dataset=a.hdf5+b.hdf5: a copy learns from an HDF5 file"),
         (["iql", "new.py", "dataset=10%a.hdf5"], "Leave out 10%"),
+        (["recoil", "new.py", "sampler=top"], "sampler= cannot be copied with recoil"),
         (["recoil", "new.py", "algo.expert=medium"], "algo.expert=medium: a copy learns from an HDF5 file"),
         (["iql", "new.py", "env=hopper", "dataset=demo"], "dataset=demo: a copy learns from an HDF5 file"),
         (["--update", str(taken)], "is not a copy"),

@@ -18,6 +18,7 @@ from zoo.copying.simplify import simplify
 from zoo.copying.write import file_text
 from zoo.data.catalog import parse_mixture
 from zoo.data.corruption import CorruptionConfig
+from zoo.data.samplers import SamplerConfig
 from zoo.envs import EnvConfig, spec_of
 from zoo.errors import UsageError
 from zoo.settings.compose import compose
@@ -51,6 +52,8 @@ def copied(name: str, settings: list[str]) -> str:
         raise UsageError(
             f"{name} without online steps only clones the data. Type: zoo copy {name} FILE online_steps=50000"
         )
+    if hasattr(config.algo, "expert") and config.sampler.name != SamplerConfig.name:
+        raise UsageError(f"sampler= cannot be copied with {name}: a copy would draw from the expert's data by it too.")
     if config.corruption.name != CorruptionConfig.name:
         raise UsageError("corruption= cannot be copied: a copy learns from the file that it is given.")
     for key, text in {"dataset": config.dataset, "algo.expert": getattr(config.algo, "expert", "")}.items():
