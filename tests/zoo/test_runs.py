@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -129,6 +130,12 @@ def test_wandb_offline_writes_its_run_into_the_runs_folder(start, tmp_path, pend
 RECORD = {"config": {}, "id": "x"}
 
 
+def reopened(folder: Path, step: int, stages: dict[str, int]) -> Logger:
+    """A logger of a later second, as a resumed run's is: TensorBoard orders files by the second in their names."""
+    time.sleep(1 - time.time() % 1 + 0.01)
+    return Logger(folder, ["tensorboard"], RECORD, step, stages)
+
+
 def test_what_is_logged_to_wandb_has_axes_of_its_own_so_that_a_later_stage_is_not_dropped(tmp_path, monkeypatch):
     rows: list[dict[str, float]] = []
     axes: dict[str, str] = {}
@@ -159,7 +166,7 @@ def test_tensorboard_shows_what_was_done_before_the_checkpoint_and_not_what_was_
     for step in (10, 20, 30):
         logger.metrics(step, {"loss": step}, 1.0, 1.0)
     logger.close()
-    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 20, stages={})
+    resumed = reopened(tmp_path, 20, {})
     resumed.metrics(40, {"loss": 40}, 1.0, 1.0)
     resumed.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -171,7 +178,7 @@ def test_tensorboard_shows_earlier_stages_after_a_resumption(tmp_path):
     for done in range(1, 11):
         logger.stage("dynamics", done, {"loss": 1 / done}, 1.0)
     logger.close()
-    Logger(tmp_path, ["tensorboard"], RECORD, 2, stages={"dynamics": 10}).close()
+    reopened(tmp_path, 2, {"dynamics": 10}).close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("dynamics/loss")][-10:] == [
         (done, pytest.approx(1 / done)) for done in range(1, 11)
@@ -184,7 +191,7 @@ def test_tensorboard_shows_no_pass_of_a_stage_twice(tmp_path):
     for done in (1, 2, 3):
         logger.stage("dynamics", done, {"loss": done}, 1.0)
     logger.close()
-    resumed = Logger(tmp_path, ["tensorboard"], RECORD, 0, stages={"dynamics": 2})
+    resumed = reopened(tmp_path, 0, {"dynamics": 2})
     for done in (3, 4):
         resumed.stage("dynamics", done, {"loss": 10 * done}, 1.0)
     resumed.close()

@@ -246,6 +246,8 @@ def _is_list(key: str, overrides: Sequence[Override]) -> bool:
 
 
 def _check_id(env: str) -> None:
+    if game := re.fullmatch(r"(\w+)(NoFrameskip|Deterministic)-v\d", env):  # names that ale_py still registers
+        raise UsageError(f"env={env} is an older name of an Atari game. Write: env=ALE/{game[1]}-v5")
     try:
         found = exists(env)
     except ValueError as error:  # the package that would know it is not installed
@@ -256,8 +258,6 @@ def _check_id(env: str) -> None:
             raise UsageError(
                 f"env={env} does not exist. One of your own needs its module: ZOO_IMPORT={module} zoo ... env={name}"
             )
-        if game := re.fullmatch(r"(\w+)(NoFrameskip|Deterministic)-v\d", env):
-            raise UsageError(f"env={env} does not exist. Write: env=ALE/{game[1]}-v5")
         task, _, data = env.partition("-")
         if task in environments() and not re.fullmatch(r"v\d+", data):  # D4RL's notation: hopper-medium-v2
             raise UsageError(f"env={env} does not exist. The dataset is a setting of its own: env={task} dataset=FILE")
