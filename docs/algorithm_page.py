@@ -15,6 +15,7 @@ from zoo.benchmarks.analysis import Comparison, Row, compare
 from zoo.benchmarks.published import builtin
 from zoo.benchmarks.records import MEASURES
 from zoo.commands.list import what_and_paper
+from zoo.copying import NEEDED
 from zoo.settings.overrides import as_overrides
 from zoo.settings.registry import Algorithm, Setting, folder, settings
 
@@ -44,12 +45,13 @@ def algorithm_page(algorithm: Algorithm, rows: Sequence[Row], panels: Sequence[P
     yield ""
     yield "## Run it"
     yield ""
+    copy = " ".join(["zoo copy", algorithm.name, "my_project/", *NEEDED.get(algorithm.name, [])])
     for command, comment in (
         *((command, "") for command in first_run(algorithm)),
         (f"zoo run algo={algorithm.name} --help", "# every setting"),
-        (f"zoo copy {algorithm.name} my_project/", "# one file that needs nothing else of the zoo"),
+        (copy, "# one file that needs nothing else of the zoo"),
     ):
-        yield f"    {command:<40}{comment}".rstrip()
+        yield f"    {command:<39} {comment}".rstrip()
     yield ""
     yield from results(algorithm, rows, panels, pictures)
     yield "## Settings"

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from pathlib import Path
 
 from algorithm_page import algorithm_page, prose, settings_table
@@ -17,7 +16,7 @@ from curves import Panel, archived, panels_of_archives, panels_of_files
 
 from zoo.benchmarks.analysis import Row
 from zoo.commands.list import table
-from zoo.copying import copied
+from zoo.copying import NEEDED, copied
 from zoo.settings.registry import algorithms, by_family, folder, settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +34,8 @@ def main() -> None:
     pages, panels = OUT / "pages", panels_of_archives(ROOT) | panels_of_files(ROOT)
     algorithm_pages(pages / "algorithms", archived(ROOT), panels)
     with ProcessPoolExecutor() as pool:
-        texts = pool.map(copied, algorithms(), repeat([]))  # as `zoo copy` writes them
+        needed = [NEEDED.get(name, []) for name in algorithms()]
+        texts = pool.map(copied, algorithms(), needed)  # as `zoo copy` writes them
         for name, text in zip(algorithms(), texts, strict=True):
             write(pages / "algorithms" / f"{name}_alone.py", text)
     write(pages / "settings.md", settings_page())

@@ -26,7 +26,7 @@ from zoo.settings.fit import check_spaces
 from zoo.settings.registry import algorithm
 
 TASKS = {"continuous": "hopper", "discrete": "CartPole-v1"}  # defaults if no environment is named
-NEED_ONLINE = ("dsrl", "expo", "reinflow")  # offline these only clone the data
+NEEDED = {name: ["online_steps=50000"] for name in ("dsrl", "expo", "reinflow")}  # offline these only clone the data
 OF_RUNS = (
     *(f"env.{field.name}" for field in dataclasses.fields(EnvConfig)), "seeds", "logger", "compile", "init_from",
     "resume", "keep_agents", "matmul_precision", "checkpoint_every", "log_every",
@@ -48,9 +48,9 @@ def copied(name: str, settings: list[str]) -> str:
     if "env" not in given:
         settings = [*settings, f"env={TASKS[algorithm(name).action_spaces[0]]}"]
     config, chosen, _ = compose([f"algo={name}", *settings])
-    if name in NEED_ONLINE and not config.online_steps:
+    if name in NEEDED and not config.online_steps:
         raise UsageError(
-            f"{name} without online steps only clones the data. Type: zoo copy {name} FILE online_steps=50000"
+            f"{name} without online steps only clones the data. Type: zoo copy {name} FILE {NEEDED[name][0]}"
         )
     if hasattr(config.algo, "expert") and config.sampler.name != SamplerConfig.name:
         raise UsageError(f"sampler= cannot be copied with {name}: a copy would draw from the expert's data by it too.")
