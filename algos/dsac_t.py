@@ -144,7 +144,7 @@ class DSACT(Agent):
         """One gradient step of the critics; if `delayed`, also of actor and temperature, and the targets move."""
         critic_loss, mean, std = self.critic_loss(batch)
         self.critic_optimizer.minimize(critic_loss)
-        metrics = {"critic_loss": critic_loss.detach(), "q": mean.mean(), "return_std": std.mean()}
+        metrics = {"critic_loss": critic_loss.detach(), "q": mean.mean(), "value_std": std.mean()}
         if delayed:
             actor_loss, log_prob = self.actor_loss(batch)
             self.actor_optimizer.minimize(actor_loss)
