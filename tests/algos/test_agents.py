@@ -50,6 +50,17 @@ def test_exploring_draws_anew(name):
 
 
 @pytest.mark.parametrize("name", ["dql", "ofql"])
+def test_a_candidate_that_is_valued_log_4_more_is_taken_four_times_as_often(name, monkeypatch):
+    agent, two = make(algorithms()[name], SPEC, candidates=2), torch.tensor([SPEC.action_low, SPEC.action_high])
+    values = torch.tensor([0.0, math.log(4)])[:, None, None]
+    monkeypatch.setattr(agent.policy, "sample", lambda obs, _: two[:, None].expand(-1, obs.shape[1], -1))
+    monkeypatch.setattr(agent.target_critic, "of_many", lambda obs, _: values.expand(2, -1, len(obs), -1))
+    torch.manual_seed(0)
+    taken = agent.act(torch.zeros(20_000, 3), explore=True)
+    assert (taken == two[1]).all(-1).double().mean().item() == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["dql", "ofql"])
 def test_the_size_of_the_other_critics_values_has_no_gradient(name):
     torch.manual_seed(1)
     agent = make(algorithms()[name], SPEC).double()

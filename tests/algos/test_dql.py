@@ -165,16 +165,6 @@ def test_of_the_candidates_the_most_valued_acts_or_one_by_the_softmax_of_the_val
     np.testing.assert_allclose(agent.act(obs), np.stack(actions)[best, np.arange(4)], rtol=1e-5, atol=1e-6)
 
 
-def test_a_candidate_that_is_valued_log_4_more_is_taken_four_times_as_often(spec, monkeypatch):
-    agent, two = make(spec, candidates=2), torch.tensor([spec.action_low, spec.action_high])
-    values = torch.tensor([0.0, math.log(4)])[:, None, None]
-    monkeypatch.setattr(agent.policy, "sample", lambda obs, _: two[:, None].expand(-1, obs.shape[1], -1))
-    monkeypatch.setattr(agent.target_critic, "of_many", lambda obs, _: values.expand(2, -1, len(obs), -1))
-    torch.manual_seed(0)
-    taken = agent.act(torch.zeros(20_000, 3), explore=True)
-    assert (taken == two[1]).all(-1).double().mean().item() == pytest.approx(0.8, abs=0.01)
-
-
 @pytest.mark.slow
 def test_of_two_spots_in_the_data_the_policy_finds_the_one_that_pays():
     """Actions are near -0.5 and 0.5, and 0.5 has the highest reward. There are no data at their mean."""

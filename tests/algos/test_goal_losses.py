@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from examples import batch_for, make
+from examples import batch_for, doubles, make
 from plain import shake
 
 from zoo.agent import Agent
@@ -25,8 +25,7 @@ def prepared(agent: Agent):
     torch.manual_seed(0)
     agent = agent.double()
     shake(agent, by=0.2)
-    batch = batch_for(agent, 0)
-    return agent, type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
+    return agent, doubles(batch_for(agent, 0))
 
 
 def joined(*columns):

@@ -1,7 +1,5 @@
 """OFQL's losses against PyTorch's own forward-mode derivative and NumPy, with the noise of the same seed."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -127,16 +125,6 @@ def test_each_target_critic_takes_its_best_action_before_the_lesser_value_is_tak
     target = batch.reward.numpy() + 0.99 * ~batch.terminated.numpy() * 4
     expected = ((q_values(agent.critic, batch.obs.numpy(), batch.action.numpy()) - target) ** 2).mean(-1).sum()
     assert agent.critic_loss(batch)[0].item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_candidate_that_is_valued_log_4_more_is_taken_four_times_as_often(spec, monkeypatch):
-    agent, two = make(spec, candidates=2), torch.tensor([spec.action_low, spec.action_high])
-    values = torch.tensor([0.0, math.log(4)])[:, None, None]
-    monkeypatch.setattr(agent.policy, "sample", lambda obs, _: two[:, None].expand(-1, obs.shape[1], -1))
-    monkeypatch.setattr(agent.target_critic, "of_many", lambda obs, _: values.expand(2, -1, len(obs), -1))
-    torch.manual_seed(0)
-    taken = agent.act(torch.zeros(20_000, 3), explore=True)
-    assert (taken == two[1]).all(-1).double().mean().item() == pytest.approx(0.8, abs=0.01)
 
 
 def test_the_value_climbed_is_one_critics_in_units_of_the_others_size(spec, make_batch):

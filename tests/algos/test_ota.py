@@ -1,7 +1,7 @@
 """OTA: with options of one step it is HIQL, and longer ones are discounted once."""
 
 import torch
-from examples import batch_for
+from examples import batch_for, doubles
 from plain import shake
 
 from zoo.algos import hiql, ota
@@ -24,14 +24,9 @@ def agents() -> tuple[ota.OTA, hiql.HIQL]:
     return ours, theirs
 
 
-def doubles(agent: ota.OTA):
-    batch = batch_for(agent, 0)
-    return type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
-
-
 def test_with_options_of_one_step_it_is_hiql():
     ours, theirs = agents()
-    batch = doubles(ours)
+    batch = doubles(batch_for(ours, 0))
     batch = batch._replace(option_end=batch.next_obs, option_goal=batch.value_goal, option_reached=batch.reached)
     steps = SubgoalBatch(**{name: getattr(batch, name) for name in SubgoalBatch._fields})
     expected, _ = theirs.value_loss(steps)
@@ -44,7 +39,7 @@ def test_with_options_of_one_step_it_is_hiql():
 def test_an_option_costs_one_and_is_discounted_once():
     """The upper value's loss, for each transition separately."""
     ours, _ = agents()
-    batch, config = doubles(ours), ours.config
+    batch, config = doubles(batch_for(ours, 0)), ours.config
     total = 0.0
     for i in range(len(batch.obs)):
         obs, end, goal = (x[i : i + 1] for x in (batch.obs, batch.option_end, batch.option_goal))
@@ -58,7 +53,7 @@ def test_an_option_costs_one_and_is_discounted_once():
 
 def test_each_policy_learns_by_its_own_value():
     ours, _ = agents()
-    batch = doubles(ours)
+    batch = doubles(batch_for(ours, 0))
     low, high = ours.low_actor_loss(batch).item(), ours.high_actor_loss(batch).item()
     with torch.no_grad():
         ours.high_value[-1].weight.mul_(3)

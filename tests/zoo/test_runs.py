@@ -743,7 +743,7 @@ def test_evaluations_of_many_episodes_are_read_again(tmp_path):
 
 
 def test_a_run_that_fails_before_it_has_numbers_to_show_leaves_no_folder(tmp_path, monkeypatch):
-    """So the same command can be typed again once the mistake in the user's own code is mended."""
+    """The same command then works once the user has fixed their code."""
     step = EnvStepper.step
 
     def broken(envs, action):
@@ -755,13 +755,8 @@ def test_a_run_that_fails_before_it_has_numbers_to_show_leaves_no_folder(tmp_pat
     monkeypatch.setattr(EnvStepper, "count", 0, raising=False)
     monkeypatch.setattr(EnvStepper, "step", broken)
     settings = {
-        "env": "pendulum",
-        "steps": 30,
-        "eval_every": 20,
-        "eval_episodes": 1,
-        "logger": "none",
-        "compile": False,
-    }
+        "env": "pendulum", "steps": 30, "eval_every": 20, "eval_episodes": 1, "logger": "none", "compile": False,
+    }  # fmt: skip
     config = {"hidden": [8], "batch_size": 4, "learning_starts": 5}
     with pytest.raises(ZeroDivisionError):
         package.train("sac", run_dir=tmp_path / "run", algo_config=config, **settings)

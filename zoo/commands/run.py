@@ -74,8 +74,9 @@ def main(arguments: list[str], file: Path | None = None) -> int:
 
 def _folder(configs: "list[RunConfig]") -> Path:
     """The folder that several runs are in."""
-    parents = [Path(one.run_dir).expanduser().parent if one.run_dir else Path("runs", one.env.name) for one in configs]
-    return Path(os.path.relpath(os.path.commonpath([parent.absolute() for parent in parents])))
+    from zoo.runs.execute import parent_of
+
+    return Path(os.path.relpath(os.path.commonpath([parent_of(one).absolute() for one in configs])))
 
 
 def _train(config: "RunConfig", algorithm: "Algorithm", settings: dict[str, Any]) -> int:

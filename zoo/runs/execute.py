@@ -1,6 +1,7 @@
 """Executes a run: makes or reopens its folder, locks it, trains, and records how it ended."""
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -66,7 +67,7 @@ def execute(
                 {"status": "running", "id": uuid.uuid4().hex[:16], "config": settings, "folder": str(Path.cwd())}
                 | {**provenance(algorithm), "started": _now()}
                 if before is None
-                else read_record(run_dir) | {"status": "running", "resumed": _now()}
+                else copy.deepcopy(before) | {"status": "running", "resumed": _now()}
             )
             record.pop("error", None)
             with together.only_first_prints() if together else contextlib.nullcontext():
@@ -163,11 +164,16 @@ def label(config: RunConfig, algorithm: Algorithm) -> str:
     return "-".join(map(str, parts))
 
 
+def parent_of(config: RunConfig) -> Path:
+    """The folder in which a run has its own."""
+    return Path(config.run_dir).expanduser().parent if config.run_dir else Path("runs", config.env.name)
+
+
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
     """Makes the run's folder. Returns all folders that it created, innermost first."""
     if config.run_dir is None:
         name = f"{label(config, algorithm)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-        run_dir = Path("runs") / config.env.name / name
+        run_dir = parent_of(config) / name
     else:
         run_dir = Path(config.run_dir).expanduser()
         if (run_dir / "run.json").exists():

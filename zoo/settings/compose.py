@@ -48,6 +48,7 @@ ELSEWHERE = {  # settings -> what other libraries call them, if value and unit a
     "actor_penalty": ("actor_bc_coef",),
     "critic_penalty": ("critic_bc_coef",),
 }
+FALLS = ("epsilon", "Random actions begin at a probability of 1 and fall to algo.epsilon.")
 DIFFERENT = {  # other libraries' names -> the setting here that differs in unit or form, and how
     "batch_size": (
         "minibatches",
@@ -55,8 +56,8 @@ DIFFERENT = {  # other libraries' names -> the setting here that differs in unit
         "so algo.minibatches=32 for a batch_size of 64 in rollouts of 2048.",
     ),
     "vf_coef": ("value_coef", "algo.value_coef is CleanRL's vf_coef, and twice Stable-Baselines3's."),
-    "start_e": ("epsilon", "Random actions begin at a probability of 1 and fall to algo.epsilon."),
-    "exploration_initial_eps": ("epsilon", "Random actions begin at a probability of 1 and fall to algo.epsilon."),
+    "start_e": FALLS,
+    "exploration_initial_eps": FALLS,
     "activation_fn": ("hidden", "Activations are changed in an algorithm file of your own: MLP(activation=)."),
     "env_kwargs": ("env", 'Write: env.kwargs.NAME=VALUE; in zoo.train, **{"env.kwargs": {"NAME": VALUE}}'),
     "seeds": ("seed", "It is for `zoo run` alone. In zoo.train: seed=0, one seed a call."),
