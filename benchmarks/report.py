@@ -1,7 +1,6 @@
 """`zoo report DIR`: the results of the runs in a folder, with intervals, compared with published figures."""
 
 import csv
-import importlib.util
 import io
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate
 from zoo.benchmarks.trials import PULLS, middle
 from zoo.commands.parser import Parser
-from zoo.errors import RunError, UsageError, quoted
+from zoo.errors import RunError, UsageError, optional, quoted
 from zoo.files import replacing
 
 # the files of a report, in addition to one CSV file for each table that has rows
@@ -51,8 +50,7 @@ def main(arguments: list[str]) -> int:
 def require() -> None:
     """Raises UsageError if a library that the report needs is not installed."""
     for name in ("scipy", "matplotlib", "plotly"):
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(f"a report needs {name}. Type: pip install 'rl-zoo[bench]'")
+        optional(name, "a report", "bench")
 
 
 def write(report: Report, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The ways in which a command ends early, each with one clear line: a user's mistake, a failure, an interruption."""
 
 import difflib
+import importlib
 import os
 import shlex
 import sys
@@ -42,6 +43,14 @@ def nearest(name: str, options: Iterable[str], examples: Iterable[str] | None = 
 def quoted(word: object) -> str:
     """A word of a command to be typed, such as a folder's name, quoted for the shell if it needs that."""
     return shlex.quote(str(word))
+
+
+def optional(package: str, user: str, extra: str) -> Any:
+    """A package that not everybody needs, imported. Raises UsageError if it is missing: `user` needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UsageError(f"{user} needs {error.name or package}. Type: pip install 'rl-zoo[{extra}]'") from error
 
 
 def guarded(command: Callable[..., int], *arguments: Any) -> int:

@@ -3,14 +3,13 @@
 import argparse
 import difflib
 import hashlib
-import importlib
 import re
 import shlex
 import sys
 from pathlib import Path
 
 from zoo.commands.parser import Parser
-from zoo.errors import UsageError, quoted
+from zoo.errors import UsageError, optional, quoted
 
 HEADER = re.compile(r"^# Copied by `zoo copy ([^`]*)` from rl-zoo (\S+) \(MIT\), content ([0-9a-f]{12})", re.MULTILINE)
 
@@ -67,12 +66,8 @@ def standalone(name: str, settings: list[str]) -> str:
     Raises:
         UsageError: there is no such algorithm or setting, or a copy cannot have it.
     """
-    try:
-        importlib.import_module("ruff")  # which formats the copy
-
-        from zoo.copying import copied
-    except ImportError as error:
-        raise UsageError(f"zoo copy needs {error.name}: pip install 'rl-zoo[copy]'") from error
+    optional("ruff", "zoo copy", "copy")  # it formats the copy
+    copied = optional("zoo.copying", "zoo copy", "copy").copied
     from zoo import __version__
 
     text = copied(name, settings)

@@ -1,7 +1,6 @@
 """`zoo eval --fqe`: estimates from a dataset, without playing, what policies would return, and which one to choose."""
 
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zoo.commands.player import chosen_seed, open_player
-from zoo.errors import UsageError
+from zoo.errors import UsageError, optional
 
 if TYPE_CHECKING:
     from zoo.models.fitted_q import Estimate
@@ -66,8 +65,8 @@ def estimate(
     from zoo.models.fitted_q import FittedQ
     from zoo.runs.dataset import open_dataset
 
-    if len(paths) > 1 and importlib.util.find_spec("scipy") is None:
-        raise UsageError("a ranking needs scipy. Type: pip install 'rl-zoo[bench]'")
+    if len(paths) > 1:
+        optional("scipy", "a ranking", "bench")
     players = [open_player(path, *_own(path, paths, env, file)) for path in paths]
     configs = [config for config, _ in players]
     _same([config.env.id for config in configs], "play different environments", "Rank those of one.")

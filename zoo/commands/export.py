@@ -1,13 +1,12 @@
 """`zoo export`: writes the policy of a run to a file for use elsewhere."""
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.commands.parser import Parser
 from zoo.commands.player import STEP_HELP
-from zoo.errors import UsageError
+from zoo.errors import UsageError, optional
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -34,10 +33,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     args = parser.parse_args(arguments)
     for package in PACKAGES.get(args.format, ()):
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise UsageError(f"--format {args.format} needs {package}. Type: pip install 'rl-zoo[onnx]'") from error
+        optional(package, f"--format {args.format}", "onnx")
     from zoo.export.policy import check, first_inputs, latencies, observations
     from zoo.files import check_file, replacing_path
 

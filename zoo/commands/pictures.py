@@ -1,6 +1,5 @@
 """Episodes as pictures: a grid with the return written below each, in a window or a file."""
 
-import importlib
 import itertools
 import math
 import os
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, optional
 from zoo.runs.evaluation import Moment
 
 FASTEST = {".mp4": 30, ".gif": 15, "": 30}  # pictures per second at most, in a file by its suffix, or in a window
@@ -40,10 +39,7 @@ def check_packages(video: Path | None) -> None:
         raise UsageError(f"--video {video} must end in .mp4 or .gif.")
     needed = ["PIL", "pygame"] if video is None else ["PIL", "imageio_ffmpeg"] if video.suffix == ".mp4" else ["PIL"]
     for package in needed:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise UsageError(f"pictures need {package}. Type: pip install 'rl-zoo[video]'") from error
+        optional(package, "a picture", "video")
 
 
 def _has_screen() -> bool:

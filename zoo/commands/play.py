@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.commands.parser import Parser
 from zoo.commands.player import HELP, add_arguments, chosen_seed, explores, open_player, print_episodes
-from zoo.errors import UsageError
+from zoo.errors import UsageError, optional
 
 if TYPE_CHECKING:
     from zoo.agent import Agent
@@ -77,10 +77,7 @@ def main(arguments: list[str]) -> int:
 
 def _map(args: argparse.Namespace) -> int:
     """Draws maps of a maze."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UsageError("--map needs matplotlib. Type: pip install 'rl-zoo[bench]'") from error
+    matplotlib = optional("matplotlib", "--map", "bench")
     from zoo.commands.value_map import draw
     from zoo.files import check_file, replacing_path
 

@@ -20,7 +20,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, optional
 from zoo.export.policy import Run
 from zoo.nn import EnsembleLinear, FrameEncoder, RunningNormalizer
 from zoo.runs.residual import Corrected
@@ -50,10 +50,7 @@ def check(algorithm: str, agent: Any) -> None:
             f"Stable-Baselines3 has no network for images of {list(agent.spec.obs_shape)}. "
             "Take --format onnx or torchscript."
         )
-    try:
-        import stable_baselines3  # noqa: F401
-    except ImportError as error:
-        raise UsageError("--format sb3 needs stable_baselines3. Type: pip install 'rl-zoo[sb3]'") from error
+    optional("stable_baselines3", "--format sb3", "sb3")
 
 
 def write(algorithm: str, agent: Any, spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], path: Path) -> Run:

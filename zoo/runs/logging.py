@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zoo.errors import RunError, UsageError
+from zoo.errors import RunError, UsageError, optional
 from zoo.files import replacing
 from zoo.runs.stepper import number_in
 from zoo.settings.config import flat
@@ -162,7 +162,7 @@ class Logger:
             if continued:  # the purge also hides stages, which are counted by pass
                 self._stages_again()
         if "wandb" in names:
-            wandb = _package("wandb")
+            wandb = optional("wandb", "logger=wandb", "wandb")
             os.environ.setdefault("WANDB_SILENT", "true")
             try:
                 self.wandb = wandb.init(
@@ -179,7 +179,7 @@ class Logger:
             for stage in self.stage_csv:
                 self.wandb.define_metric(f"{stage}/*", step_metric=f"{stage}/pass")
         if "trackio" in names:
-            trackio = _package("trackio")
+            trackio = optional("trackio", "logger=trackio", "trackio")
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
                     self.trackio = trackio.init(  # it resumes by the name
@@ -228,9 +228,9 @@ class Logger:
             summary = Summary(value=[Summary.Value(tag="play", image=image)])
             self.tensorboard.file_writer.add_summary(summary, step)  # type: ignore[attr-defined]
         if self.wandb is not None:
-            self.wandb.log({"step": step, "play": _package("wandb").Video(str(path), format="gif")})
+            self.wandb.log({"step": step, "play": importlib.import_module("wandb").Video(str(path), format="gif")})
         if self.trackio is not None:
-            self.trackio.log({"play": _package("trackio").Video(str(path), format="gif")}, step=step)
+            self.trackio.log({"play": importlib.import_module("trackio").Video(str(path), format="gif")}, step=step)
 
     def _scalars(self, step: int, scalars: dict[str, float], axis: str = "step", known: bool = False) -> None:
         if self.tensorboard is not None:
@@ -255,13 +255,3 @@ class Logger:
         if self.trackio is not None:
             with contextlib.redirect_stdout(io.StringIO()):
                 self.trackio.finish()
-
-
-def _package(name: str) -> Any:
-    """The package of a logger. Raises UsageError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(
-            f"logger={name} needs a package that is not installed: pip install 'rl-zoo[{name}]'"
-        ) from error
