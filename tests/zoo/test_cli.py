@@ -17,7 +17,7 @@ import torch
 from zoo.commands import run as commands_run
 from zoo.envs import EnvConfig
 from zoo.settings.compose import compose
-from zoo.settings.config import RunConfig
+from zoo.settings.config import RunConfig, flat
 from zoo.settings.registry import algorithms, environments
 
 REFUSED = {
@@ -402,6 +402,21 @@ def test_help_of_an_algorithm_lists_its_keys_with_default_and_meaning(zoo, name)
         assert line, field.name
         if isinstance(field.default, float):
             assert float(line[1].replace("_", "")) == field.default
+
+
+def test_help_with_a_preset_has_its_values_in_place_of_the_defaults(zoo):
+    def shown(*arguments):
+        out = zoo("run", *arguments, "--help").out
+        return {line.split()[0]: line.split()[1] for line in out.splitlines() if line.startswith("  ")}
+
+    given = ("algo=iql", "env=hopper", "dataset=medium", "preset=paper")
+    preset, plain = shown(*given), shown("algo=iql")
+    _, _, settings = compose(given)
+    changed = {key: value for key, value in preset.items() if value != plain[key]}
+    assert changed.keys() >= {"preset", "algo.normalize_obs"}
+    for key, value in changed.items():
+        assert value == str(flat(settings)[key])
+    assert shown("preset=paper") == shown()
 
 
 def test_list_names_every_algorithm_and_environment(zoo):

@@ -220,38 +220,55 @@ def _score(row: dict[str, str]) -> str:
 
 
 def usage(arguments: list[str], file: Path | None) -> str:
-    """Every key with its default and a line of explanation, read from the dataclasses that define them."""
+    """Every key with its default and a line of explanation, read from the dataclasses that define them.
+
+    With a preset, an algorithm and an environment, the preset's values are in place of the defaults.
+    """
     from zoo.settings.registry import Algorithm, algorithm, folder, settings
 
-    zoo = Path(__file__).parents[1]
+    zoo, values = Path(__file__).parents[1], _of_preset(arguments, file)
     lines = ["usage: zoo run algo=NAME env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
     lines += _table(
         settings(zoo / "settings" / "config.py", "RunConfig"),
         "",
-        {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"},
+        {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"} | values,
     )
     lines += [f"  {'seeds':<22} {'':<14} in place of seed: 8, 0-7 or 0,3,5; as many runs, side by side"]
     lines += [f"  {'':<22} {'':<14} each in run_dir/seedN, or in a folder of its own: run_dir=[a,b]"]
     lines += ["", "of the environment:"]
-    lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"id": "from env="})
+    lines += _table(settings(folder("envs") / "config.py", "EnvConfig"), "env.", {"env.id": "from env="} | values)
     for group, file_name in (("sampler", "samplers.py"), ("corruption", "corruption.py")):
         name, *rows = settings(zoo / "data" / file_name, f"{group.title()}Config")
-        lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", {})]
+        lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", values)]
     chosen = Algorithm(file) if file else None
     for argument in arguments:
         if argument.startswith("algo="):
             chosen = algorithm(argument.removeprefix("algo="))
     sweeper = settings(folder("benchmarks") / "tune.py", "Sweeper")
-    lines += ["", "of a search, -m sweeper=optuna:", *_table(sweeper, "sweeper.", {"dir": "null"})]
+    lines += ["", "of a search, -m sweeper=optuna:", *_table(sweeper, "sweeper.", {"sweeper.dir": "null"})]
     if chosen:
-        lines += ["", f"{chosen.title}", *_table(settings(chosen.path, "Config"), "algo.", {})]
+        lines += ["", f"{chosen.title}", *_table(settings(chosen.path, "Config"), "algo.", values)]
     else:
         lines += ["", "An algorithm's own keys: zoo run algo=NAME --help"]
     return "\n".join(lines)
 
 
-def _table(rows: "list[Setting]", prefix: str, defaults: dict[str, str]) -> list[str]:
-    return [
-        f"  {prefix + row.name:<22} {defaults.get(row.name, row.default.strip(chr(34))):<14} {row.comment}"
-        for row in rows
-    ]
+def _of_preset(arguments: list[str], file: Path | None) -> dict[str, str]:
+    """The values of the preset that the arguments name; empty if they name none, or not the task."""
+    if not any(argument.startswith("preset=") for argument in arguments):
+        return {}
+    from zoo.settings.compose import of_preset
+    from zoo.settings.overrides import parse, value_of
+
+    given = {override.get_key_element(): override for override in parse(arguments)}
+    algo = file.stem if file else value_of(given["algo"]) if "algo" in given else ""
+    if not algo or "env" not in given:
+        return {}
+    settings = of_preset(given, algo, value_of(given["env"]))
+    return {key: value_of(override) for key, override in settings.items()} | {"preset": value_of(given["preset"])}
+
+
+def _table(rows: "list[Setting]", prefix: str, values: dict[str, str]) -> list[str]:
+    """A line for each setting, with its value from `values`, by its whole key, or its default."""
+    keys = {prefix + row.name: row for row in rows}
+    return [f"  {key:<22} {values.get(key, row.default.strip(chr(34))):<14} {row.comment}" for key, row in keys.items()]

@@ -101,7 +101,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     env = _choice(given, "env", "an environment of `zoo list` or a Gymnasium id, such as env=hopper")
     typed = given
     if "preset" in given and given["preset"].value() is not None:
-        given = _of_preset(given, chosen.name, env) | given
+        given = of_preset(given, chosen.name, env) | given
     config_class = chosen.module.Config
     _check_keys(given, config_class, "algo.", config_class)
     for group, group_class in SETTINGS.items():
@@ -141,7 +141,7 @@ def compose(arguments: Sequence[str], file: Path | None = None) -> tuple[RunConf
     return config, chosen, settings
 
 
-def _of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
+def of_preset(given: dict[str, Override], algo: str, env: str) -> dict[str, Override]:
     """The settings that a preset has for the task."""
     dataset = value_of(given["dataset"]) if "dataset" in given else RunConfig.dataset
     corrupted = given.get("corruption") or given.get("corruption.name")
