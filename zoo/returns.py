@@ -65,9 +65,8 @@ class ReturnsSoFar(nn.Module):
     def __init__(self, discount: float) -> None:
         super().__init__()
         self.discount = discount
-        self.carried: Tensor
         # [N] the discounted returns that running episodes carry into the next step
-        self.register_buffer("carried", torch.zeros(()), persistent=False)
+        self.carried: Tensor = nn.Buffer(torch.zeros(()), persistent=False)
 
     def update(self, reward: Tensor, ended: Tensor) -> Tensor:
         """The returns so far `[T, N]` of the latest steps, from their rewards and episode ends, both `[T, N]`."""
@@ -104,10 +103,8 @@ class ReturnToGo(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.target: Tensor
-        self.scale: Tensor
-        self.register_buffer("target", torch.zeros(()))
-        self.register_buffer("scale", torch.ones(()))  # the networks' inputs are divided by it
+        self.target = nn.Buffer(torch.zeros(()))
+        self.scale = nn.Buffer(torch.ones(()))  # the networks' inputs are divided by it
         self._remaining = torch.zeros(0)
 
     def set_target(

@@ -15,12 +15,9 @@ class NormalizedFeatures(BaseFeaturesExtractor):
         self, observation_space: "gymnasium.Space[Any]", mean: Sequence[float], std: Sequence[float], clip: float
     ) -> None:
         super().__init__(observation_space, len(mean))
-        self.mean: torch.Tensor
-        self.std: torch.Tensor
-        self.clip: torch.Tensor
-        self.register_buffer("mean", torch.tensor(mean))
-        self.register_buffer("std", torch.tensor(std))
-        self.register_buffer("clip", torch.tensor(clip))
+        self.mean = torch.nn.Buffer(torch.tensor(mean))
+        self.std = torch.nn.Buffer(torch.tensor(std))
+        self.clip = torch.nn.Buffer(torch.tensor(clip))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return ((obs.flatten(1) - self.mean) / self.std).clamp(-self.clip, self.clip)

@@ -46,8 +46,7 @@ class TimeEmbedding(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.net = MLP(width, width, [2 * width], Mish)
-        self.frequencies: Tensor
-        self.register_buffer("frequencies", torch.logspace(0, -4, width // 2), persistent=False)
+        self.frequencies = nn.Buffer(torch.logspace(0, -4, width // 2), persistent=False)
 
     def forward(self, time: Tensor) -> Tensor:
         phase = time[..., None] * self.frequencies
@@ -73,11 +72,9 @@ class Diffusion(BoundedPolicy):
     def __init__(self, low: Sequence[float], high: Sequence[float], beta: Tensor) -> None:
         super().__init__(low, high)
         self.steps = len(beta)
-        self.beta: Tensor
-        self.signal: Tensor
-        self.register_buffer("beta", beta, persistent=False)
+        self.beta = nn.Buffer(beta, persistent=False)
         # alpha bar, the share of the variance that comes from the action
-        self.register_buffer("signal", (1 - beta).cumprod(0), persistent=False)
+        self.signal = nn.Buffer((1 - beta).cumprod(0), persistent=False)
 
     def noised(self, x: Tensor, step: Tensor, noise: Tensor) -> Tensor:
         """Actions `[B, A]` after that many steps `[B]`, counted from 0, of added noise (DDPM, eq. 4)."""
@@ -123,8 +120,7 @@ class NoiseNet(nn.Module):
             FilmBlock(inputs, outputs, condition) for inputs, outputs in itertools.pairwise(widths)
         )
         self.last = Linear(widths[-1], action_dim)
-        self.frequencies: Tensor
-        self.register_buffer("frequencies", torch.logspace(0, -4, FREQUENCIES))
+        self.frequencies = nn.Buffer(torch.logspace(0, -4, FREQUENCIES))
 
     def forward(self, x: Tensor, step: Tensor, obs: Tensor) -> Tensor:
         phase = step[:, None] * self.frequencies
@@ -158,8 +154,7 @@ class DiffusionPolicy(Diffusion):
         self.net = NoiseNet(obs_dim, len(low), hidden)
         self.average = copy.deepcopy(self.net).requires_grad_(False)
         self.optimizer = Adam(self.net.parameters(), lr, decay_steps)
-        self.updates: Tensor
-        self.register_buffer("updates", torch.zeros(()))
+        self.updates = nn.Buffer(torch.zeros(()))
 
     def loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """The error of the predicted noise, at uniformly sampled steps (DDPM, eq. 14)."""

@@ -79,12 +79,9 @@ class EnsembleDynamics(nn.Module):
         self.best = EnsembleMLP(members, obs_dim + action_dim, 2 * (obs_dim + 1), hidden, activation=nn.SiLU)
         self.best.load_state_dict(self.net.state_dict())
         self.best.requires_grad_(False)
-        self.least_error: Tensor
-        self.stale: Tensor
-        self.elites: Tensor
-        self.register_buffer("least_error", torch.full((members,), torch.inf))  # for each member, on held-out data
-        self.register_buffer("stale", torch.zeros((), dtype=torch.int64))  # epochs since any member improved
-        self.register_buffer("elites", torch.arange(elites))
+        self.least_error = nn.Buffer(torch.full((members,), torch.inf))  # for each member, on held-out data
+        self.stale = nn.Buffer(torch.zeros((), dtype=torch.int64))  # epochs since any member improved
+        self.elites = nn.Buffer(torch.arange(elites))
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log variances `[members, B, obs_dim + 1]` of the state difference and the reward."""

@@ -96,12 +96,9 @@ class TwoHot(ValueHead):
         if (v_min is None) != (v_max is None):
             raise UsageError("algo.v_min and algo.v_max go together: give both, or none and they are computed.")
         self.outputs = num_bins
-        self.v_min: Tensor
-        self.v_max: Tensor
-        self.clipped: Tensor
-        self.register_buffer("v_min", torch.tensor(math.nan))
-        self.register_buffer("v_max", torch.tensor(math.nan))
-        self.register_buffer("clipped", torch.zeros((), dtype=torch.int64))
+        self.v_min = nn.Buffer(torch.tensor(math.nan))
+        self.v_max = nn.Buffer(torch.tensor(math.nan))
+        self.clipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self.returns = None
         if v_min is not None and v_max is not None:
             self.set_support(v_min, v_max)
@@ -208,7 +205,7 @@ class TwoHot(ValueHead):
     def clip(self, value: Tensor) -> Tensor:
         """Clips numbers to the support, and counts those outside."""
         clipped = torch.clamp(value, self.v_min, self.v_max)
-        self.clipped += (clipped != value).sum()
+        self.clipped.add_((clipped != value).sum())
         return clipped
 
     def project(self, value: Tensor) -> Tensor:

@@ -50,8 +50,7 @@ class Adam(nn.Module):
         self.weight_decay, self.decoupled = weight_decay, decoupled
         self.moved: list[Tensor] = list(parameters)  # in a list, they stay parameters of their own module only
         self.lr, self.decay_steps, self.decay, self.eps, self.max_norm = lr, decay_steps, decay, eps, max_norm
-        self.step: Tensor
-        self.register_buffer("step", torch.zeros(()))
+        self.step = nn.Buffer(torch.zeros(()))
         for i, parameter in enumerate(self.moved):
             self.register_buffer(f"mean_{i}", torch.zeros_like(parameter))
             self.register_buffer(f"square_{i}", torch.zeros_like(parameter))

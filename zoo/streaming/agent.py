@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.agent import Agent
 from zoo.data.batch import Transition
@@ -45,11 +45,9 @@ class StreamAgent(Agent):
         self.normalizer = StreamNormalizer(
             spec.obs_shape, config.discount, config.time_feature, config.normalize_obs, config.scale_reward
         )
-        self.x: Tensor
-        self.action: Tensor
-        self.register_buffer("x", torch.zeros(self.normalizer.shape))
+        self.x = nn.Buffer(torch.zeros(self.normalizer.shape))
         action = torch.zeros(spec.action_dim) if spec.num_actions is None else torch.zeros((), dtype=torch.int64)
-        self.register_buffer("action", action)
+        self.action = nn.Buffer(action)
         self._elapsed = torch.zeros(0)  # [B] steps taken in the episodes of an evaluation, since `begin`
 
     def epsilon(self, final: float, steps: float) -> Tensor:

@@ -18,12 +18,9 @@ class RunningMoments(nn.Module):
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__()
-        self.count: Tensor
-        self.means: Tensor
-        self.squares: Tensor
-        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
-        self.register_buffer("means", torch.zeros(1, *shape, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(1, *shape, dtype=torch.float64))  # sum of squared deviations
+        self.count = nn.Buffer(torch.zeros(1, dtype=torch.float64))
+        self.means = nn.Buffer(torch.zeros(1, *shape, dtype=torch.float64))
+        self.squares = nn.Buffer(torch.zeros(1, *shape, dtype=torch.float64))  # sum of squared deviations
 
     def update(self, x: Tensor) -> None:
         """Adds one sample."""
@@ -75,12 +72,9 @@ class StreamNormalizer(nn.Module):
         self.time_feature = time_feature and not self.frames
         self.shape = tuple(obs_shape) if self.frames else (math.prod(obs_shape) + self.time_feature,)
         self.obs_moments, self.return_moments = RunningMoments(obs_shape), RunningMoments()
-        self.time_limit: Tensor
-        self.elapsed: Tensor
-        self.rewards: Tensor
-        self.register_buffer("time_limit", torch.ones(()))  # steps after which an episode ends
-        self.register_buffer("elapsed", torch.zeros(()))  # steps in the episode
-        self.register_buffer("rewards", torch.zeros(1, dtype=torch.float64))  # discounted sum since the episode began
+        self.time_limit = nn.Buffer(torch.ones(()))  # steps after which an episode ends
+        self.elapsed = nn.Buffer(torch.zeros(()))  # steps in the episode
+        self.rewards = nn.Buffer(torch.zeros(1, dtype=torch.float64))  # discounted sum since the episode began
 
     def reset(self, obs: Tensor) -> Tensor:
         """The first observation of an episode, normalized: `[*shape]`."""

@@ -24,8 +24,7 @@ class TraceOptimizer(nn.Module):
         super().__init__()
         self.moved: list[nn.Parameter] = [network.weights]  # in a list, they stay parameters of their network only
         self.lr, self.decay, self.kappa = lr, decay, kappa
-        self.trace: Tensor
-        self.register_buffer("trace", torch.zeros_like(network.weights))
+        self.trace = nn.Buffer(torch.zeros_like(network.weights))
 
     def reset(self) -> None:
         """Clears the trace when an episode ends."""
@@ -57,8 +56,7 @@ class TraceAdam(TraceOptimizer):
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
         self.adam = optim.Adam(self.moved, lr)
-        self.count: Tensor
-        self.register_buffer("count", torch.zeros(()))
+        self.count = nn.Buffer(torch.zeros(()))
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -92,10 +90,8 @@ class AdaptiveObGD(ObGD):
 
     def __init__(self, network: StreamNetwork, lr: float, decay: float, kappa: float = 1.0) -> None:
         super().__init__(network, lr, decay, kappa)
-        self.count: Tensor
-        self.square: Tensor
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("square", torch.zeros_like(network.weights))
+        self.count = nn.Buffer(torch.zeros(()))
+        self.square = nn.Buffer(torch.zeros_like(network.weights))
 
     def move(self, weights: Tensor, delta: Tensor) -> Tensor:
         self.count.add_(1)
