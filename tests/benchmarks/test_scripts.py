@@ -11,6 +11,7 @@ import pytest
 
 import zoo.algos
 import zoo.benchmarks
+from zoo.benchmarks.scripts import ogbench_in_jax
 from zoo.data.waypoints import center
 from zoo.envs.pointmaze import GOAL, START
 
@@ -85,3 +86,36 @@ def test_the_shares_of_an_algorithms_time_are_those_of_the_whole():
     assert sum(shares.values()) == pytest.approx(100, abs=0.5)  # each is rounded
     assert all(shares[part] > 0 for part in ("products", "other operators", "sampling", "environment", "Python"))
     assert shares["compiled loops"] == 0
+
+
+def test_ogbenchs_settings_are_those_of_the_line_for_the_agent_and_the_dataset(tmp_path):
+    (tmp_path / "impls").mkdir()
+    (tmp_path / "impls/hyperparameters.sh").write_text(
+        "# pointmaze-medium-navigate-v0 (QRL)\n"
+        "python main.py --env_name=pointmaze-medium-navigate-v0 --agent=agents/qrl.py --agent.alpha=0.0003\n"
+        "python main.py --env_name=pointmaze-medium-stitch-v0 --eval_episodes=50 --agent=agents/qrl.py"
+        " --agent.actor_p_randomgoal=0.5 --agent.alpha=0.001\n"
+    )
+    found = ogbench_in_jax.settings(tmp_path, "qrl", "pointmaze-medium-stitch-v0")
+    assert found == {"actor_p_randomgoal": "0.5", "alpha": "0.001"}
+    assert ogbench_in_jax.settings(tmp_path, "qrl", "pointmaze-medium-navigate-v0") == {"alpha": "0.0003"}
+    with pytest.raises(SystemExit, match="no line for crl on"):
+        ogbench_in_jax.settings(tmp_path, "crl", "pointmaze-medium-stitch-v0")
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "value"), [("64,32", (512, 512), (64, 32)), ("8", 1024, 8), ("1e-3", 0.3, 0.001)]
+)
+def test_a_setting_of_ogbench_has_the_type_of_its_default(text, default, value):
+    assert ogbench_in_jax.parse(text, default) == value
+
+
+def test_an_exported_dataset_has_ogbenchs_layout(tmp_path):
+    obs = np.arange(6, dtype=np.float32)[:, None]
+    with h5py.File(tmp_path / "data.hdf5", "w") as file:
+        file["observations"], file["next_observations"], file["actions"] = obs, obs + 1, obs
+        file["terminals"] = np.array([0, 0, 1, 0, 0, 0], bool)
+        file["timeouts"] = np.array([0, 0, 0, 0, 0, 1], bool)
+    arrays = ogbench_in_jax.load(tmp_path / "data.hdf5")
+    assert arrays["terminals"].tolist() == [0, 0, 1, 0, 0, 1]
+    assert (arrays["next_observations"] == obs + 1).all()
