@@ -456,6 +456,26 @@ def test_a_picture_of_returns_that_differ_by_rounding(zoo, tmp_path) -> None:
     assert (tmp_path / "a.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ((), []),
+        (("timeouts",), ["no timeouts: an episode ends where a successor is not the next row."]),
+        (
+            ("timeouts", "next_observations"),
+            [
+                "no timeouts: an episode ends after 200 steps, unless it terminates earlier.",
+                "no next_observations: the last step of an episode that does not terminate is left out.",
+            ],
+        ),
+    ],
+)
+def test_import_says_what_it_assumes_of_a_file_that_lacks_arrays(zoo, tmp_path, without, said) -> None:
+    path = write_d4rl(tmp_path / "old.hdf5", ROWS, without)
+    out = zoo("data", "import", path, "pendulum/old").out
+    assert [line.removeprefix("old.hdf5 has ") for line in out.splitlines() if "old.hdf5 has" in line] == said
+
+
 def test_import_cuts_and_tells_where_the_file_leaves_an_end_out(zoo, tmp_path) -> None:
     broken = write_d4rl(
         tmp_path / "broken.hdf5", episodes([5, 5], [False, False])._replace(truncated=np.arange(10) == 9)

@@ -46,6 +46,18 @@ def check_ends(names: Container[str]) -> None:
                 raise ValueError(f"it has {other} and no timeouts; name them timeouts, as D4RL's files do")
 
 
+def assumptions(names: Container[str], max_episode_steps: int | None) -> list[str]:
+    """What `read_d4rl` assumes of a file that has arrays of these names: a sentence for each array it lacks."""
+    found = []
+    if "timeouts" not in names and "next_observations" in names:
+        found.append("no timeouts: an episode ends where a successor is not the next row")
+    elif "timeouts" not in names:
+        found.append(f"no timeouts: an episode ends after {max_episode_steps:,} steps, unless it terminates earlier")
+    if "next_observations" not in names:
+        found.append("no next_observations: the last step of an episode that does not terminate is left out")
+    return found
+
+
 def from_columns(given: dict[str, np.ndarray], max_episode_steps: int | None) -> Arrays:
     """Episodes from the fields of a D4RL-layout file, see `read_d4rl`. Raises ValueError if they are inconsistent."""
     columns = {name: as_real(given[name], name) for name in FIELDS if name in given}

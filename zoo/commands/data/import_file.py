@@ -31,7 +31,10 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{args.file} has no file that ends in {', '.join(FILE_SUFFIXES)}.")
     if not args.file.is_dir() and not args.file.is_file():
         raise UsageError(f"{args.file} is not a file.")
+    import h5py
+
     from zoo.data.arrays import concatenate, cut_at_breaks, fitted
+    from zoo.data.d4rl import assumptions
     from zoo.data.load import NO_REWARDS, read, step_limit
     from zoo.data.minari import check_replaceable, write_minari
     from zoo.envs import spec_of
@@ -41,6 +44,10 @@ def main(arguments: list[str]) -> int:
     for file in files or [args.file]:
         arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
         parts.append(fitted(arrays, spec, str(file), env))
+        if kind_of(file) == "hdf5":
+            with h5py.File(file) as content:
+                for assumption in assumptions(content, step_limit(env)):
+                    print(f"{file.name} has {assumption}.")
     arrays = concatenate(parts)
     arrays, added = cut_at_breaks(arrays)
     if added:
