@@ -197,7 +197,7 @@ def execute(command: list[str], log: Path, folder: Path, environment: dict[str, 
         child.interrupt()
         return child.process.wait()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler that was not set by Python
 
 
 def arguments(command: list[str], log: Path) -> tuple[list[str], Path, Path, dict[str, str]]:

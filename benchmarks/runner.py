@@ -204,7 +204,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler that was not set by Python
 
 
 def failures(jobs: list[Job]) -> None:

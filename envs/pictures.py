@@ -23,7 +23,7 @@ def prepare(env_id: str) -> None:
         ValueError: the environment is MuJoCo's, and the library that `MUJOCO_GL` names is missing.
     """
     there = [name for name, (library, _) in WITHOUT_SCREEN.items() if find_library(library)]
-    if there:
+    if there and sys.platform == "linux":  # MuJoCo has these backends only there
         os.environ.setdefault("MUJOCO_GL", there[0])
     spec = gymnasium.registry.get(env_id)
     if env_id.startswith(("PointMaze", "ogbench/")) or (spec and "mujoco" in str(spec.entry_point)):

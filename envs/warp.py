@@ -14,6 +14,7 @@ for the device. It differs from Gymnasium's MuJoCo in these ways:
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from zoo.envs.config import EnvConfig
 from zoo.envs.make import make_one
 from zoo.envs.warp_tasks import TASKS, Physics
 from zoo.errors import UsageError
-from zoo.machine import cache_dir
+from zoo.machine import cache_dir, writable
 
 
 class Step(NamedTuple):
@@ -198,7 +199,8 @@ def _load(env_id: str) -> tuple[Any, Any]:
         warp = importlib.import_module("warp")  # its types are not strict
         warp.config.log_level = warp.LOG_ERROR
         if "WARP_CACHE_PATH" not in os.environ:
-            warp.config.kernel_cache_dir = str(cache_dir() / "warp")
+            folder = cache_dir() / "warp"
+            warp.config.kernel_cache_dir = str(folder if writable(folder) else tempfile.mkdtemp())
         with _silent():
             warp.init()
         import mujoco_warp

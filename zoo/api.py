@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from zoo.agent import Policy
 from zoo.envs import make_with_spec
 from zoo.errors import Interrupted, RunError, UsageError
+from zoo.machine import expanded
 from zoo.runs import evaluation
 from zoo.runs.device import preserved, resolve_device
 from zoo.runs.execute import execute
@@ -71,7 +72,7 @@ def resume(
         RunError: the checkpoint is missing or damaged, or the run failed.
         Interrupted: SIGINT or SIGTERM came.
     """
-    folder = Path(run_dir).expanduser()
+    folder = expanded(run_dir)
     config, algorithm, record = reopen(folder, _path(file))
     config.resume, config.device = str(folder), device or config.device
     config.steps = config.steps if steps is None else int(steps)
@@ -92,7 +93,7 @@ def _executed(config: RunConfig, algorithm: Algorithm, settings: dict[str, Any])
 
 
 def _path(file: str | Path | None) -> Path | None:
-    return None if file is None else Path(file).expanduser()
+    return None if file is None else expanded(file)
 
 
 def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = None) -> VectorEnv:
@@ -112,7 +113,7 @@ def make_envs(run_dir: str | Path, num_envs: int = 1, file: str | Path | None = 
     """
     if num_envs < 1:
         raise UsageError(f"num_envs={num_envs} must be at least 1")
-    config, _, record = reopen(Path(run_dir).expanduser(), _path(file))
+    config, _, record = reopen(expanded(run_dir), _path(file))
     return make_with_spec(config.env, num_envs, config.threads, trained=spec_of(record))[0]
 
 
@@ -148,7 +149,7 @@ def evaluate(
     if seed is not None and seed < 0:
         raise UsageError(f"seed={seed} must be at least 0")
     with preserved():
-        config, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
+        config, agent, _ = load_agent(expanded(run_dir), _path(file), step)
         if env is not None:
             config.env = environment_config(env)
         envs, _ = make_with_spec(config.env, episodes or config.eval_episodes, config.threads, trained=agent.spec)
@@ -176,5 +177,5 @@ def load(
         RunError: the checkpoint is missing or damaged.
     """
     with preserved():
-        _, agent, _ = load_agent(Path(run_dir).expanduser(), _path(file), step)
+        _, agent, _ = load_agent(expanded(run_dir), _path(file), step)
     return Policy(agent.to(resolve_device(device)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo import NO_WINDOWS
 from zoo.errors import UsageError, guarded, nearest
 
 USAGE = """\
@@ -33,7 +34,6 @@ zoo: deep-RL and offline-RL algorithms, one file each
 
   zoo COMMAND --help says more about each. ZOO_IMPORT=MODULE imports a module of yours first."""
 
-NO_WINDOWS = "Linux or macOS is needed. On Windows: in WSL, https://learn.microsoft.com/windows/wsl"
 
 COMMANDS = {  # and the modules that hold each one's `main`
     "run": "zoo.commands.run",

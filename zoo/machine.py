@@ -1,10 +1,14 @@
 """The machine that this process runs on."""
 
+import contextlib
 import functools
+import math
 import os
 import platform
 import re
 import subprocess
+import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +22,7 @@ def processor() -> str:
     fields = dict(re.findall(r"^(.+?)\s*: (.+)$", known.read_text(), re.MULTILINE)) if known.exists() else {}
     if "model name" not in fields:  # ARM
         parts = [fields[name] for name in ("CPU implementer", "CPU part") if name in fields]
-        return platform.processor() or " ".join([platform.machine(), *parts])
+        return " ".join([platform.machine(), *parts]) if parts else platform.processor() or platform.machine()
     generation = [f"{name} {fields[name]}" for name in ("cpu family", "model") if name in fields]
     return f"{fields['model name']} ({', '.join(generation)})" if generation else fields["model name"]
 
@@ -57,13 +61,36 @@ def nvidia_smi(*fields: str) -> list[list[str]]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores that this process may use, also in a container whose share of the CPU is limited."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # there is no such file, or no limit: "max 100000"
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        count = min(count, math.ceil(quota / period))
+    return count
 
 
 def cache_dir() -> Path:
     """The folder for files that can be regenerated; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "rl-zoo"
+
+
+def writable(folder: Path) -> bool:
+    """Makes a folder for compiled code; False, with a line on the terminal, if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        print(f"{folder} cannot be written: what is compiled is not kept for the next run", file=sys.stderr, flush=True)
+        return False
+
+
+def expanded(path: Path | str) -> Path:
+    """A path with `~` as the user's home folder. Raises UsageError if there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: there is no such home folder. Name the folder itself.") from error
 
 
 def home() -> Path:

@@ -244,3 +244,9 @@ def test_files_whose_names_begin_with_an_underscore_are_no_algorithms(tmp_path: 
         (tmp_path / f"{name}.py").touch()
     monkeypatch.setattr(registry, "folder", lambda _: tmp_path)
     assert list(registry.algorithms()) == ["mine"]
+
+
+def test_windows_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("sys.platform", "win32")
+    with pytest.raises(ImportError, match="Linux or macOS is needed"):
+        package.train  # noqa: B018

@@ -330,6 +330,22 @@ def test_the_doctor_says_what_is_missing_and_ends(zoo, monkeypatch):
     assert "linear" not in result.out
 
 
+def test_the_doctor_goes_on_where_there_is_no_home_folder(zoo, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
+    result = zoo("doctor")
+    for line in ("linear", "store"):
+        assert re.search(rf"^  {line} +this user has no home folder", result.out, re.MULTILINE), result.out
+    assert "disk" in result.out
+
+
+def test_a_home_folder_that_does_not_exist_is_said(zoo):
+    result = zoo("run", "resume=~nobody-of-this-name/run")
+    assert result.code == 2
+    assert "there is no such home folder" in result.err
+
+
 def test_a_dataset_of_another_environment_is_refused_with_both_shapes(zoo, tmp_path, pendulum_file):
     result = zoo("run", "algo=bc", "env=hopper", f"dataset={pendulum_file}")
     assert result.code == 2

@@ -248,6 +248,39 @@ def test_a_compiler_that_a_signal_has_ended_is_begun_again_and_what_is_kept_stay
     assert capsys.readouterr().err == ""
 
 
+# compares what is compiled with what is not, in a function whose loops depend on the width of the CPU's registers
+WIDE = """
+import torch
+from zoo.runs.compilation import compile_update
+
+weight = torch.linspace(0, 1, 16 * 40).reshape(16, 40).requires_grad_()
+
+def update():
+    (gradient,) = torch.autograd.grad((weight.tanh() * weight).sum(1).square().sum(), weight)
+    return {"sum": gradient.sum()}
+
+torch.testing.assert_close(compile_update(update)()["sum"], update()["sum"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_processors_that_share_a_folder_do_not_share_compiled_code(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    for capability in ({}, {"ATEN_CPU_CAPABILITY": "avx2"}):  # a CPU without AVX-512
+        cache = environment | {"XDG_CACHE_HOME": str(tmp_path)} | capability
+        subprocess.run([sys.executable, "-c", WIDE], check=True, env=cache)
+
+
+def test_each_kind_of_processor_has_a_folder_of_its_own_for_compiled_code(monkeypatch):
+    folders = set()
+    for processor, capability in [("A 1", "AVX2"), ("A 1", "AVX512"), ("A 2", "AVX2")]:
+        monkeypatch.setattr(compilation, "processor", lambda processor=processor: processor)
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda capability=capability: capability)
+        folders.add(compilation.kept_compiled())
+    assert len(folders) == 3
+
+
 @pytest.mark.usefixtures("compiler")
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "rl-zoo").write_text("a file where the folder should be")

@@ -69,6 +69,16 @@ def test_a_run_is_asked_to_stop_though_nobody_reads_of_it(monkeypatch):
     assert not Interruption.came
 
 
+def test_a_signal_whose_handler_is_not_pythons_is_left_to_it(monkeypatch):
+    set_by_c = signal.SIGTERM
+    monkeypatch.setattr("signal.getsignal", lambda number: None if number == set_by_c else signal.SIG_DFL)
+    taken = []
+    monkeypatch.setattr("signal.signal", lambda number, handler: taken.append(number) or signal.SIG_DFL)
+    with Interruption():
+        assert taken == [signal.SIGINT]
+    assert taken == [signal.SIGINT, signal.SIGINT]  # given back
+
+
 def test_what_is_no_files_error_is_a_traceback():
     with pytest.raises(OSError, match="no file"):
         guarded(lambda: (_ for _ in ()).throw(OSError("no file")))

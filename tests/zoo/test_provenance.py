@@ -126,9 +126,17 @@ def test_an_arm_processor_has_a_name(monkeypatch):
     text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
     monkeypatch.setattr(Path, "read_text", lambda path: text)
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert machine.processor.__wrapped__() == "aarch64 0x41 0xd40"
+    for said in ("", "aarch64"):
+        monkeypatch.setattr("platform.processor", lambda said=said: said)
+        assert machine.processor.__wrapped__() == "aarch64 0x41 0xd40"
+
+
+@pytest.mark.parametrize(("limit", "count"), [("150000 100000", 2), ("max 100000", 8), ("50000 100000", 1)])
+def test_a_containers_share_of_the_cpu_counts(monkeypatch, limit, count):
+    monkeypatch.setattr(Path, "read_text", lambda path: f"{limit}\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert machine.cores() == count
 
 
 # --- The GPUs ---

@@ -4,9 +4,11 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from importlib import metadata
 
 from zoo.commands.parser import Parser
+from zoo.errors import UsageError
 from zoo.machine import cores, gpus
 
 REQUIRED = (
@@ -55,18 +57,25 @@ def main(arguments: list[str]) -> int:
     if not missing:
         from zoo.runs.compilation import needed_to_compile
 
-        missing_to_compile = needed_to_compile()
-        print(f"  linear       {products()}")
-        print(f"  compile      {f'needs {missing_to_compile}' if missing_to_compile else 'works'}")
+        print(f"  linear       {found_out(products)}")
+        print(f"  compile      {found_out(lambda: f'needs {needed}' if (needed := needed_to_compile()) else 'works')}")
     print(f"  disk         {shutil.disk_usage('.').free / 2**30:.1f} GiB free here")
     if missing:
         return 1
     from zoo.data.catalog import available, store
 
     print("\ndata")
-    print(f"  store        {store()}{'' if store().is_dir() else ' (not there yet)'}")
-    print(f"  datasets     {', '.join(available()) or 'none: zoo data make hopper medium'}")
+    print(f"  store        {found_out(lambda: f'{store()}' + ('' if store().is_dir() else ' (not there yet)'))}")
+    print(f"  datasets     {found_out(lambda: ', '.join(available()) or 'none: zoo data make hopper medium')}")
     return 0
+
+
+def found_out(what: Callable[[], str]) -> str:
+    """What a function finds out, or why it cannot."""
+    try:
+        return what()
+    except (UsageError, OSError) as error:
+        return str(error)
 
 
 def products() -> str:

@@ -13,6 +13,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import INTERRUPTED, Interrupted, UsageError, guarded, quoted
+from zoo.machine import expanded
 
 if TYPE_CHECKING:
     from zoo.runs.run import Run
@@ -147,7 +148,7 @@ def _resume(arguments: list[str], file: Path | None) -> int:
             f"resume continues a run with the settings it began with; {others} cannot be given, device= and steps= "
             "alone can. Leave it out, or start a new run from where it ended: init_from=DIR"
         )
-    given = [Path(one).expanduser() for one in folders(arguments[0].removeprefix("resume="))]
+    given = [expanded(one) for one in folders(arguments[0].removeprefix("resume="))]
     if len(given) == 1 and not (given[0] / "run.json").exists():
         of_seeds = {path.parent: read_record(path.parent) for path in sorted(given[0].glob("seed*/run.json"))}
         unfinished = [

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from zoo.errors import RunError, UsageError
-from zoo.machine import cache_dir
+from zoo.machine import cache_dir, processor, writable
 from zoo.nn.linear import lower
 from zoo.runs.cuda_graph import Replayed
 from zoo.runs.device import resolve_device
@@ -175,8 +174,12 @@ def failed_to_compile(error: Exception) -> RunError:
 
 
 def kept_compiled() -> Path:
-    """The folder for compiled code."""
-    return cache_dir() / "compiled"
+    """The folder for compiled code, of its own for each kind of processor.
+
+    PyTorch does not check whether kept code fits the processor. On another one, it would compute wrong numbers.
+    """
+    kind = f"{processor()} {torch.backends.cpu.get_cpu_capability()}"
+    return cache_dir() / "compiled" / re.sub(r"\W+", "-", kind).strip("-")
 
 
 @functools.cache
@@ -186,12 +189,8 @@ def keep_compiled() -> None:
     Must be called before the compiler, `torch._dynamo`, is imported, because that fixes the folder.
     """
     folder = kept_compiled()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
-    except OSError:
-        print(f"{folder} cannot be written: what is compiled is not kept for the next run", file=sys.stderr, flush=True)
+    if writable(folder):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
     logging.getLogger("torch._inductor.codecache").setLevel(logging.ERROR)  # damaged files are recompiled: no news
 
 

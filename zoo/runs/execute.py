@@ -20,6 +20,7 @@ from zoo.envs import in_envpool, resolve_backend, series
 from zoo.envs.config import OWN_CLOCK
 from zoo.errors import Interrupted, RunError, UsageError, quoted
 from zoo.files import replacing, save_json
+from zoo.machine import expanded
 from zoo.nn import linear
 from zoo.runs.dataset import other_content
 from zoo.runs.device import enough_memory, peak_memory
@@ -166,7 +167,7 @@ def label(config: RunConfig, algorithm: Algorithm) -> str:
 
 def parent_of(config: RunConfig) -> Path:
     """The folder in which a run has its own."""
-    return Path(config.run_dir).expanduser().parent if config.run_dir else Path("runs", config.env.name)
+    return expanded(config.run_dir).parent if config.run_dir else Path("runs", config.env.name)
 
 
 def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
@@ -175,7 +176,7 @@ def _create(config: RunConfig, algorithm: Algorithm) -> tuple[Path, list[Path]]:
         name = f"{label(config, algorithm)}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         run_dir = parent_of(config) / name
     else:
-        run_dir = Path(config.run_dir).expanduser()
+        run_dir = expanded(config.run_dir)
         if (run_dir / "run.json").exists():
             with locked(run_dir):
                 pass

@@ -36,7 +36,8 @@ class Interruption:
             return
         with contextlib.suppress(ValueError):  # not the main thread: signals stay with their owner
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+                if signal.getsignal(number) is not None:  # its handler is Python's, which can be set again
+                    self._before[number] = signal.signal(number, self._ask)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
