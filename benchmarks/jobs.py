@@ -68,7 +68,7 @@ class Group:
 
 def command(jobs: Sequence[Job]) -> list[str]:
     """The arguments for Python that start or resume jobs in one process."""
-    zoo = ["-m", "zoo.cli", "run"]
+    zoo = ["-P", "-m", "zoo.cli", "run"]  # -P: no module is taken from the working directory
     dirs = [job.dir for job in jobs] if len(jobs) > 1 else jobs[0].dir
     if jobs[0].begun:
         return [*zoo, *as_overrides({"resume": dirs})]

@@ -48,6 +48,8 @@ class EnvConfig:
     score_source: str | None = None  # where the two reference scores come from
 
     def __post_init__(self) -> None:
+        if self.name in (".", "..") or not re.fullmatch(r"[\w.:+-]*", self.name):  # it names folders
+            raise ValueError(f"env.name={self.name} must be letters, digits and -_.+: only, such as env.name=my-maze")
         if self.id != "???":
             within = self.id.removeprefix("ALE/").removeprefix("ogbench/")
             self.name = self.name or within.rsplit("-v", 1)[0].replace("/", "-").lower()

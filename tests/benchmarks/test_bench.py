@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from zoo.benchmarks import bench, launchers, runner, suite
-from zoo.benchmarks.jobs import Job
+from zoo.benchmarks.jobs import Job, command
 from zoo.benchmarks.launchers import Local, LocalProcess, execute, launcher, roomiest
 from zoo.benchmarks.runner import Runner
 from zoo.benchmarks.suite import Planned, plan
@@ -332,7 +332,7 @@ def test_a_run_that_crashes_or_hangs_is_tried_again_once_and_reported_and_the_ot
 
     def broken(jobs: list[Job]) -> list[str]:
         started.extend(job.run.name for job in jobs)
-        return [str(tmp_path / "broken.py"), *command(jobs)[2:]]
+        return [str(tmp_path / "broken.py"), *command(jobs)[3:]]
 
     monkeypatch.setattr(runner, "command", broken)
     assert main(["bench", "mine", "--stall", "15"]) == 1
@@ -599,6 +599,17 @@ def test_a_half_written_folder_is_begun_anew(suites):
     (folder / "metrics.csv").write_text("step")
     assert main(["bench", "mine", "seed=0", "algo=stream_q"]) == 0
     assert list(evaluations(Path("bench/mine"))) == [run.name]
+
+
+def test_a_run_takes_no_modules_from_the_working_directory_but_those_of_the_user(suites, tmp_path):
+    suites(GRIDS)
+    (tmp_path / "zoo.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "mine.py").write_text("print('mine')")
+    start = command([Job(plan("mine", [])[0], tmp_path / "run")])
+    start = [sys.executable, *start[: start.index("run") + 1], "--help"]
+    done = subprocess.run(start, env=os.environ | {"ZOO_IMPORT": "mine"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mine\n")
 
 
 @pytest.mark.parametrize("scancel", [False, True])

@@ -154,6 +154,14 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds(store, monkeypatc
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.parametrize("address", ["http://me:SECRET@localhost", "//me:SECRET@localhost"])
+def test_a_password_in_the_hubs_address_is_not_printed(store, monkeypatch, address) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    with pytest.raises(RunError, match="could not be downloaded") as caught:
+        resolve(ENV, "expert")
+    assert "SECRET" not in str(caught.value)
+
+
 class Hub:
     """A Minari remote in a folder, with the interface that `minari.storage.hosting` needs."""
 

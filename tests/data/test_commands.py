@@ -88,8 +88,12 @@ def test_list_names_every_dataset_with_its_counts_and_size(zoo, mine) -> None:
     assert row.split()[1:5] == ["208", "4", f"{size / 1e6:.1f}", "MB"]
 
 
-def test_list_goes_past_a_dataset_whose_metadata_is_damaged(zoo, mine) -> None:
-    (mine / "metadata.json").write_text("{")
+NESTED = 50_000 * "[" + 50_000 * "]"
+
+
+@pytest.mark.parametrize("text", ["{", NESTED, '{"total_steps": Infinity, "total_episodes": 1}'])
+def test_list_goes_past_a_dataset_whose_metadata_is_damaged(zoo, mine, text) -> None:
+    (mine / "metadata.json").write_text(text)
     result = zoo("data", "list")
     assert result.code == 0
     assert "unreadable" in result.out
@@ -258,6 +262,30 @@ def huge(path: Path) -> None:
         file.create_dataset("observations", shape=(10**14, 3), dtype=np.float32, chunks=(1_000, 3))
 
 
+def elsewhere(how: str):
+    """Takes the rewards from another file."""
+
+    def change(path: Path) -> None:
+        other = path.with_name("secret.h5")
+        with h5py.File(other, "w") as file:
+            file["a"] = np.ones(208, np.float32)
+        with h5py.File(path, "r+") as file:
+            del file["rewards"]
+            if how == "external":
+                file.create_dataset("rewards", (208,), np.float32, external=[(str(other), 0, 832)])
+            elif how == "virtual":
+                layout = h5py.VirtualLayout((208,), np.float32)
+                layout[:] = h5py.VirtualSource(other, "a", (208,))
+                file.create_virtual_dataset("rewards", layout)
+            elif how == "linked":
+                file["rewards"] = h5py.ExternalLink(other, "a")
+            else:
+                file["there"] = h5py.ExternalLink(other, "/")
+                file["rewards"] = h5py.SoftLink("/there/a")
+
+    return change
+
+
 def with_nan(value: np.ndarray) -> np.ndarray:
     value[5] = np.nan  # step 1 of episode 1
     return value
@@ -283,6 +311,10 @@ def with_nan(value: np.ndarray) -> np.ndarray:
         (lambda path: edit(path, "timeouts", lambda x: x - 1.0), ["its timeouts are not all 0 or 1"]),
         (lambda path: edit(path, "observations", lambda x: x.astype(float) * 1e300), ["NaN or infinite obs"]),
         (huge, ["cannot be read", "Unable to allocate"]),
+        (elsewhere("external"), ["it takes arrays from other files"]),
+        (elsewhere("linked"), ["it takes arrays from other files"]),
+        (elsewhere("linked softly"), ["it takes arrays from other files"]),
+        (elsewhere("virtual"), ["it takes arrays from other files"]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
@@ -350,6 +382,12 @@ def test_show_of_a_dataset_with_another_kind_of_record(zoo, mine) -> None:
     assert_one_line(zoo("data", "show", "pendulum/mine"), 1, "cannot be read")
 
 
+def test_show_of_attributes_that_cannot_be_read(zoo, file) -> None:
+    with h5py.File(file, "r+") as opened:
+        h5py.h5a.create(opened.id, b"when", h5py.h5t.UNIX_D32LE, h5py.h5s.create(h5py.h5s.SCALAR))
+    assert_one_line(zoo("data", "show", file, "--env", "pendulum"), 1, "cannot be read")
+
+
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
@@ -401,6 +439,14 @@ def spoil_flat(mine: Path) -> None:
 def test_verify_finds_every_damage_in_one_line(zoo, mine, damage, parts) -> None:
     damage(mine)
     assert_one_line(zoo("data", "verify", "pendulum/mine"), 2 if "observations (2,)" in parts else 1, *parts)
+
+
+def test_verify_of_metadata_from_elsewhere(zoo, mine) -> None:
+    metadata = mine / "metadata.json"
+    edit_json(metadata, env_spec=json.dumps({"id": "a\x1b[2J\nb"}))
+    assert "recorded in a?[2J b, not in Pendulum-v1" in zoo("data", "verify", "pendulum/mine").out
+    metadata.write_text(NESTED)
+    assert_one_line(zoo("data", "verify", "pendulum/mine"), 1, "cannot be read")
 
 
 def test_verify_finds_episodes_that_are_too_long_or_do_not_chain(zoo, tmp_path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo import cli
+from zoo import checkpoint, cli
 from zoo.commands.data.collect import collect
 from zoo.data.arrays import Arrays
 from zoo.data.minari import read_minari
@@ -140,6 +140,9 @@ def test_full_replay_is_made_of_any_finished_run_with_a_replay_buffer(tmp_path, 
     assert "is a run of td3" in capsys.readouterr().err
     assert make_in(tmp_path, "full-replay", "--run", "ppo", "--force") == 2
     assert "ppo has no replay buffer" in capsys.readouterr().err
+    checkpoint.save(tmp_path / "td3" / "checkpoint.pt", {"step": 120})
+    assert make_in(tmp_path, "full-replay", "--run", "td3", "--force") == 1
+    assert "was written by an older version of the zoo" in capsys.readouterr().err
 
 
 def test_data_of_agents_need_no_replay_buffer(run_dir, tmp_path, capsys) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -207,6 +208,35 @@ def test_no_pickle_is_read(tmp_path) -> None:
     assert same(read_minari(tmp_path / "mine" / "data"), ROWS)  # from the episodes
 
 
+@pytest.mark.parametrize("how", ["external", "virtual", "episode_1", "episode_1/rewards"])
+def test_episodes_in_other_files_are_refused(tmp_path, how) -> None:
+    write(tmp_path / "mine", flat=False)
+    write(tmp_path / "secret", flat=False)
+    secret = tmp_path / "secret" / "data" / MAIN_DATA
+    with h5py.File(tmp_path / "mine" / "data" / MAIN_DATA, "r+") as file:
+        del file["episode_1" if how == "episode_1" else "episode_1/rewards"]
+        if how == "external":
+            file.create_dataset("episode_1/rewards", (3,), np.float32, external=[(str(secret), 0, 12)])
+        elif how == "virtual":
+            layout = h5py.VirtualLayout((3,), np.float32)
+            layout[:] = h5py.VirtualSource(secret, "episode_1/rewards", (3,))
+            file.create_virtual_dataset("episode_1/rewards", layout)
+        else:
+            file[how] = h5py.ExternalLink(secret, how)
+    with pytest.raises(ValueError, match="it takes arrays from other files"):
+        read_minari(tmp_path / "mine" / "data")
+
+
+def test_episodes_of_bytes_and_of_other_numbers_are_refused(tmp_path) -> None:
+    write_minari(frames([4, 3], [True, True]), tmp_path / "mine", ID, "Pendulum-v1", {}, force=False, flat=False)
+    with h5py.File(tmp_path / "mine" / "data" / MAIN_DATA, "r+") as file:
+        obs = file["episode_1/observations"][()]
+        del file["episode_1/observations"]
+        file["episode_1/observations"] = obs / np.float32(255)
+    with pytest.raises(ValueError, match="its episodes have different observations or actions"):
+        read_minari(tmp_path / "mine" / "data")
+
+
 def test_the_same_data_has_the_same_fingerprint_wherever_it_was_read_from(tmp_path) -> None:
     write(tmp_path / "mine")
     recorded = json.loads((tmp_path / "mine/data/metadata.json").read_text())["fingerprint"]
@@ -255,6 +285,20 @@ def test_what_cannot_be_put_in_place_leaves_what_was_there(tmp_path, monkeypatch
     with pytest.raises(RunError, match="Nothing there has changed"):
         write(tmp_path / "mine", force=True)
     assert tree(tmp_path) == before
+
+
+def test_what_was_replaced_and_cannot_be_removed_is_no_failure(tmp_path, monkeypatch) -> None:
+    write(tmp_path / "mine")
+    other, rmdir = episodes([5, 6], [True, True], seed=1), os.rmdir
+
+    def refuses(path, *arguments, **options) -> None:
+        if str(path).endswith("replaced"):
+            raise OSError(39, "Directory not empty")
+        rmdir(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "rmdir", refuses)
+    write(tmp_path / "mine", other, force=True)
+    assert same(read_minari(tmp_path / "mine" / "data"), other)
 
 
 def test_what_is_no_dataset_is_not_replaced_even_by_force(tmp_path) -> None:

@@ -236,10 +236,18 @@ def test_without_envpool_the_others_need_it_not(monkeypatch):
         ("dmc/cheetah-run", "dmc-cheetah-run"),
         ("minatar/breakout", "minatar-breakout"),
         ("MiniGrid-Empty-5x5-v0", "minigrid-empty-5x5"),
+        ("mine:Maze-v0", "mine:maze"),
     ],
 )
 def test_a_name_is_one_folder(env_id, name):
     assert EnvConfig(env_id).name == name
+
+
+@pytest.mark.parametrize("name", ["../../x/y", "/tmp/x", "..", ".", "a b", "a\x1b[2J"])
+def test_a_name_that_is_no_folders_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"env\.name=.* must be letters, digits and"):
+        EnvConfig("Hopper-v5", name)
+    assert EnvConfig("Hopper-v5", "my_maze-1.5+").name == "my_maze-1.5+"
 
 
 @pytest.mark.parametrize("env_id", ["Hopper-v5", "dmc/dog-run", "minatar/asterix"])

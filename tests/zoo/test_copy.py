@@ -26,7 +26,7 @@ from zoo.copying.merge import merge
 from zoo.copying.names import local_names
 from zoo.copying.program import Program
 from zoo.copying.settings import known
-from zoo.copying.write import plain, without_clauses, without_sentences
+from zoo.copying.write import formatted, plain, without_clauses, without_sentences
 from zoo.envs import spec_of
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
@@ -231,6 +231,12 @@ def test_a_copy_learns_what_the_zoo_learns(name: str, folder: Path) -> None:
     lines = len(text.splitlines())
     print(f"{name}: {lines} lines")
     assert lines < {"iql": 450, "sac": 400, "ppo": 500}.get(name, 1200)
+
+
+def test_a_module_in_the_working_directory_does_not_format_a_copy(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "ruff.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    assert formatted("x  =  1\n") == "x = 1\n"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,15 @@ def test_any_text_is_the_same_after_it_was_typed(text):
     assert value_of(override) == text
 
 
-@pytest.mark.parametrize("text", ["dataset=${oc.env:HOME}", "dataset=a/${oc.decode:1}-v0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dataset=${oc.env:HOME}", "dataset=a/${oc.decode:1}-v0", 'dataset="${${env.name}:HOME}"',
+        r"dataset=$\{oc.env\:HOME\}", r"env.kwargs={a:[b,$\{oc.env\:HOME\}]}", r"dataset=a,$\{oc.env\:HOME\}",
+    ],
+)  # fmt: skip
 def test_a_setting_may_name_another_one_and_nothing_else(text):
-    parse(["init_from=first-${seed}"])
+    parse(["init_from=first-${algo.lr}-${seed}"])
     with pytest.raises(UsageError, match="is the value of another setting"):
         parse([text])
 

@@ -137,9 +137,8 @@ def formatted(text: str) -> str:
         ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,PIE790"],
         ["format", "--quiet", "--config", "format.skip-magic-trailing-comma=true"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *common], input=text, capture_output=True, text=True, check=False
-        )
+        ruff = [sys.executable, "-P", "-m", "ruff"]  # -P: not a ruff.py in the working directory
+        done = subprocess.run([*ruff, *command, *common], input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UsageError(done.stderr.strip().splitlines()[-1])
         text = done.stdout

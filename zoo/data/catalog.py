@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zoo.errors import RunError, UsageError, nearest
+from zoo.errors import RunError, UsageError, nearest, printable
 from zoo.machine import home
 
 if TYPE_CHECKING:  # zoo.envs imports gymnasium, which `zoo list` does not need
@@ -31,6 +31,7 @@ ZOO_NAMESPACE = "zoo"  # datasets made or imported by the zoo are zoo/<env>/<nam
 HUB_TIMEOUT = 5.0  # seconds for the hub to respond at all
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "full-replay", "expert", "medium-expert")
+PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # in an address, with the user's name
 PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, then name
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
@@ -158,8 +159,8 @@ def is_file(name: str | Path) -> bool:
 def recorded_env(data: Path) -> str | None:
     """The id of the environment in the metadata of a Minari dataset, whose folder is `data`, if there is one."""
     try:
-        return str(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return printable(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -225,6 +226,7 @@ def _download(env: "EnvConfig", name: str, minari_id: str) -> Source:
         if source := find(env, name):  # another process may have downloaded it by now
             return source
         reason = (str(getattr(error, "reason", error)).splitlines() or [type(error).__name__])[0]
+        reason = PASSWORD.sub("", reason)
         raise RunError(
             f"dataset={name}: {minari_id} is not in the local store and could not be downloaded ({reason[:120]}). "
             f"{_ways(env, name)} A folder downloaded elsewhere can be copied to {place / minari_id}."
@@ -236,7 +238,8 @@ def _check_reachable() -> None:
     """Raises OSError if Hugging Face does not respond: its client would keep trying for half a minute."""
     if not os.environ.get("MINARI_REMOTE", "hf://").startswith("hf://"):
         return
-    request = urllib.request.Request(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), method="HEAD")
+    hub = PASSWORD.sub("", os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    request = urllib.request.Request(hub, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=HUB_TIMEOUT).close()
     except urllib.error.HTTPError:

@@ -34,8 +34,18 @@ def read_d4rl(path: Path, max_episode_steps: int | None) -> Arrays:
             raise ValueError(
                 f"it lacks {', '.join(sorted(missing))}; a D4RL file has observations, actions, rewards and terminals"
             )
+        for array in arrays.values():
+            check_within(file.id, array.id)
         check_ends(file)
         return from_columns({name: array[()] for name, array in arrays.items()}, max_episode_steps)
+
+
+def check_within(file: h5py.h5f.FileID, array: h5py.h5d.DatasetID) -> None:
+    """Raises ValueError if an array lies in another file, which may be any on this machine: data are passed on."""
+    created = array.get_create_plist()
+    elsewhere = h5py.h5o.get_info(array).fileno != h5py.h5o.get_info(file).fileno  # by an external link
+    if elsewhere or created.get_external_count() or created.get_layout() == h5py.h5d.VIRTUAL:
+        raise ValueError("it takes arrays from other files; copy them into it, with h5repack or h5py")
 
 
 def check_ends(names: Container[str]) -> None:

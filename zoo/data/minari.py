@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from zoo.data.arrays import Arrays, as_flags, as_real, obs_dtype
+from zoo.data.d4rl import check_within
 from zoo.envs import make_one
 from zoo.errors import RunError, UsageError
 from zoo.files import check_free
@@ -71,7 +72,8 @@ def read_episodes(path: Path) -> Arrays:
         if not start < end <= total or lengths != (len(rewards),) * 3:
             raise ValueError("its episodes are not as long as its metadata says")
         shapes = observations.shape[1:], actions.shape[1:]
-        if shapes != (arrays.obs.shape[1:], arrays.action.shape[1:]) or discrete != (actions.dtype.kind in "iu"):
+        dtypes = obs_dtype(observations), actions.dtype.kind in "iu"
+        if shapes != (arrays.obs.shape[1:], arrays.action.shape[1:]) or dtypes != (kept, discrete):
             raise ValueError("its episodes have different observations or actions")
         arrays.obs[start:end] = observations[:-1]
         arrays.next_obs[start:end] = observations[1:]
@@ -89,7 +91,8 @@ def _hdf5_episodes(path: Path, count: int) -> Iterator[tuple[np.ndarray, ...]]:
     with h5py.File(path, "r") as file:
         for i in range(count):
             episode = h5py.h5g.open(file.id, b"episode_%d" % i)
-            yield tuple(_read(episode, key) for key in (b"observations", b"actions", b"rewards", b"terminations"))
+            names = (b"observations", b"actions", b"rewards", b"terminations")
+            yield tuple(_read(file.id, episode, name) for name in names)
 
 
 def flattened(observations: Any) -> Any:
@@ -108,18 +111,22 @@ def flattened(observations: Any) -> Any:
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def _read(group: Any, key: bytes) -> np.ndarray:
+def _read(file: Any, group: Any, key: bytes) -> np.ndarray:
     """An array; for a group of arrays, which is how dictionaries are stored, the flattened one."""
     if h5py.h5o.get_info(group, key).type != h5py.h5o.TYPE_GROUP:
-        return _read_array(group, key)
+        return _read_array(file, group, key)
     below = h5py.h5g.open(group, key)
-    array: np.ndarray = flattened({name.decode(): _read(below, name) for name in below})
+    array: np.ndarray = flattened({name.decode(): _read(file, below, name) for name in below})
     return array
 
 
-def _read_array(group: Any, key: bytes) -> np.ndarray:
-    """Reads with h5py's low-level calls, which take half the time of `group[key][()]`. Raises ValueError for JPEG."""
+def _read_array(file: Any, group: Any, key: bytes) -> np.ndarray:
+    """Reads with h5py's low-level calls, which take half the time of `group[key][()]`.
+
+    Raises ValueError for JPEG, and for an array that lies in another file.
+    """
     dataset = h5py.h5d.open(group, key)
+    check_within(file, dataset)
     array = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     rows_of_bytes = array.dtype in (np.uint8, object) and array.ndim in (1, 2) and len(array)
@@ -165,7 +172,7 @@ def _beside(folder: Path) -> Iterator[Path]:
     """A temporary folder on the same disk as another folder. Raises RunError if the disk is full or refuses."""
     parent = next(parent for parent in folder.absolute().parents if parent.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=".partial-", dir=parent) as partial:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=parent, ignore_cleanup_errors=True) as partial:
             yield Path(partial)
     except OSError as error:
         raise RunError(f"cannot write {folder}: {error.strerror or error}. Nothing there has changed.") from error

@@ -22,8 +22,6 @@ def parse(arguments: Sequence[str]) -> list[Override]:
     for argument in arguments:
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
-        if re.search(r"\$\{[^}]*:", argument):  # a resolver: the records of other people's runs may not read ours
-            raise UsageError(f"{argument}: ${{...}} is the value of another setting, such as ${{seed}}, nothing else.")
     parser = OverridesParser.create()
     overrides = []
     for argument in arguments:
@@ -33,6 +31,9 @@ def parse(arguments: Sequence[str]) -> list[Override]:
             raise UsageError(
                 f"cannot read {argument}: put the value in quotes if it holds spaces, brackets, commas or =."
             ) from error
+        # a resolver, or a name of one: the records of other people's runs may not read ours
+        if re.search(r"\$\{[^}]*(?::|\$\{)", str(overrides[-1].value())):
+            raise UsageError(f"{argument}: ${{...}} is the value of another setting, such as ${{seed}}, nothing else.")
     return overrides
 
 

@@ -25,7 +25,7 @@ from zoo.data.load import taken
 from zoo.envs import EnvConfig, make
 from zoo.envs.ogbench import PREFIX
 from zoo.errors import RunError, UsageError, nearest
-from zoo.runs.load import build_agent, reopen
+from zoo.runs.load import build_agent, load_state, reopen
 from zoo.runs.record import evaluated, spec_of
 from zoo.runs.replay_log import ReplayLog
 from zoo.runs.stepper import EnvStepper
@@ -185,7 +185,7 @@ class Collector:
             raise UsageError(f"{self.run_dir}: its run keeps clipped rewards. Train with algo.clip_reward=false.")
         if not (self.run_dir / "replay" / "buffer").is_dir():
             raise UsageError(f"{self.run_dir} has no replay/, of which {kind} is made. Take the whole run.")
-        state = checkpoint.load(self.run_dir / "checkpoint.pt")
+        state = load_state(self.run_dir / "checkpoint.pt", ". Start a new run.")
         counts = state["tracked"]["buffer"]
         if state["step"] > counts["size"]:
             raise UsageError(

@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
         try:
             metadata = json.loads((source.path / "metadata.json").read_text())
             counts = [f"{int(metadata[key]):,}" for key in ("total_steps", "total_episodes")]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             counts = ["unreadable", ""]
         rows.append([source.name, *counts, f"{size / 1e6:.1f} MB", str(source.path.parent)])
     if rows:

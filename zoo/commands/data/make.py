@@ -173,5 +173,5 @@ def _made_by(origin: dict[str, Any], folder: Path) -> bool:
     try:
         made = json.loads((folder / "data" / "metadata.json").read_text())["zoo"]
         return all(made[key] == value for key, value in origin.items())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False

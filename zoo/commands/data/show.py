@@ -67,15 +67,15 @@ def main(arguments: list[str]) -> int:
 
 def _provenance(source: Source) -> dict[str, Any]:
     """The recorded origin of a dataset."""
+    from zoo.data.load import readable
+
     if source.kind == "hdf5":
         import h5py
 
-        with h5py.File(source.path, "r") as file:
+        with readable(source), h5py.File(source.path, "r") as file:
             return dict(file.attrs)
     if source.kind == "npz":
         return {}
-    from zoo.data.load import readable
-
     with readable(source):
         metadata: dict[str, Any] = json.loads((source.path / "metadata.json").read_text())
         shown = ("description", "algorithm_name", "author", "fingerprint")
