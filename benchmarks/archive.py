@@ -7,9 +7,11 @@ last row also has the returns of its episodes.
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from omegaconf.errors import OmegaConfBaseException
 
 from zoo.benchmarks.records import Result, shared
 from zoo.errors import RunError, quoted
@@ -17,6 +19,10 @@ from zoo.files import replacing
 
 KEYS = ("run", "record", "step", "seconds")  # the first columns; the others are those of `evaluations.csv`
 RETURNS = "returns"  # the last column; older archives have none
+DAMAGED = (  # what reading the files of a run may raise if they are cut short, or hold other things than a run writes
+    OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, csv.Error,
+    OmegaConfBaseException,
+)  # fmt: skip
 
 
 def save(results: list[Result], folder: Path, path: Path) -> int:
@@ -56,8 +62,13 @@ def is_archive(path: Path) -> bool:
         return file.readline().startswith(",".join(KEYS).encode())
 
 
-def load(path: Path) -> list[Result]:
-    """The runs of an archive. Raises RunError if the archive is damaged."""
+def load(path: Path, check: Callable[[Result], None]) -> list[Result]:
+    """The runs of an archive. Raises RunError if the archive is damaged.
+
+    Args:
+        path: the archive.
+        check: raises one of `DAMAGED` if a run's record is damaged.
+    """
     results = []
     with path.open(newline="") as file:
         try:
@@ -83,10 +94,10 @@ def load(path: Path) -> list[Result]:
                 )
                 count, due = len(results[-1].returns), results[-1].config["eval_episodes"]
                 lacks = f"its last evaluation has {count} returns of {due}" if count not in (0, due) else ""
-                _ = results[-1].scores
+                check(results[-1])
                 if lacks := results[-1].unfinished or lacks:
                     raise ValueError(f"{rows[0]['run']}: {lacks}")
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except DAMAGED as error:
             again = f"zoo bench export DIR {quoted(path)}"
             raise RunError(f"{path} is damaged ({error}). Write it again: {again}") from error
     return results

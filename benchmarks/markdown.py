@@ -1,6 +1,7 @@
 """The report as Markdown: first the comparisons with published figures, then every task, then every run."""
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from zoo.benchmarks.analysis import Comparison, Report, Row, Tried
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import LEAST_RUNS, SCORE_TOLERANCE, TOLERANCE, Estimate
 from zoo.benchmarks.trials import PULLS, REPEATS, SUBSET, middle
+from zoo.errors import printable
 
+ALWAYS = "Evaluations have other seeds than training."  # in every report, Markdown and page; a report is known by it
 SHOWN = 3  # number of versions of the zoo in the summary
 BY_CHANCE = "Each interval is at 95 % by itself; of many, some exclude the truth by chance."
 VERDICTS_TEXT = (
@@ -46,9 +49,13 @@ SWITCHES_HEADER = ("task", "method", "seeds", "measure", *switch.FIGURES, "the d
 TRIALS_HEADER = ("task", "algorithm", "policies", "settings", *(f"{pulls:,}" for pulls in PULLS))
 
 
+class Markup(str):
+    """A cell that is Markdown already; all others are text."""
+
+
 def text(report: Report, folder: Path) -> str:
     """The whole report."""
-    parts = [f"# {plain(report.folder.resolve().name)}", summary(report)]
+    parts = [f"# {plain(report.folder.resolve().name)}", plain(summary(report))]
     judged = [one for one in report.comparisons if one.compared]
     if judged:
         parts += ["## Comparison with published figures", judged_table(judged), BY_CHANCE]
@@ -95,7 +102,7 @@ def text(report: Report, folder: Path) -> str:
         parts.append(as_markdown(["task", "method", "published", "source", "verdict"], lines))
     parts.append("## Runs")
     runs = [
-        [f"[{run.dir.name}]({link(run.source, folder)})", run.task, run.method, run.seed, f"`{run.command}`"]
+        [linked(run.dir.name, run.source, folder), run.task, run.method, run.seed, code(run.command)]
         for run in report.results
     ]
     parts.append(as_markdown(["run", "task", "method", "seed", "command"], runs))
@@ -128,7 +135,7 @@ def summary(report: Report) -> str:
         f"{len(report.results)} runs of {len(methods)} methods on {len(tasks)} tasks"
         f"{', by ' * bool(by)}{', '.join(by)}.{where} "
         "Final is a run's last evaluation. Best is its best one, which is selected on the evaluation episodes. Area "
-        "is the mean of all evaluations. Evaluations have other seeds than training. Means over seeds have Student's t "
+        f"is the mean of all evaluations. {ALWAYS} Means over seeds have Student's t "
         "95 % intervals; results over tasks have stratified bootstrap 95 % intervals (Agarwal et al. 2021). Bootstrap "
         "intervals of three to five runs a task are narrow: they cover less than 95 %."
         + (
@@ -165,7 +172,9 @@ def judged_table(comparisons: Sequence[Comparison]) -> str:
 def task_table(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
     """The methods on one task, each followed by its published figures."""
     columns = {name for row in rows for run in row.runs for name in run.columns}
-    of_tasks = sorted((name for name in columns if name.startswith("success_task")), key=lambda name: int(name[12:]))
+    of_tasks = sorted(
+        (name for name in columns if re.fullmatch(r"success_task\d+", name)), key=lambda name: int(name[12:])
+    )
     successes = {"success": ["success"] if "success" in columns else [], "of each task": of_tasks}
     lines: list[list[Any]] = []
     for row in rows:
@@ -212,6 +221,11 @@ def trials_lines(tried: Sequence[Tried]) -> list[list[Any]]:
     ]
 
 
+def linked(name: str, path: Path, folder: Path) -> Markup:
+    """A name with a link to a file or folder."""
+    return Markup(f"[{plain(name)}]({link(path, folder)})")
+
+
 def link(path: Path, folder: Path) -> str:
     """The URL of a file or folder, relative to the folder of the report."""
     return quote(Path(os.path.relpath(path, folder)).as_posix())
@@ -224,6 +238,14 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain(text: object) -> str:
-    """A text on one line, without HTML: names come from the folders of runs. A command in backticks is no HTML."""
-    line = " ".join(str(text).split())
-    return line if line.startswith("`") else line.replace("<", "&lt;")
+    """A text on one line, without HTML, links and a terminal's commands: names come from the folders of runs."""
+    if isinstance(text, Markup):
+        return text
+    return re.sub(r"](?=[(:])", "&#93;", printable(text).replace("<", "&lt;"))
+
+
+def code(text: str) -> Markup:
+    """A text on one line as a code span, which ends where the text does, also in a table."""
+    line = printable(text).replace("\\|", "\\ |")
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return Markup(f"`{line}`" if fence == "`" else f"{fence} {line} {fence}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from zoo.benchmarks import archive
 from zoo.benchmarks.records import OF_LEARNING, REFERENCES, SIMULATOR, Result, seedless, shared
@@ -26,10 +25,6 @@ from zoo.settings.presets import short
 LAST_EPISODES = 100  # training episodes to average, as in CleanRL's tables: rlops --metric-last-n-average-window
 FILES = ("run.json", "config.yaml", "metrics.csv", "evaluations.csv")  # a folder with any of them is a run's
 NONDETERMINISM = "nondeterminism: the same settings, code, data and machine gave different results:"
-DAMAGED = (  # what reading the files of a run may raise if they are cut short, or hold other things than a run writes
-    OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, csv.Error,
-    OmegaConfBaseException,
-)  # fmt: skip
 
 
 def read(folder: Path) -> tuple[list[Result], list[str]]:
@@ -60,7 +55,7 @@ def find(folder: Path) -> tuple[list[Result], list[str]]:
     for place in below:
         if runs.isdisjoint((place, *place.parents)):
             for path in filter(archive.is_archive, sorted(place.glob("*.csv"))):
-                results += archive.load(path)
+                results += archive.load(path, check)
     return sorted(results, key=lambda result: result.dir), notes
 
 
@@ -101,16 +96,21 @@ def read_run(run_dir: Path) -> Result | str:
         columns |= _training_return(metrics, steps, offline_updates(record)) | _data_value(metrics, steps)
         returns = np.array((rows[-1].get("returns") or "").split(), float)
         result = Result(run_dir, record, steps, columns, _seconds(metrics, steps), returns=returns)
-        _ = result.figure("final"), result.task, result.settings, result.seed, result.env
-        _ = result.peer or result.record["versions"]["zoo"], result.scores, _data(result), fingerprint(result)
-        _ = result.file, result.identity, result.command, OmegaConf.create(shared(record)["config"])
+        check(result)
         if not text.endswith("\n") or result.unfinished:
             raise ValueError(result.unfinished or "its last evaluation is cut off")
     except UsageError as error:
         return str(error)
-    except DAMAGED as error:
+    except archive.DAMAGED as error:
         return f"it is half-written ({type(error).__name__}: {error})"
     return result
+
+
+def check(result: Result) -> None:
+    """Raises one of `archive.DAMAGED` if a run's record lacks what is read of it, or holds other things."""
+    _ = result.figure("final"), result.task, result.settings, result.seed, result.env
+    _ = result.peer or result.record["versions"]["zoo"], result.scores, _data(result), fingerprint(result)
+    _ = result.file, result.identity, result.command, OmegaConf.create(shared(result.record)["config"])
 
 
 def _metrics(run_dir: Path) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from zoo.benchmarks import markdown, page, plots, published, switch
 from zoo.benchmarks.analysis import Report, build
+from zoo.benchmarks.archive import is_archive
 from zoo.benchmarks.reading import NONDETERMINISM
 from zoo.benchmarks.records import FIGURES, MEASURES
 from zoo.benchmarks.stats import Estimate
@@ -63,9 +64,8 @@ def write(report: Report, folder: Path) -> None:
     numbers = tables(report)
     written = [*FILES, *(["trials.png", "trials.svg"] if report.tried else [])]
     written += [f"{name}.csv" for name, table in numbers.items() if table]
-    others = [name for name in numbers if (folder / f"{name}.csv").exists()]
-    if others and not (folder / "report.md").exists():  # an archive of runs, or the trials of a search
-        raise UsageError(f"{folder} holds {others[0]}.csv, which no report has written. Give another folder: --out")
+    if others := not_of_a_report(folder, numbers):
+        raise UsageError(f"{folder} holds {others[0]}, which no report has written. Give another folder: --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = markdown.text(report, folder)
@@ -89,6 +89,21 @@ def write(report: Report, folder: Path) -> None:
     print(f"\nwritten to {folder}/: {', '.join(written)}")
     if contradicting := [note for note in report.notes if note.startswith(NONDETERMINISM)]:
         raise RunError(f"{contradicting[0]}. Find out why before you trust any of them.")
+
+
+def not_of_a_report(folder: Path, names: Iterable[str]) -> list[str]:
+    """The files in a folder that have the name of one of a report's files, and that no report has written.
+
+    Args:
+        folder: the folder.
+        names: those of a report's tables.
+    """
+    pages = [name for name in ("report.md", "report.html") if (folder / name).exists()]
+    others = [name for name in pages if markdown.ALWAYS not in (folder / name).read_text(errors="replace")]
+    for path in (folder / f"{name}.csv" for name in names):  # an archive of runs, or the trials of a search
+        if path.exists() and ("report.md" not in pages or is_archive(path)):
+            others.append(path.name)
+    return others
 
 
 def tables(report: Report) -> dict[str, list[dict[str, Any]]]:

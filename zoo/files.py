@@ -49,11 +49,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not every file system can sync a folder
-        directory = os.open(place.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(place.parent)
 
 
 @contextlib.contextmanager
@@ -67,9 +63,21 @@ def replacing_path(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as beside:
             partial = Path(beside) / path.name
             yield partial
+            sync(partial)
             partial.replace(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
+    with contextlib.suppress(OSError):  # as above
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def save_json(path: Path, value: Any) -> None:

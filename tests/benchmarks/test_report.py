@@ -17,11 +17,12 @@ import pytest
 
 from zoo.benchmarks import plots, published
 from zoo.benchmarks.analysis import build
-from zoo.benchmarks.markdown import summary, task_table
+from zoo.benchmarks.markdown import ALWAYS, summary, task_table
 from zoo.benchmarks.published import Reference
 from zoo.benchmarks.reading import read
 from zoo.benchmarks.stats import Published
 from zoo.cli import main
+from zoo.errors import printable
 from zoo.runs.lock import locked
 from zoo.settings.compose import compose
 
@@ -384,33 +385,55 @@ def test_a_half_written_folder_is_left_out_and_said(run, tmp_path, capsys, damag
 
 ODD_RECORDS = {  # a place in run.json, and what stands there instead
     "dataset": [1], "dataset.sources": [1], "algorithm": "x", "algorithm.file": 5, "config.dataset": 5,
-    "config.seed": float("inf"), "config.dataset ": "a${b",
+    "config.seed": float("inf"), "config.dataset ": "a${b", "config.device": "${",
 }  # fmt: skip
+
+
+def alter(record, place: str) -> None:
+    """Puts an odd value in a record."""
+    *groups, name = place.strip().split(".")
+    for group in groups:
+        record = record.setdefault(group, {})
+    record[name] = ODD_RECORDS[place]
 
 
 @pytest.mark.parametrize("place", ODD_RECORDS)
 def test_a_record_with_values_of_other_types_is_left_out_and_said(run, tmp_path, place):
     run("whole", "algo=bc env=hopper dataset=medium", [10.0])
     path = run("broken", "algo=bc env=hopper dataset=medium seed=1", [20.0]) / "run.json"
-    record = inner = json.loads(path.read_text())
-    *groups, name = place.strip().split(".")
-    for group in groups:
-        inner = inner.setdefault(group, {})
-    inner[name] = ODD_RECORDS[place]
+    record = json.loads(path.read_text())
+    alter(record, place)
     path.write_text(json.dumps(record))
     assert main(["report", str(tmp_path)]) == 0
     assert "broken is left out: it is half-written" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_names_in_records_are_no_html(run, tmp_path):
-    path = run("odd", "algo=ppo env=cartpole", [10.0]) / "run.json"
+    path = run("odd", "algo=iql env=hopper dataset=medium", [10.0]) / "run.json"
     record = json.loads(path.read_text())
-    record["config"]["env"]["name"] = "</script><img src=x>|\nb"
+    record["config"]["dataset"] = "x<script><img src=x>|\nb"
+    record["peer"] = "y"  # whose runs have no command, which is code and no HTML
     path.write_text(json.dumps(record))
     assert main(["report", str(tmp_path)]) == 0
     for name in ("report.md", "report.html"):
         assert "<img src=x>" not in (tmp_path / "report" / name).read_text()
-    assert "\n## &lt;/script>&lt;img src=x>| b\n" in (tmp_path / "report" / "report.md").read_text()
+    assert "\n## hopper, x&lt;script>&lt;img src=x>| b\n" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_names_in_records_are_no_links_and_no_commands_of_a_terminal(run, tmp_path, capsys):
+    path = run("odd", "algo=iql env=hopper dataset=medium", [10.0]) / "run.json"
+    record = json.loads(path.read_text())
+    record["config"]["dataset"] = "a `` b\\|[c](javascript:x) <img src=x>"
+    record["config"]["env"]["score_source"] = "`<img src=x> [c]: javascript:x \x1b[31m"
+    path.write_text(json.dumps(record))
+    assert main(["report", str(tmp_path)]) == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    (result,), _ = read(tmp_path)
+    command = printable(result.command).replace("\\|", "\\ \\|")  # some readers would end the cell at \\|
+    assert "``" in command
+    assert f"| ``` {command} ``` |" in text
+    for written in (text.replace(command, ""), capsys.readouterr().out):
+        assert not re.search(r"\x1b|<img|\][(:]\s*javascript", written)
 
 
 def test_methods_that_ran_for_different_numbers_of_steps_are_not_compared(run, tmp_path):
@@ -455,6 +478,30 @@ def test_a_report_writes_over_no_archive_and_no_search(run, tmp_path, capsys, na
     assert not (tmp_path / "report.md").exists()
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "trials.csv"])
+def test_a_report_writes_over_no_archive_in_the_folder_of_an_earlier_report(run, tmp_path, capsys, name):
+    run("a", "algo=stream_q env=cartpole steps=40", [10.0])
+    assert main(["report", str(tmp_path)]) == 0
+    archive = tmp_path / "report" / name
+    assert main(["bench", "export", str(tmp_path), str(archive)]) == 0
+    content = archive.read_bytes()
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"holds {name}, which no report has written. Give another folder: --out" in capsys.readouterr().err
+    assert archive.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_a_report_writes_over_other_reports_alone(run, tmp_path, capsys, name):
+    run("a", "algo=stream_q env=cartpole steps=40", [10.0])
+    for _ in range(2):
+        assert main(["report", str(tmp_path)]) == 0
+    notes = tmp_path / "report" / name
+    notes.write_text("# My notes")
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"holds {name}, which no report has written. Give another folder: --out" in capsys.readouterr().err
+    assert notes.read_text() == "# My notes"
+
+
 def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path, capsys):
     for seed in range(3):
         run(
@@ -483,7 +530,7 @@ def test_an_archive_of_runs_gives_the_same_report_as_their_folders(run, tmp_path
         of_an_earlier_report = tmp_path / folder / "report" / "trials.csv"
         of_an_earlier_report.parent.mkdir()
         of_an_earlier_report.touch()
-        of_an_earlier_report.with_name("report.md").touch()
+        of_an_earlier_report.with_name("report.md").write_text(ALWAYS)
         assert main(["report", str(tmp_path / folder)]) == 0
         assert {file.stem for file in of_an_earlier_report.parent.glob("*.csv")} == {*tables, "runs"}
     for path in (*(f"report/{name}.csv" for name in tables), "report/curves.svg", "report/curves.png"):
@@ -503,6 +550,23 @@ def test_a_damaged_archive_is_refused_in_a_line(run, tmp_path, capsys):
     archive.write_text(archive.read_text().replace("20.0", "twenty"))
     assert main(["report", str(archive.parent)]) == 1
     assert f"{archive} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ODD_RECORDS)
+def test_an_archive_with_values_of_other_types_in_a_record_is_refused_in_a_line(run, tmp_path, capsys, place):
+    run("runs/a", "algo=bc env=hopper dataset=medium", [10.0])
+    archive = tmp_path / "archives" / "runs.csv"
+    assert main(["bench", "export", str(tmp_path / "runs"), str(archive)]) == 0
+    with archive.open(newline="") as file:
+        header, first, *others = csv.reader(file)
+    record = json.loads(first[1])
+    alter(record, place)
+    with archive.open("w", newline="") as file:
+        csv.writer(file).writerows([header, [first[0], json.dumps(record), *first[2:]], *others])
+    assert main(["report", str(archive.parent)]) == 1
+    error = capsys.readouterr().err
+    assert f"{archive} is damaged" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,24 @@ def test_what_an_adversary_found_is_taken_for_the_same_question_alone(critic, cl
     assert len(list(kept.iterdir())) == before + 1
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut short", "of another shape"])
+def test_what_an_adversary_found_is_computed_anew_if_its_file_is_damaged(critic, clean, damage):
+    def found() -> np.ndarray:
+        config = CorruptionConfig("adversarial-action", rate=0.1, critic=str(critic))
+        return corrupt(clean, config, 2, adversary=load_adversary(config, {}))[0].action
+
+    shutil.rmtree(critic / "adversarial", ignore_errors=True)
+    first = found()
+    (file,) = (critic / "adversarial").iterdir()
+    content = file.read_bytes()
+    if damage == "of another shape":
+        np.save(file, np.zeros(3, np.float32))
+    else:
+        file.write_bytes(content[: -5 if damage == "cut short" else 0])
+    np.testing.assert_array_equal(found(), first)
+    assert file.read_bytes() == content
+
+
 def test_critics_that_are_classifiers_are_asked_for_values(train, clean):
     run = train("td3_bc", value_head="hl_gauss", num_bins=21)
     agent = zoo.load(run).agent

@@ -360,6 +360,7 @@ def test_no_pickle_in_a_file_is_run(zoo, trained, tmp_path):
 ODD_POLICIES = {
     "module": lambda data, state: data["policy_class"].update(__module__=["a"]),
     "bounds": lambda data, state: data["action_space"].update(low="[-1. foo]"),
+    "a number of observations": lambda data, state: data["observation_space"].update(n="x"),
     "numbers": lambda data, state: state.update(dict.fromkeys(state, 1)),
     "names": lambda data, state: state.update({1: torch.zeros(1)}),
     "a bias without a dimension": lambda data, state: state.update({"actor.mu.bias": torch.zeros(())}),

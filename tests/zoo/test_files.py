@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from zoo.files import replacing
+from zoo.files import replacing, replacing_path
 
 
 def test_two_processes_that_write_one_file_do_not_mix_what_they_write(tmp_path, monkeypatch):
@@ -35,3 +35,16 @@ def test_what_a_killed_process_left_is_deleted_when_the_file_is_written_again(tm
         place.write(b"whole")
     assert sorted(tmp_path.iterdir()) == [file, other]
     assert file.read_bytes() == b"whole"
+
+
+def test_a_file_that_is_written_by_path_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
+    file, synced, fsync = tmp_path / "file", [], os.fsync
+
+    def spy(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, file.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    with replacing_path(file) as partial:
+        partial.write_bytes(b"whole")
+    assert synced == [(file.stat().st_ino, False), (tmp_path.stat().st_ino, True)]

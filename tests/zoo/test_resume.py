@@ -530,7 +530,10 @@ def test_a_record_of_somebody_else_does_not_read_the_environment(zoo, unfinished
 ODD_CHECKPOINTS = {
     "a list": lambda state: [1],
     "nothing tracked": lambda state: {"format": state["format"]},
-    "no agent": lambda state: state | {"tracked": []},
+    "no agent": lambda state: state | {"tracked": {}},
+    "no random numbers": lambda state: {key: value for key, value in state.items() if key != "rng"},
+    "a step that is no number": lambda state: state | {"step": "x"},
+    "a list of what is tracked": lambda state: state | {"tracked": []},
     "a format that is no number": lambda state: state | {"format": "x"},
     "an agent that is a number": lambda state: state | {"tracked": state["tracked"] | {"agent": 5}},
     "an agent with numbers for names": lambda state: state | {"tracked": state["tracked"] | {"agent": {1: 2}}},
@@ -542,6 +545,7 @@ def test_a_checkpoint_of_another_structure_is_refused_in_one_line(zoo, unfinishe
     path = unfinished / "checkpoint.pt"
     torch.save(ODD_CHECKPOINTS[kind](torch.load(path, weights_only=True)), path)
     refused(zoo("eval", unfinished), 1, "checkpoint.pt")
+    refused(zoo("run", f"resume={unfinished}"), 1, "checkpoint.pt")
 
 
 def test_other_files_in_the_folder_stay_as_they_are(zoo, unfinished, tmp_path):

@@ -19,6 +19,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import zoo as package
+from zoo import checkpoint
 from zoo.agent import Agent, Policy
 from zoo.commands import run as commands_run
 from zoo.envs import EnvConfig, make
@@ -763,6 +764,27 @@ def test_a_run_that_fails_before_it_has_numbers_to_show_leaves_no_folder(tmp_pat
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(EnvStepper, "step", step)
     assert package.train("sac", run_dir=tmp_path / "run", algo_config=config, **settings).done == 30
+
+
+def test_rows_are_on_the_disk_before_the_checkpoint_after_them_is_written(tmp_path, monkeypatch, pendulum_file):
+    synced, at_checkpoints, fsync, save = {}, [], os.fsync, checkpoint.save
+
+    def spy(descriptor):
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+        fsync(descriptor)
+
+    def saving(path, state):
+        logs = [path.with_name(name).stat() for name in ("metrics.csv", "evaluations.csv")]
+        at_checkpoints.append([synced[log.st_ino] == log.st_size for log in logs])
+        save(path, state)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    monkeypatch.setattr(checkpoint, "save", saving)
+    package.train(
+        "bc", env="pendulum", dataset=str(pendulum_file), steps=40, log_every=5, eval_every=10, checkpoint_every=20,
+        eval_episodes=1, logger="none", compile=False, run_dir=tmp_path / "run", algo_config={"hidden": [8]},
+    )  # fmt: skip
+    assert at_checkpoints == [[True, True]] * 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ the `adversarial-` kinds move data to where the critics of a trained EDAC agent 
 agents have 10 critics on every task; EDAC's own settings have 50 on Hopper, which takes as much longer.
 """
 
+import contextlib
 import hashlib
 import math
 from dataclasses import dataclass
@@ -133,9 +134,10 @@ class Adversary:
         for array in (at.obs, at.action, at.next_obs, noise):
             digest.update(np.ascontiguousarray(array).tobytes())
         path = self.folder / "adversarial" / f"{part}-{digest.hexdigest()[:16]}.npy"
-        if path.exists():
+        with contextlib.suppress(OSError, EOFError, ValueError):  # it is not there or damaged: computed anew
             found: np.ndarray = np.load(path, allow_pickle=False)
-            return found
+            if (found.shape, found.dtype) == (noise.shape, noise.dtype):
+                return found
         print(f"moving {len(noise):,} transitions' {part} against the critics: minutes, and kept for later", flush=True)
         self.agent.to(device)
         for start in range(0, len(noise), self.BATCH):

@@ -59,12 +59,12 @@ def load(path: Path, env: str) -> tuple[RunConfig, "Loaded"]:
         raise UsageError(f"{path} has a policy that is none of Stable-Baselines3's SAC, TD3, DDPG, PPO, A2C and DQN.")
     config, _, _ = compose([f"algo={algorithm}", f"env={env}"])
     spec = spec_of(config.env)
-    _check_spaces(path, config.env.name, spec, data)
     try:
+        _check_spaces(path, config.env.name, spec, data)
         return config, Loaded(spec, algorithm, data, state)
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"{path} has other networks than Stable-Baselines3's own policies for {algorithm}: {error}"
+            f"{path} has other networks or spaces than Stable-Baselines3's own policies for {algorithm}: {error}"
         ) from error
 
 

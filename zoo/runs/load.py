@@ -17,7 +17,7 @@ from zoo.errors import RunError, UsageError, quoted
 from zoo.runs.lock import in_use
 from zoo.runs.record import evaluated, read_record, resume_command, settings_of, spec_of
 from zoo.runs.residual import Base, Corrected, NoiseBase
-from zoo.runs.tracking import FORMAT
+from zoo.runs.tracking import CONTENTS, FORMAT
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig
 from zoo.settings.overrides import as_overrides
@@ -70,8 +70,8 @@ def load_agent(
         path = run_dir / "checkpoint.pt"
         if not path.exists() and in_use(run_dir):
             raise RunError(f"{path} does not exist yet: the run is in progress. Wait for its first checkpoint.")
-        tracked = load_state(path, ", which can read it; this one cannot.").get("tracked")
-        if not isinstance(tracked, dict) or "agent" not in tracked:
+        tracked = load_state(path, ", which can read it; this one cannot.")["tracked"]
+        if "agent" not in tracked:
             raise RunError(f"{path} holds no agent.")
         state = tracked["agent"]
     else:
@@ -111,6 +111,9 @@ def load_state(path: Path, advice: str) -> dict[str, Any]:
         raise RunError(f"{path} was written by a newer version of the zoo. Update this one.")
     if found != FORMAT:
         raise RunError(f"{path} was written by an older version of the zoo{advice}")
+    state = {"metrics": {}} | state  # the first ones of this format have none
+    if odd := [name for name, kind in CONTENTS.items() if name not in state or not isinstance(state[name], kind)]:
+        raise RunError(f"{path} is damaged: {', '.join(odd)} missing or of another type. Start a new run.")
     return state
 
 

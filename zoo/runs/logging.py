@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zoo.errors import RunError, UsageError, optional
-from zoo.files import replacing
+from zoo.files import replacing, sync
 from zoo.runs.stepper import number_in
 from zoo.settings.config import flat
 
@@ -61,6 +61,15 @@ class CsvLog:
         try:
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, self.columns, restval="").writerow(row)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}.") from error
+
+    def sync(self) -> None:
+        """Waits until the rows are on the disk."""
+        try:
+            sync(self.path)
+        except FileNotFoundError:  # there are no rows yet
+            return
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror}.") from error
 
@@ -210,6 +219,11 @@ class Logger:
         file.write({"step": done, **values})
         scalars = {f"{name}/{key}": value for key, value in values.items()}
         self._scalars(done, scalars, f"{name}/pass", known=done <= file.dropped)
+
+    def sync(self) -> None:
+        """Syncs the CSV files, before a checkpoint: a resumed run does not write the rows before it again."""
+        for log in (self.metrics_csv, self.evaluations_csv, *self.stage_csv.values()):
+            log.sync()
 
     def _stages_again(self) -> None:
         """Adds the contents of the files of earlier stages to TensorBoard."""

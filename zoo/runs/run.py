@@ -55,11 +55,10 @@ class Run:
     ) -> None:  # fmt: skip
         self.config, self.algorithm, self.dir, self.record = config, algorithm, run_dir, record
         self.device, self._state, self._adversary = set_up(config), state, adversary
-        begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "stages": {}}
+        begun = state or {"linear": {}, "step": 0, "seconds": 0.0, "metrics": {}, "stages": {}}
         linear.begin(begun["linear"])
-        self.done, self._seconds = int(begun["step"]), float(begun["seconds"])
-        self._metrics = Latest(begun.get("metrics", {}))
-        self._stages: dict[str, int] = begun.get("stages", {})  # the number of passes done of each stage
+        self.done, self._seconds = begun["step"], begun["seconds"]
+        self._metrics, self._stages = Latest(begun["metrics"]), begun["stages"]  # the passes done of each stage
         self._tracked = Tracked(run_dir, algorithm.path)
         self._agent: Agent  # the tracked one
         self._stepper: Stepper | None = None
@@ -268,6 +267,7 @@ class Run:
         self._bar.print(line, score) if self._bar else terminal().print(line, markup=False)
 
     def _checkpoint(self) -> None:
+        self._logger.sync()
         self._save_state(self.dir / "checkpoint.pt")
         self._tracked.prune()
 

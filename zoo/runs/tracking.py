@@ -10,6 +10,10 @@ from zoo.errors import RunError
 from zoo.runs.replay_log import ReplayLog
 
 FORMAT = 3  # of a checkpoint; raised when names or shapes in it change, so that older ones are refused with one line
+CONTENTS = {  # of a checkpoint, beside its format
+    "step": int, "seconds": float, "metrics": dict, "stages": dict, "tracked": dict, "rng": dict, "linear": dict,
+    "envs": dict | None, "prefetched": torch.Tensor | None,
+}  # fmt: skip
 
 
 class Stateful(Protocol):
