@@ -633,7 +633,7 @@ def test_eval_of_a_copys_run_needs_the_file_and_says_so(edited_run, zoo):
 def test_a_copy_begins_with_what_it_has_trained_and_commands_name_it(edited_run, pendulum_file):
     run_dir, file = edited_run
 
-    def run(*arguments: str) -> tuple[int, str]:
+    def run(*arguments: str, file: Path = file) -> tuple[int, str]:
         command = [sys.executable, file, "env=pendulum", f"dataset={pendulum_file}", "steps=5", "eval_episodes=1"]
         command += ["logger=none", "algo.hidden=[8]", *arguments]
         done = subprocess.run(command, cwd=run_dir.parent, capture_output=True, text=True, check=False)
@@ -642,6 +642,12 @@ def test_a_copy_begins_with_what_it_has_trained_and_commands_name_it(edited_run,
     code, said = run("run_dir=next", "init_from=run")
     assert code == 0, said
     assert "init_from=run: begins with" in said
+    elsewhere = run_dir.parent / "elsewhere" / file.name
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(file.read_bytes())
+    assert run("run_dir=moved", "init_from=run", file=elsewhere)[0] == 0
+    elsewhere.write_text(file.read_text() + "\nCHANGED = True\n")
+    assert "which is neither this file nor one of the zoo's" in run("run_dir=not", "init_from=run", file=elsewhere)[1]
     assert f"see it: zoo eval run --file {file}" in run("run_dir=run")[1]
     resumed = subprocess.run(
         [sys.executable, file, "resume=run"], cwd=run_dir.parent, capture_output=True, text=True, check=False

@@ -82,8 +82,16 @@ def load_agent(
 
 def load_agent_for(algorithm: Algorithm, run_dir: Path) -> tuple[RunConfig, Agent, dict[str, Any]]:
     """Like `load_agent`, for use by an algorithm: a file that is not one of the zoo's reads the runs that it made."""
-    made_by = read_record(run_dir)["algorithm"]["file"]
-    return load_agent(run_dir, algorithm.path if made_by == str(algorithm.path) else None)
+    made_by = read_record(run_dir)["algorithm"]
+    if made_by["file"] is None:
+        return load_agent(run_dir)
+    content = hashlib.sha256(algorithm.path.read_bytes()).hexdigest()
+    if made_by["file"] != str(algorithm.path) and made_by.get("sha256") != content:
+        raise UsageError(
+            f"{run_dir} was made by {made_by['file']}, which is neither this file nor one of the zoo's, and no other "
+            "file is run. Define both algorithms in one file, chosen by a setting of it."
+        )
+    return load_agent(run_dir, algorithm.path)
 
 
 def kept_agent(run_dir: Path, step: str) -> Path:
