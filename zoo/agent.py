@@ -6,10 +6,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from zoo.errors import UsageError
 from zoo.spec import Spec
 
 Metrics = dict[str, Tensor]
+
+
+def check_optimizers(name: str, tracked: Any) -> None:
+    """Raises UsageError if what a run tracks under this name has an optimizer whose state no state dict holds."""
+    for path, module in tracked.named_modules(prefix=name) if isinstance(tracked, nn.Module) else ():
+        for attribute, value in vars(module).items():
+            if any(isinstance(one, torch.optim.Optimizer) for one in tree_leaves(value)):
+                raise UsageError(
+                    f"{path}.{attribute} is of torch.optim, whose state is in no checkpoint, and seeds= cannot train "
+                    "with it. Use zoo.nn.optim.Adam."
+                )
 
 
 class Agent(nn.Module):
@@ -57,12 +70,16 @@ class Agent(nn.Module):
     def critic_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
         """Each critic's value `[members, B]` of actions at normalized observations; None for agents without critics.
 
-        For agents whose `critic` is an ensemble. Values are in the units of the rewards that the agent learned from.
+        For agents whose `critic` is an ensemble: its outputs are values, or become values by the agent's `head`. Agents
+        whose critics are of another kind override this; until they do, it is None for outputs that are no single value.
+        Values are in the units of the rewards that the agent learned from.
         """
         critic, head = (getattr(self, name, None) for name in ("critic", "head"))
         if critic is None:
             return None
         out: Tensor = critic(obs, action)
+        if not head and out.shape[-1] != 1:
+            return None
         return head.value(out) if head else out.squeeze(-1)
 
     @torch.no_grad()

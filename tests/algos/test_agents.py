@@ -9,6 +9,8 @@ import torch
 from examples import batch_for, doubles, make, specs
 from plain import shake
 
+import zoo
+from zoo.agent import Agent
 from zoo.algos.awac import AWAC
 from zoo.algos.awac import Config as AWACConfig
 from zoo.algos.cql import CQL
@@ -25,6 +27,9 @@ from zoo.algos.recoil import Config as ReCOILConfig
 from zoo.algos.recoil import ReCOIL
 from zoo.algos.ro2o import RO2O
 from zoo.algos.ro2o import Config as RO2OConfig
+from zoo.errors import UsageError
+from zoo.nn import EnsembleCritic
+from zoo.nn.heads import TwoHot
 from zoo.nn.optim import Adam
 from zoo.settings.registry import algorithms
 from zoo.spec import Spec
@@ -185,6 +190,28 @@ def test_the_expected_return_is_at_the_normalized_observation(name):
     agent.normalizer.mean.fill_(2.0)
     agent.normalizer.std.fill_(3.0)
     torch.testing.assert_close(agent.expected_return(3 * obs + 2, action), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_that_are_no_values_are_not_taken_for_values():
+    """Quantiles, without a head that makes values of them."""
+    agent, obs, action = Agent(), torch.randn(20, 3), torch.randn(20, 2)
+    for outputs in (1, 25):
+        agent.critic = EnsembleCritic(2, 3, 2, [8], outputs)
+        found = agent.expected_return(obs, action)
+        assert (found is None) if outputs > 1 else (found.shape == (20,))
+    agent.head = TwoHot(-1.0, 1.0, 25)
+    assert agent.expected_return(obs, action).shape == (20,)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_optimizer_whose_state_no_checkpoint_holds_is_refused(listed, tmp_path, pendulum_file):
+    source = algorithms()["bc"].path.read_text()
+    theirs = "torch.optim.Adam(self.parameters())"
+    added = f"        self.actor.theirs = {f'[{theirs}]' if listed else theirs}\n\n    def actor_loss("
+    (tmp_path / "mine.py").write_text(source.replace("\n    def actor_loss(", added))
+    settings = {"env": "pendulum", "dataset": str(pendulum_file), "steps": 2, "run_dir": str(tmp_path / "run")}
+    with pytest.raises(UsageError, match=r"agent\.actor\.theirs is of torch\.optim, .* Use zoo\.nn\.optim\.Adam"):
+        zoo.train(file=tmp_path / "mine.py", **settings)
 
 
 @pytest.mark.parametrize("name", ["cql", "edac", "ro2o"])

@@ -1,6 +1,7 @@
 """Whether a run is compiled, what it prints about this, and the cache of compiled code."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -312,6 +313,68 @@ def test_what_cannot_be_compiled_is_a_failure_in_a_line(monkeypatch, tmp_path, c
     with pytest.raises(RunError, match=r"the compiler is broken.* compile=false"):
         compile_update(update, backend)()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_update_that_cannot_be_compiled_is_named_in_a_line_with_its_place():
+    def update(x: Tensor) -> Metrics:
+        if x.sum() > 0:
+            x = 2 * x
+        return {"x": x}
+
+    with pytest.raises(
+        RunError, match=r"branching at .*test_compile.py, line \d+: `if x.sum\(\) > 0:`. Without: compile="
+    ):
+        compile_update(update, backend="eager")(torch.ones(3))
+
+
+def test_an_argument_with_too_many_values_is_refused_in_a_line():
+    compiled = compile_update(lambda x, step: {"x": x * step}, backend="eager")
+    updates = (compiled(torch.ones(3), step) for step in range(20))
+    with pytest.raises(UsageError, match="Pass numbers as tensors"):
+        list(updates)
+
+
+class Counting(nn.Module):
+    """An update that counts its calls in an attribute, if it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.inner.updates, self.rate, self.unknown, self.name = 0, 0.1, math.nan, "counting"
+        self.total = nn.Buffer(torch.zeros(()))
+
+    def update(self, counts: bool = False) -> Metrics:
+        if counts:
+            self.inner.updates += 1
+        self.inner.train()
+        self.total.add_(self.rate)
+        return {"total": self.total.clone()}
+
+
+@pytest.mark.parametrize(
+    "accelerate",
+    [
+        lambda update: compile_update(update, backend="eager"),
+        lambda update: accelerated(update, GRAPH, torch.device("cuda"))._update,
+    ],
+    ids=["compiled", "recorded"],
+)
+def test_an_update_that_changes_a_python_attribute_is_refused_when_it_does(accelerate):
+    agent = Counting()
+    agent.inner.eval()
+    update = accelerate(agent.update)
+    assert [update()["total"].item() for _ in range(2)] == pytest.approx([0.1, 0.2])
+    with pytest.raises(UsageError, match=r"changes Counting.inner.updates, .* nn.Buffer, changed in place, or pass"):
+        update(counts=True)
+
+
+def test_the_constants_are_looked_at_only_where_the_update_is_compiled(monkeypatch):
+    looked = []
+    monkeypatch.setattr(compilation, "constants_of", lambda update: looked.append(update) or {})
+    update = compile_update(Counting().update, backend="eager")
+    for _ in range(5):
+        update()
+    assert len(looked) == 2  # before the first call and after it
 
 
 # --- What is compiled ---

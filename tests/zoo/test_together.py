@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
+from zoo.agent import Agent, Metrics
 from zoo.data.arrays import Arrays
 from zoo.data.batch import Batch
-from zoo.errors import RunError
+from zoo.errors import RunError, UsageError
 from zoo.nn.optim import Adam
 from zoo.runs import dataset, together
 from zoo.runs.cuda_graph import leaves
@@ -325,6 +326,40 @@ def test_an_update_that_looks_at_numbers_cannot_be_one_program(zoo, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+class Counts(Agent):
+    """An agent that counts its updates in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.updates, self.weight = 0, torch.nn.Parameter(torch.zeros(()))
+
+    def update(self, batch: torch.Tensor) -> Metrics:
+        self.updates += 1
+        return {"loss": self.weight.detach() * batch}
+
+
+def test_an_update_that_changes_a_python_attribute_cannot_be_one_program():
+    agents = [Counts(), Counts()]
+    with pytest.raises(UsageError, match=r"changes Counts.updates, .* with seeds=.*nn.Buffer"):
+        StackedUpdate(Stack(agents), agents[0].update, ((torch.ones(()),), {}), None)
+
+
+def test_what_seeds_train_is_in_the_agent():
+    def train(join) -> None:
+        agent, outside = Counts(), Counts()
+        agent.inner = Counts()
+        join(agent.update)
+        join(agent.inner.update)
+        join(outside.update)
+
+    side_by_side = together.Together([0, 1], torch.device("cpu"))
+    join = functools.partial(side_by_side.join, compiles=False)
+    for error in side_by_side.run([functools.partial(train, join)] * 2):
+        assert isinstance(error, UsageError)
+        assert "Counts.update must be a method of the tracked agent or of a module in it" in str(error)
+    assert [len(updates) for updates in side_by_side._updates] == [2, 2]
+
+
 def test_large_networks_learn_one_after_another_on_a_cpu_and_nothing_is_traced_to_see_that(zoo, monkeypatch):
     monkeypatch.setattr(together, "StackedUpdate", None)
     result = zoo("run", *LARGE, "seeds=2")
@@ -412,7 +447,7 @@ def test_the_settings_of_each_seed_are_those_of_a_run_alone(given, folders):
 def test_runs_side_by_side_have_random_numbers_of_their_own():
     """Each run also draws random numbers between its updates, and one run makes no update."""
 
-    class Guess(torch.nn.Module):
+    class Guess(Agent):
         def __init__(self) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(()))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from zoo.errors import RunError, UsageError
 from zoo.machine import cache_dir, processor, writable
@@ -68,7 +69,7 @@ def accelerated(update: Callable[..., Any], how: bool | str, device: torch.devic
         how: the result of `compiles`.
     """
     if how == GRAPH:
-        return Replayed(update, device) if device.type == "cuda" else update
+        return Replayed(watched(update), device) if device.type == "cuda" else update
     return compile_update(update, device=device) if how else update
 
 
@@ -105,11 +106,18 @@ def compile_update(
 
     Raises:
         RunError: raised by the compiled update if compiling fails.
+        UsageError: raised by the compiled update if it changes one of its constants, or its arguments vary too much.
     """
     keep_compiled()
     torch._dynamo.config.trace_autograd_ops = True
     lower()
-    options: dict[str, Any] = {"guard_filter_fn": changing}
+    constants: list[dict[str, Any]] = []  # if the update was compiled in this call: its constants before the call
+
+    def guarded(guards: Sequence[Any]) -> list[bool]:  # called when the update has been compiled, before it runs
+        constants.append(constants_of(update))
+        return changing(guards)
+
+    options: dict[str, Any] = {"guard_filter_fn": guarded}
     if backend == "inductor":
         from zoo.runs.subexpressions import CommonSubexpressions  # imports the compiler
 
@@ -133,14 +141,30 @@ def compile_update(
     own.__code__ = own.__code__.replace()  # a copy: PyTorch finds compiled code by it, and each agent needs its own
     compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
 
+    def checked(*arguments: Any, **named: Any) -> Any:
+        try:
+            results = compiled(*arguments, **named)
+        except torch._dynamo.exc.BackendCompilerFailed:
+            raise
+        except torch._dynamo.exc.TorchDynamoException as error:  # the update is at fault, not the compiler
+            raise failed_to_compile(error) from error
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+            raise UsageError(
+                "the update is compiled anew for each shape of its arguments and each value that is not a tensor, and "
+                "there are too many. Pass numbers as tensors. Without: compile=false"
+            ) from error
+        if constants:
+            check_constants(update, constants.pop())
+        return results
+
     def compiled_update(*arguments: Any, **named: Any) -> Any:
         try:
-            return compiled(*arguments, **named)
+            return checked(*arguments, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:  # nothing has been computed yet
             if not Interruption.came:  # a signal may have killed the compiler too, and the cache is then intact
                 discard_compiled(error)
         try:
-            return compiled(*arguments, **named)
+            return checked(*arguments, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise failed_to_compile(error) from error
 
@@ -168,9 +192,49 @@ def changing(guards: Sequence[Any]) -> list[bool]:
     return [not guard.is_global and bool(re.match(r"(arguments|named)\b|$", guard.name)) for guard in guards]
 
 
+def constants_of(update: Callable[..., Any]) -> dict[str, Any]:
+    """Numbers, strings and None among the Python attributes of an update's module and of those in it, by name.
+
+    They are constants of an update that is compiled, recorded or taken together with others.
+    """
+    owner = getattr(update, "__self__", None)
+    return {
+        f"{type(owner).__name__}.{path}{'.' if path else ''}{name}": value
+        for path, module in (owner.named_modules() if isinstance(owner, nn.Module) else ())
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str | None) and name != "training"
+    }
+
+
+def check_constants(update: Callable[..., Any], before: dict[str, Any]) -> None:
+    """Raises UsageError if an update has changed one of its constants."""
+    after = constants_of(update)
+    for name, value in before.items():
+        if after.get(name, before) != value and value == value:  # NaN differs from itself
+            raise UsageError(
+                f"the update changes {name}, which is a constant of a compiled update and with seeds=. Keep it in an "
+                "nn.Buffer, changed in place, or pass the update what depends on it, as algos/td3.py passes `delayed`."
+            )
+
+
+def watched(update: Callable[..., Any]) -> Callable[..., Any]:
+    """An update that raises UsageError if it changes one of its constants."""
+
+    def watched_update(*arguments: Any, **named: Any) -> Any:
+        before = constants_of(update)
+        results = update(*arguments, **named)
+        check_constants(update, before)
+        return results
+
+    return watched_update
+
+
 def failed_to_compile(error: Exception) -> RunError:
     reason = next(line for line in str(error).splitlines() if line and not line.startswith("backend="))
-    return RunError(f"the update could not be compiled: {reason}. Without: compile=false")
+    frames = re.findall(r'File "(.+)", line (\d+), in .*\n *(.*)', str(error).partition("from user code:")[2])
+    frames = [frame for frame in frames if not frame[0].startswith(torch.__path__[0])]
+    where = " at {}, line {}: `{}`".format(*frames[-1]) if frames else ""
+    return RunError(f"the update could not be compiled: {reason}{where}. Without: compile=false")
 
 
 def kept_compiled() -> Path:

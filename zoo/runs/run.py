@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from zoo import checkpoint
-from zoo.agent import Agent, Metrics
+from zoo.agent import Agent, Metrics, check_optimizers
 from zoo.data.corruption import Adversary
 from zoo.data.dataset import Dataset
 from zoo.envs import make_with_spec, time_limit
@@ -114,6 +114,7 @@ class Run:
         One of them is the `agent`. It moves to the run's device, starts as `init_from` says, and its `update` compiles.
         """
         for name, one in tracked.items():
+            check_optimizers(name, one)
             if name == "agent":
                 assert isinstance(one, Agent)
                 self._agent = one.to(self.device)
@@ -126,11 +127,10 @@ class Run:
                     self.record["init_from"] = start_from(one, self.config, self.algorithm, self.record)
             self._tracked.add(name, one)
             if self._state:
-                new_episodes = self._stepper is not None and not self._stepper.resumed
-                self._tracked.load(name, self._state["tracked"], new_episodes)
+                self._tracked.load(name, self._state["tracked"], bool(self._stepper and not self._stepper.resumed))
 
     def compiled(self, update: Callable[..., Metrics]) -> Callable[..., Metrics]:
-        """An update as one compiled graph or a CUDA graph, as `compile` says."""
+        """An update, of the agent or of a module in it, as one compiled graph or a CUDA graph, as `compile` says."""
         if self._together:
             return self._together.join(update, self.record["compiled"], lambda: self.done)
         return accelerated(update, self.record["compiled"], self.device)

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from zoo.agent import Metrics
 from zoo.errors import UsageError
 from zoo.nn.tracing import tracing
+from zoo.runs.compilation import watched
 from zoo.runs.device import enough_memory
 from zoo.runs.operations import EACH, Player, Recorder, copied
 
@@ -74,7 +75,7 @@ class StackedUpdate:
         run: the program, as the compiler returns it.
 
     Raises:
-        UsageError: the update cannot become one program.
+        UsageError: the update cannot become one program, or changes a Python attribute.
         RunError: the GPU's memory is full.
     """
 
@@ -87,7 +88,7 @@ class StackedUpdate:
         self.taken = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]  # the others are constants of the program
         try:
             with enough_memory():
-                self._program = self._batched(self._trace(update, flat), flat)
+                self._program = self._batched(self._trace(watched(update), flat), flat)
         except (RuntimeError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(

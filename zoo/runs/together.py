@@ -15,8 +15,9 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
-from zoo.agent import Metrics
+from zoo.agent import Agent, Metrics
 from zoo.data.dataset import Dataset
+from zoo.errors import UsageError
 from zoo.runs.compilation import GRAPH, accelerated, compile_update
 from zoo.runs.cuda_graph import leaves
 from zoo.runs.dataset import reading_once
@@ -115,9 +116,19 @@ class Together:
 
         Args:
             at: gives the run's step.
+
+        Raises:
+            UsageError: the update is of no module of the agent, whose update is the first to be registered.
         """
         updates, hub, self._compiles = self._updates[self.index], getcurrent().parent, compiles
-        number = len(updates)
+        number, owner = len(updates), getattr(update, "__self__", None)
+        agent = updates[0].__self__ if updates else owner  # type: ignore[attr-defined]
+        if not isinstance(agent, Agent) or all(owner is not module for module in agent.modules()):
+            name = getattr(update, "__qualname__", update)
+            raise UsageError(
+                f"seeds=: {name} must be a method of the tracked agent or of a module in it. Make its module an "
+                "attribute of the agent, or run the seeds one after another: -m seed=0,1"
+            )
         updates.append(update)
         # not as a CUDA graph: stacking moves the agent's tensors
         alone = compile_update(update) if compiles and compiles != GRAPH else update
