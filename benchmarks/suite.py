@@ -127,6 +127,11 @@ def combinations(grid: dict[str, Any]) -> Iterable[tuple[str, ...]]:
 
 def planned_run(overrides: tuple[str, ...], of: str) -> Planned:
     """A run of a suite or search, from its overrides. Raises UsageError if they are not valid."""
+    if file := next((one for one in overrides if re.fullmatch(r"algo=.*\.py'?", one)), None):
+        raise UsageError(
+            f"{of}: {file} is a file; here the zoo's algorithms are taken, by name. "
+            f"Put it into algos/ of a checkout, then: algo={Path(file).stem}"
+        )
     seeds = [override for override in overrides if re.fullmatch(r"seed=\d{1,9}", override)]
     try:
         varies = interpolates(overrides)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -64,6 +65,19 @@ def test_a_file_of_ones_own_is_trained_resumed_and_loaded(own: Path, tmp_path: P
         package.load(run.dir)
     assert f"Train it longer: python {file} resume={run.dir} steps=N; " in str(caught.value)
     assert package.make_envs(run.dir, file=file).num_envs == 1
+
+
+def test_a_file_of_ones_own_may_import_a_module_beside_it(own: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "beside_mine.py").write_text("BOUND = 3\n")
+    (tmp_path / "mine.py").write_text(
+        (registry.folder("algos") / "sac.py").read_text().replace("import copy\n", "import copy\nimport beside_mine\n")
+    )
+    algorithm = registry.Algorithm(tmp_path / "mine.py")
+    assert algorithm.module.beside_mine.BOUND == 3
+    assert sys.path[-1] == str(tmp_path)
+    run = package.train(file=algorithm.path, env="Own-v0", run_dir=own, algo_config=SAC, **SMALL)
+    assert package.load(run.dir, file=algorithm.path).act(np.zeros(2)).shape == (1,)
 
 
 @pytest.mark.parametrize(("change", "says"), [({"size": 3}, r"obs_shape \(3,\), not \(2,\)"), ({"bound": 5.0}, "low")])
@@ -225,6 +239,10 @@ def test_policies_are_copied_and_pickled_and_judge_one_action(own: Path) -> None
         ('ACTION_SPACES = ("continuous",)', 'ACTION_SPACES = ("continous",)', "there are continuous, discrete"),
         ('SETTING = "online"', 'SETTING = "Online"', "SETTING = 'Online' does not exist; there are online, offline"),
         ('DATA = "offline_fraction"', 'DATA = "yes"', "DATA = 'yes' does not exist; there are none, required, "),
+        ('SETTING = "online"', "from zoo.algos.sac import SETTING", "must assign SETTING itself in one line"),
+        ('SETTING = "online"', "SETTING = str('online')", "must assign SETTING itself in one line"),
+        ('ACTION_SPACES = ("continuous",)', "ACTION_SPACES: tuple = []", "ACTION_SPACES = [] does not exist"),
+        ('ACTION_SPACES = ("continuous",)', 'ACTION_SPACES = ["continuous"]', "does not exist; there are continuous"),
         ("class SAC(Agent):", "class SAC(Agent:", "is not Python"),
     ],
 )  # fmt: skip
@@ -237,6 +255,16 @@ def test_what_a_file_declares_is_checked(own: Path, tmp_path: Path, declared: st
     assert str(caught.value).startswith(str(tmp_path / "mine.py"))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_file_declares_may_be_annotated(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        'SETTING: str = "online"\nACTION_SPACES: tuple[str, ...] = ("discrete",)\nFRAMES: bool = True\nGOALS: bool\n'
+    )
+    algorithm = registry.Algorithm(tmp_path / "mine.py")
+    assert (algorithm.setting, algorithm.action_spaces) == ("online", ("discrete",))
+    assert algorithm.takes_frames("discrete")
+    assert not algorithm.takes_goals
 
 
 def test_files_whose_names_begin_with_an_underscore_are_no_algorithms(tmp_path: Path, monkeypatch) -> None:

@@ -16,6 +16,8 @@ import torch
 
 from zoo.commands import run as commands_run
 from zoo.envs import EnvConfig
+from zoo.errors import UsageError
+from zoo.settings import registry
 from zoo.settings.compose import compose
 from zoo.settings.config import RunConfig, flat
 from zoo.settings.registry import algorithms, environments
@@ -225,6 +227,9 @@ REFUSED = {
     "a file of one's own": (
         ["algo=mine/iql.py", "env=pendulum"], ["algo=mine/iql.py", "run by itself: python mine/iql.py env=..."],
     ),
+    "a file of one's own as an argument": (
+        ["a/b.py", "env=pendulum"], ["a/b.py: a file of your own is run by itself: python a/b.py env=..."],
+    ),
     "several algorithms of several seeds": (
         ["algo=bc,iql", "env=pendulum", "seeds=0-1"], ["zoo run -m algo=bc,iql env=pendulum", "seed=0,1"],
     ),
@@ -395,6 +400,20 @@ def test_eval_of_no_run_and_of_no_episodes_is_refused(zoo, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("arguments", [["-m", "sweeper=optuna", "algo=iql"], ["-m", "sweeper.n_trials=3"]])
+def test_a_search_of_a_file_of_ones_own_is_refused(tmp_path, arguments):
+    with pytest.raises(UsageError, match=r"algos/ of a checkout, then: zoo run -m sweeper=optuna algo=mine env=\.\.\."):
+        commands_run.main([*arguments, "env=pendulum", "algo.beta=1,2"], tmp_path / "mine.py")
+
+
+def test_a_suite_of_a_file_of_ones_own_is_refused(zoo, tmp_path):
+    (tmp_path / "s.yaml").write_text("- {algo: mine/crr.py, env: pendulum}")
+    result = zoo("bench", "s.yaml", "--dry-run")
+    assert result.code == 2
+    assert "algo=mine/crr.py is a file" in result.err
+    assert result.err.endswith("Put it into algos/ of a checkout, then: algo=crr\n")
+
+
 # --- Help ---
 
 
@@ -418,6 +437,15 @@ def test_help_of_an_algorithm_lists_its_keys_with_default_and_meaning(zoo, name)
         assert line, field.name
         if isinstance(field.default, float):
             assert float(line[1].replace("_", "")) == field.default
+
+
+def test_help_of_a_file_of_ones_own_is_typed_as_the_file_is(tmp_path):
+    (tmp_path / "mine.py").write_text((registry.folder("algos") / "iql.py").read_text())
+    command = [sys.executable, "mine.py", "algo=sac", "--help"]
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert out.startswith("usage: python mine.py env=NAME [key=value ...]  ")
+    assert not re.search(r"^  (algo|sweeper\.seeds) ", out, re.MULTILINE)
+    assert re.search(r"^  algo\.expectile ", out, re.MULTILINE)
 
 
 def test_help_with_a_preset_has_its_values_in_place_of_the_defaults(zoo):

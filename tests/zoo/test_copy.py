@@ -451,6 +451,8 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["iql"], "give an algorithm and a file"),
         (["iql", str(taken)], "mine.py exists. Take another name, or replace it with --force."),
         (["iql", "env=hopper"], "The file comes first"),
+        (["tqc.py", "new.py"], "tqc.py is a file. zoo copy takes the zoo's algorithms by name: zoo copy iql my_iql.py"),
+        (["tqc.py"], "tqc.py is a file."),
         (["iqll", "new.py"], "iql"),
         (["iql", "new.py", "compile=true"], "copies do not have"),
         (["iql", "new.py", "corruption=random-obs"], "cannot be copied"),

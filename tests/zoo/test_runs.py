@@ -807,3 +807,10 @@ def test_metrics_are_numbers_with_names_of_their_own(metrics, words):
     latest.add(metrics)
     with pytest.raises(UsageError, match=words):
         latest.read()
+
+
+def test_the_reference_lists_every_method_of_a_run_that_algorithms_use():
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    (members,) = re.findall(r"^::: zoo.runs.run.Run\n(?:    .*\n)*?      members: \[(.*)\]$", page, re.MULTILINE)
+    used = {name for file in folder("algos").glob("*.py") for name in re.findall(r"\brun\.(\w+)\(", file.read_text())}
+    assert {"dataset", "demonstrations", "compiled", "stage"} <= used <= set(members.split(", "))

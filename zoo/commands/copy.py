@@ -35,6 +35,10 @@ def main(arguments: list[str]) -> int:
         if args.algorithm:
             raise UsageError(f"--update takes the file alone: zoo copy --update {args.update}")
         return update(args.update, args.force)
+    if args.algorithm and args.algorithm.endswith(".py"):
+        raise UsageError(
+            f"{args.algorithm} is a file. zoo copy takes the zoo's algorithms by name: zoo copy iql my_iql.py"
+        )
     if args.dest is None:
         raise UsageError("give an algorithm and a file, such as: zoo copy iql my_iql.py")
     algorithm = args.algorithm.removeprefix("algo=")

@@ -25,13 +25,19 @@ def main(arguments: list[str], file: Path | None = None) -> int:
     if {"-h", "--help"} & set(arguments):
         print(usage([argument for argument in arguments if argument not in ("-h", "--help")], file))
         return 0
+    search = any(argument.startswith(("sweeper=", "sweeper.")) for argument in arguments)
+    if search and file:
+        raise UsageError(
+            "a search takes an algorithm by its name. Put the file into algos/ of a checkout, then: "
+            f"zoo run -m sweeper=optuna algo={file.stem} env=..."
+        )
     multirun = {"-m", "--multirun"} & set(arguments)
     arguments = [argument for argument in arguments if argument not in ("-m", "--multirun")]
     if multirun and any(argument.startswith("sweeper=") for argument in arguments):
         from zoo.benchmarks.tune import main as tune_main
 
         return tune_main(arguments)
-    if any(argument.startswith(("sweeper=", "sweeper.")) for argument in arguments):
+    if search:
         raise UsageError("sweeper= and sweeper.* are for a search. Begin it so: zoo run -m sweeper=optuna")
     from zoo.runs.interruption import Interruption
     from zoo.settings.compose import compose
@@ -228,9 +234,10 @@ def usage(arguments: list[str], file: Path | None) -> str:
     from zoo.settings.registry import Algorithm, algorithm, folder, settings
 
     zoo, values = Path(__file__).parents[1], _of_preset(arguments, file)
-    lines = ["usage: zoo run algo=NAME env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
+    command = f"python {quoted(sys.argv[0])}" if file else "zoo run algo=NAME"
+    lines = [f"usage: {command} env=NAME [key=value ...]     -m for several runs: seed=0,1,2", ""]
     lines += _table(
-        settings(zoo / "settings" / "config.py", "RunConfig"),
+        [row for row in settings(zoo / "settings" / "config.py", "RunConfig") if not file or row.name != "algo"],
         "",
         {"algo": "required", "env": "required", "sampler": "uniform", "corruption": "none"} | values,
     )
@@ -243,10 +250,11 @@ def usage(arguments: list[str], file: Path | None) -> str:
         lines += ["", f"of the {group}, {name.comment}:", *_table(rows, f"{group}.", values)]
     chosen = Algorithm(file) if file else None
     for argument in arguments:
-        if argument.startswith("algo="):
+        if argument.startswith("algo=") and not file:
             chosen = algorithm(argument.removeprefix("algo="))
-    sweeper = settings(folder("benchmarks") / "tune.py", "Sweeper")
-    lines += ["", "of a search, -m sweeper=optuna:", *_table(sweeper, "sweeper.", {"sweeper.dir": "null"})]
+    if not file:
+        sweeper = settings(folder("benchmarks") / "tune.py", "Sweeper")
+        lines += ["", "of a search, -m sweeper=optuna:", *_table(sweeper, "sweeper.", {"sweeper.dir": "null"})]
     if chosen:
         lines += ["", f"{chosen.title}", *_table(settings(chosen.path, "Config"), "algo.", values)]
     else:

@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from zoo.errors import UsageError, quoted
+from zoo.machine import expanded
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
@@ -20,6 +21,8 @@ def parse(arguments: Sequence[str]) -> list[Override]:
         UsageError: one cannot be parsed.
     """
     for argument in arguments:
+        if argument.endswith(".py") and "=" not in argument:
+            raise UsageError(f"{argument}: a file of your own is run by itself: python {quoted(argument)} env=...")
         if "=" not in argument:
             raise UsageError(f"'{argument}' is not key=value. Write for example: zoo run algo=iql env=hopper")
     parser = OverridesParser.create()
@@ -41,7 +44,7 @@ def _readable(argument: str) -> str:
     """A setting with its value in quotes if Hydra's grammar lacks it: a folder at home, or letters beyond ASCII."""
     key, _, value = argument.partition("=")
     if value.startswith("~/"):
-        return f"{key}={_literal(Path(value).expanduser())}"
+        return f"{key}={_literal(expanded(value))}"
     plain = not re.search(r"""[\s,='"\\()\[\]{}]""", value)
     return argument if value.isascii() or not plain else f"{key}={_literal(value)}"
 
@@ -88,7 +91,7 @@ def as_overrides(settings: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in settings.items():
         value = value.tolist() if hasattr(value, "tolist") else value  # scalars and arrays of NumPy and PyTorch
         if isinstance(value, str | Path) and str(value).startswith("~/"):
-            value = Path(value).expanduser()
+            value = expanded(value)
         if isinstance(value, dict):
             overrides += as_overrides(value, f"{prefix}{key}.")
         elif not isinstance(value, str | Path | int | float | list | tuple | None):

@@ -83,15 +83,29 @@ class Algorithm:
         except (SyntaxError, UnicodeError) as error:
             raise UsageError(f"{self.path} is not Python: {error}") from error
 
+    @functools.cached_property
+    def _assigned(self) -> dict[str, ast.expr]:
+        """What the file assigns to names, annotated (`NAME: type = value`) or not."""
+        assigned: dict[str, ast.expr] = {}
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign):
+                assigned[ast.unparse(node.targets[0])] = node.value
+            elif isinstance(node, ast.AnnAssign) and node.value:
+                assigned[ast.unparse(node.target)] = node.value
+        return assigned
+
     def _constant(self, name: str, of: Collection[str]) -> Any:
         """A value that the file declares: one of these, or a tuple of some. Raises UsageError for any other value."""
-        for node in self._tree.body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-                value = ast.literal_eval(node.value)
-                if not value or not set(value if isinstance(value, tuple) else [value]) <= set(of):
-                    raise UsageError(f"{self.path}: {name} = {value!r} does not exist; there are {', '.join(of)}.")
-                return value
-        raise UsageError(f"{self.path} does not define {name}.")
+        try:
+            value = ast.literal_eval(self._assigned[name])
+        except (KeyError, ValueError) as error:
+            raise UsageError(
+                f"{self.path} must assign {name} itself in one line: it is read without importing the file. "
+                f"There are {', '.join(of)}."
+            ) from error
+        if not value or not all(one in of for one in (value if isinstance(value, tuple) else [value])):
+            raise UsageError(f"{self.path}: {name} = {value!r} does not exist; there are {', '.join(of)}.")
+        return value
 
     @property
     def command(self) -> str:
@@ -147,8 +161,7 @@ class Algorithm:
         return self._declares("GOALS")
 
     def _declares(self, name: str, value: Any = True) -> bool:
-        declared = f"{name} = {value}"
-        return any(isinstance(node, ast.Assign) and ast.unparse(node) == declared for node in self._tree.body)
+        return name in self._assigned and ast.unparse(self._assigned[name]) == str(value)
 
     @functools.cached_property
     def module(self) -> ModuleType:
@@ -161,6 +174,9 @@ class Algorithm:
         _ = self._tree  # checks that the file can be parsed
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
+        beside = str(self.path.absolute().parent)
+        if beside not in sys.path:
+            sys.path.append(beside)  # of the modules that it imports from there, as `python FILE` finds them
         spec.loader.exec_module(module)
         if not is_dataclass(getattr(module, "Config", None)):
             raise UsageError(f"{self.path} is no algorithm file: it has no dataclass Config.")
