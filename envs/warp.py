@@ -11,6 +11,7 @@ for the device. It differs from Gymnasium's MuJoCo in these ways:
   affects Ant's legs; in the plane, it makes no difference.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -199,14 +200,20 @@ def _load(env_id: str) -> tuple[Any, Any]:
         warp = importlib.import_module("warp")  # its types are not strict
         warp.config.log_level = warp.LOG_ERROR
         if "WARP_CACHE_PATH" not in os.environ:
-            folder = cache_dir() / "warp"
-            warp.config.kernel_cache_dir = str(folder if writable(folder) else tempfile.mkdtemp())
+            warp.config.kernel_cache_dir = _kernels()
         with _silent():
             warp.init()
         import mujoco_warp
     except ImportError as error:
         raise UsageError(f"env={env_id} in MuJoCo Warp needs mujoco_warp. Type: pip install 'rl-zoo[warp]'") from error
     return warp, mujoco_warp
+
+
+@functools.cache
+def _kernels() -> str:
+    """The folder for compiled kernels: in the zoo's cache, or this process's own if that cannot be written."""
+    folder = cache_dir() / "warp"
+    return str(folder if writable(folder) else tempfile.mkdtemp())
 
 
 @contextmanager

@@ -69,6 +69,16 @@ def frames(lengths: list[int], terminated: list[bool], seed: int = 0) -> Arrays:
 D4RL_NAMES = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 
 
+def put_elsewhere(file: h5py.File, name: str, other: Path, source: str, size: int, how: str) -> None:
+    """Adds float32 numbers whose bytes lie in another HDF5 file: `external` storage, or a `virtual` dataset."""
+    if how == "external":
+        file.create_dataset(name, (size,), np.float32, external=[(str(other), 0, 4 * size)])
+        return
+    layout = h5py.VirtualLayout((size,), np.float32)
+    layout[:] = h5py.VirtualSource(other, source, (size,))
+    file.create_virtual_dataset(name, layout)
+
+
 def write_d4rl(path: Path, arrays: Arrays, without: tuple[str, ...] = ()) -> Path:
     """A D4RL-layout file, with or without its later fields."""
     with h5py.File(path, "w") as file:

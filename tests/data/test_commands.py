@@ -14,7 +14,7 @@ import pytest
 from zoo.data.d4rl import read_d4rl
 from zoo.data.minari import write_minari
 
-from .conftest import D4RL_NAMES, Result, episodes, tree, write_d4rl
+from .conftest import D4RL_NAMES, Result, episodes, put_elsewhere, tree, write_d4rl
 
 ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
 ID = "zoo/pendulum/mine-v0"
@@ -271,12 +271,8 @@ def elsewhere(how: str):
             file["a"] = np.ones(208, np.float32)
         with h5py.File(path, "r+") as file:
             del file["rewards"]
-            if how == "external":
-                file.create_dataset("rewards", (208,), np.float32, external=[(str(other), 0, 832)])
-            elif how == "virtual":
-                layout = h5py.VirtualLayout((208,), np.float32)
-                layout[:] = h5py.VirtualSource(other, "a", (208,))
-                file.create_virtual_dataset("rewards", layout)
+            if how in ("external", "virtual"):
+                put_elsewhere(file, "rewards", other, "a", 208, how)
             elif how == "linked":
                 file["rewards"] = h5py.ExternalLink(other, "a")
             else:

@@ -20,7 +20,7 @@ from zoo.data.minari import FLAT, MAIN_DATA, _digest, read_episodes, read_minari
 from zoo.envs.names import load_package
 from zoo.errors import RunError, UsageError
 
-from .conftest import episodes, frames, same, tree, write_d4rl
+from .conftest import episodes, frames, put_elsewhere, same, tree, write_d4rl
 
 ROWS = episodes([4, 3, 200, 1], [True, False, False, True])
 ID = "zoo/pendulum/mine-v0"
@@ -215,12 +215,8 @@ def test_episodes_in_other_files_are_refused(tmp_path, how) -> None:
     secret = tmp_path / "secret" / "data" / MAIN_DATA
     with h5py.File(tmp_path / "mine" / "data" / MAIN_DATA, "r+") as file:
         del file["episode_1" if how == "episode_1" else "episode_1/rewards"]
-        if how == "external":
-            file.create_dataset("episode_1/rewards", (3,), np.float32, external=[(str(secret), 0, 12)])
-        elif how == "virtual":
-            layout = h5py.VirtualLayout((3,), np.float32)
-            layout[:] = h5py.VirtualSource(secret, "episode_1/rewards", (3,))
-            file.create_virtual_dataset("episode_1/rewards", layout)
+        if how in ("external", "virtual"):
+            put_elsewhere(file, "episode_1/rewards", secret, "episode_1/rewards", 3, how)
         else:
             file[how] = h5py.ExternalLink(secret, how)
     with pytest.raises(ValueError, match="it takes arrays from other files"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zoo.envs import EnvConfig, resolve_backend
+from zoo.envs import EnvConfig, resolve_backend, warp
 from zoo.envs.warp import WarpEnvs
 from zoo.errors import RunError
 from zoo.runs.tensor_stepper import TensorStepper
@@ -167,3 +167,16 @@ def test_without_the_extra_it_is_named_and_nothing_is_left(zoo, tmp_path, monkey
 def test_auto_is_never_warp():
     assert resolve_backend(EnvConfig("Hopper-v5")) in ("envpool", "gymnasium")
     assert resolve_backend(EnvConfig("Hopper-v5", backend="warp")) == "warp"
+
+
+def test_kernels_are_kept_in_one_folder_of_the_process_where_the_cache_cannot_be_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(warp, "cache_dir", lambda: tmp_path / "file")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    warp._kernels.cache_clear()
+    try:
+        folders = {warp._kernels() for _ in range(2)}
+        assert folders == {str(path) for path in tmp_path.iterdir() if path.is_dir()}
+        assert capsys.readouterr().err.count("cannot be written") == 1
+    finally:
+        warp._kernels.cache_clear()

@@ -33,6 +33,9 @@ FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 D4RL_KINDS = ("random", "medium", "medium-replay", "full-replay", "expert", "medium-expert")
 PASSWORD = re.compile(r"(?<=//)[^/\s]*@")  # in an address, with the user's name
 PORTION = re.compile(r"(?:(\d+(?:\.\d+)?)%|(\d{1,9})ep:)?([^%]+)")  # a part of a mixture: share or episodes, then name
+UNREADABLE = (  # what reading a dataset's metadata.json may raise, which anybody may have written
+    OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError,
+)  # fmt: skip
 OGBENCH_KINDS = ("navigate", "stitch", "explore")
 
 
@@ -160,7 +163,7 @@ def recorded_env(data: Path) -> str | None:
     """The id of the environment in the metadata of a Minari dataset, whose folder is `data`, if there is one."""
     try:
         return printable(json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])["id"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

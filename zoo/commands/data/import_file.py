@@ -41,12 +41,13 @@ def main(arguments: list[str]) -> int:
 
     check_replaceable(folder, args.force)
     parts, spec = [], spec_of(dataclasses.replace(env, backend="gymnasium"))  # its spaces are written with the data
+    limit = step_limit(env)
     for file in files or [args.file]:
-        arrays = read(Source(str(file), kind_of(file), file), step_limit(env))
-        parts.append(fitted(arrays, spec, str(file), env))
-        if kind_of(file) == "hdf5":
+        source = Source(str(file), kind_of(file), file)
+        parts.append(fitted(read(source, limit), spec, source.name, env))
+        if source.kind == "hdf5":
             with h5py.File(file) as content:
-                for assumption in assumptions(content, step_limit(env)):
+                for assumption in assumptions(content, limit):
                     print(f"{file.name} has {assumption}.")
     arrays = concatenate(parts)
     arrays, added = cut_at_breaks(arrays)

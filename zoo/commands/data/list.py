@@ -4,7 +4,7 @@ import json
 
 from zoo.commands.data.names import print_table
 from zoo.commands.parser import Parser
-from zoo.data.catalog import at_hand, store
+from zoo.data.catalog import UNREADABLE, at_hand, store
 
 
 def main(arguments: list[str]) -> int:
@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
         try:
             metadata = json.loads((source.path / "metadata.json").read_text())
             counts = [f"{int(metadata[key]):,}" for key in ("total_steps", "total_episodes")]
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except UNREADABLE:
             counts = ["unreadable", ""]
         rows.append([source.name, *counts, f"{size / 1e6:.1f} MB", str(source.path.parent)])
     if rows:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.commands.data.names import HEADER, describe_origin, environment, new_folder, new_id, print_table, row
 from zoo.commands.parser import Parser
-from zoo.data.catalog import D4RL_KINDS, made_kinds, scripted_kinds
+from zoo.data.catalog import D4RL_KINDS, UNREADABLE, made_kinds, scripted_kinds
 from zoo.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -173,5 +173,5 @@ def _made_by(origin: dict[str, Any], folder: Path) -> bool:
     try:
         made = json.loads((folder / "data" / "metadata.json").read_text())["zoo"]
         return all(made[key] == value for key, value in origin.items())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except UNREADABLE:
         return False
